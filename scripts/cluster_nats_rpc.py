@@ -34,12 +34,11 @@ from nats.aio.msg import Msg
 from tests.cluster.nats_server import nats_server, program
 from tests.cluster.node.nats_lab import Ear
 from toolway.cluster.db.instances import Ownership, ServerInstance
-from toolway.cluster.nats_rpc import frames
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
-from toolway.cluster.node_auth import CallToken, CallTokenVerifier
-from toolway.cluster.routing.remote import ForwardingInfo, with_call_token
+from toolway.cluster.node_auth import CallTokenVerifier, OpenedCall, new_use_id
+from toolway.cluster.routing.call_cipher import ForwardedRequest, join_request
+from toolway.cluster.routing.remote import ForwardingInfo, forwarded_request, token_for_call
 from toolway.gateway.mcp.context import Notify
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY
 from toolway.gateway.sealing import Sealer
 from toolway.protocol import jsonrpc
 from toolway.protocol.versions import add_protocol_meta
@@ -104,15 +103,16 @@ async def answer(url: str) -> None:
     for size in SIZES.values():
         await bare.subscribe(f"bare.{size}", cb=_responder(whole[size]))
     sealer = Sealer(KEY, time.time)
-    inspector = CallTokenVerifier("owner", sealer, lambda *place: HELD.fence, time.monotonic, max_remembered=10**9)
+    verifier = CallTokenVerifier(
+        "owner", sealer, lambda *place: HELD.fence, time.monotonic, time.time, max_remembered=10**9
+    )
 
-    async def entry(server: str, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
+    async def entry(call: OpenedCall, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
         if request.method == SPENT:
             return {SPENT: spent()}
-        assert isinstance(inspector.verify(request.body["_meta"][CALL_TOKEN_META_KEY]), CallToken)
-        return jsonrpc.RawResult(memoryview(results[int(server)]), b"}")
+        return jsonrpc.RawResult(memoryview(results[request.body["size"]]), b"}")
 
-    NatsRpc([url], "", ROOT, "owner").listen(entry, lambda: 1)
+    NatsRpc([url], "", ROOT, "owner").listen(verifier.open_call, entry, lambda: 1)
     print("ready", flush=True)
     await asyncio.Event().wait()
 
@@ -135,16 +135,15 @@ async def ways(url: str) -> AsyncIterator[tuple[dict[tuple[str, str], Once], Cal
     found: dict[tuple[str, str], Once] = {}
     links = {}
     for name, size in SIZES.items():
-        links[name] = link = calls.create_transport(str(size), "owner", 1)
+        links[name] = link = calls.create_transport("owner", 1)
         await link.open(Ear())
-        found["ours", name] = _ours(link.request, sealer)
-        body = frames.encode_call(
-            "s", jsonrpc.encode_request(1, "tools/call", with_call_token(params(), TOLD, HELD, sealer, "caller"))
-        )
+        found["ours", name] = _ours(link.request, sealer, size)
+        made = sealed("tools/call", {**params(), "size": size}, sealer)
+        body = join_request(made.call_token, jsonrpc.encode_request(1, made.method, made.params))
         found["bare", name] = _bare(bare, f"bare.{size}", body)
 
     async def other_spent() -> float:
-        return float((await links["200 B"].request(Request(SPENT, {})))[SPENT])
+        return float((await links["200 B"].request(sealed(SPENT, {}, sealer)))[SPENT])
 
     try:
         yield found, other_spent
@@ -153,11 +152,16 @@ async def ways(url: str) -> AsyncIterator[tuple[dict[tuple[str, str], Once], Cal
         await bare.close()
 
 
-def _ours(request: Callable[[Request], Awaitable[Json]], sealer: Sealer) -> Once:
-    wanted = params()
+def sealed(method: str, wanted: Json, sealer: Sealer) -> ForwardedRequest:
+    token = token_for_call(TOLD, HELD, "caller", new_use_id())
+    return forwarded_request(Request(method, wanted), wanted, token, sealer)
+
+
+def _ours(request: Callable[[Request], Awaitable[Json]], sealer: Sealer, size: int) -> Once:
+    wanted = {**params(), "size": size}
 
     async def once() -> None:
-        made = Request("tools/call", with_call_token(wanted, TOLD, HELD, sealer, "caller"))
+        made = sealed("tools/call", wanted, sealer)
         made.call_state.keep_raw = True
         await request(made)
 

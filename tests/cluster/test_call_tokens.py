@@ -7,17 +7,28 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog
 from toolway.cluster.db.instances import Ownership, ServerInstance
-from toolway.cluster.node_auth import CALL_TOKEN_LIFETIME_S, CallToken, CallTokenVerifier, issue_call_token
-from toolway.cluster.routing.remote import forwarding_info_for, with_call_token
+from toolway.cluster.node_auth import (
+    CALL_TOKEN_LIFETIME_S,
+    GENERATION_S,
+    CallToken,
+    CallTokenVerifier,
+    NodeProofs,
+    issue_call_token,
+    new_use_id,
+)
+from toolway.cluster.routing.call_cipher import CallCipher, join_request
+from toolway.cluster.routing.remote import forwarding_info_for, token_for_call
 from toolway.gateway.mcp.context import RequestContext
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
 from toolway.gateway.tool_filter import ALL_TOOLS
 from toolway.types import Call, CallState
 
-WHAT = CallToken("node-a", "acme", "files", 0, 7, "key-1", "key:key-1", "call-1", "once-and-only")
+WHAT = CallToken(
+    "node-a", "acme", "files", 0, 7, "key-1", "key:key-1", "call-1", "once-and-only", key="ab" * 32, use_id="first"
+)
+REQUEST = b'{"jsonrpc":"2.0"}'
 
 
 class Lab:
@@ -25,62 +36,138 @@ class Lab:
         self.time = 1000.0
         self.sealer = Sealer(b"k" * 32, lambda: self.time)
         self.fence: int | None = 7
-        self.inspector = CallTokenVerifier(
-            "node-a", self.sealer, lambda tenant, server, instance: self.fence, lambda: self.time, remembered
+        self._verifier = CallTokenVerifier(
+            "node-a",
+            self.sealer,
+            lambda tenant, server, instance: self.fence,
+            lambda: self.time,
+            lambda: self.time,
+            remembered,
         )
+        self._next = 0
+
+    def issue(self, sealer: Sealer | None = None, **changes: object) -> str:
+        """A call token as `WHAT`, which was never used."""
+        self._next += 1
+        return issue_call_token(sealer or self.sealer, replace(WHAT, **{"use_id": str(self._next), **changes}))
+
+    def show(self, text: str, key: str = WHAT.key, request: bytes = REQUEST) -> CallToken | str | None:
+        """The content of a call token that is accepted, why it is rejected, or nothing if it is none."""
+        sealed = CallCipher(bytes.fromhex(key)).seal_request(request)
+        opened = self._verifier.open_call(join_request(text, sealed))
+        if opened is None or opened.rejection is not None:
+            return opened and opened.rejection
+        assert opened.request == request
+        return opened.token
 
 
 def test_a_pass_says_who_asks_for_what_and_is_taken_once() -> None:
     lab = Lab()
     text = issue_call_token(lab.sealer, WHAT)
-    taken = lab.inspector.verify(text)
-    assert taken == WHAT
-    assert lab.inspector.verify(text) == "replayed"
-    assert isinstance(lab.inspector.verify(issue_call_token(lab.sealer, WHAT)), CallToken)  # the next call has its own
+    assert lab.show(text) == WHAT
+    assert lab.show(text) == "replayed"
+    assert lab.show(issue_call_token(lab.sealer, WHAT)) == "replayed"  # sent again: it only seemed to be lost
+    assert isinstance(lab.show(lab.issue()), CallToken)  # the next call has its own
 
 
 def test_a_pass_that_is_over_or_made_up_or_changed_is_none() -> None:
     lab = Lab()
-    text = issue_call_token(lab.sealer, WHAT)
-    other = issue_call_token(Sealer(b"x" * 32, lambda: lab.time), WHAT)
+    text = lab.issue()
+    other = lab.issue(Sealer(b"x" * 32, lambda: lab.time))
     session = lab.sealer.seal("session", {"to": "node-a"}, 60)
-    for wrong in ("", "x", other, session, text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), text + "A"):
-        assert lab.inspector.verify(wrong) == "forged"
+    keyless, endless = lab.issue(key=""), lab.issue(use_id="")
+    for wrong in ("", "x", other, session, keyless, endless, text[:-2] + ("AA" if text[-2:] != "AA" else "BB")):
+        assert lab.show(wrong) is None
     lab.time += CALL_TOKEN_LIFETIME_S
-    assert lab.inspector.verify(text) == "forged"
+    assert lab.show(text) == "expired"
+
+
+def test_a_request_that_is_not_the_one_of_its_pass_is_refused_and_the_pass_is_used_up() -> None:
+    lab = Lab()
+    text = lab.issue()
+    assert lab.show(text, key="cd" * 32) == "changed"
+    assert lab.show(text) == "replayed"
 
 
 def test_a_pass_for_another_node_is_refused() -> None:
     lab = Lab()
-    assert lab.inspector.verify(issue_call_token(lab.sealer, replace(WHAT, target_node="node-b"))) == "elsewhere"
+    assert lab.show(lab.issue(target_node="node-b")) is None
 
 
 @pytest.mark.parametrize("fence", [None, 6, 8])
 def test_whoever_thinks_of_another_time_of_ownership_is_told_that_it_moved(fence: int | None) -> None:
     lab = Lab()
     lab.fence = fence
-    assert lab.inspector.verify(issue_call_token(lab.sealer, WHAT)) == "moved"
+    assert lab.show(lab.issue()) == "moved"
 
 
 def test_what_was_taken_is_remembered_for_as_long_as_it_could_be_shown_again() -> None:
     lab = Lab()
     lab.time += CALL_TOKEN_LIFETIME_S - 1
-    text = issue_call_token(lab.sealer, WHAT)
-    assert isinstance(lab.inspector.verify(text), CallToken)
+    text = lab.issue()
+    assert isinstance(lab.show(text), CallToken)
     for _ in range(int(CALL_TOKEN_LIFETIME_S) - 1):
         lab.time += 1
-        assert isinstance(lab.inspector.verify(issue_call_token(lab.sealer, WHAT)), CallToken)
-        assert lab.inspector.verify(text) == "replayed"
+        assert isinstance(lab.show(lab.issue()), CallToken)
+        assert lab.show(text) == "replayed"
     lab.time += 1
-    assert lab.inspector.verify(text) == "forged"
+    assert lab.show(text) == "expired"
 
 
 def test_the_memory_is_bounded_and_becomes_free_again() -> None:
     lab = Lab(remembered=3)
-    results = [lab.inspector.verify(issue_call_token(lab.sealer, WHAT)) for _ in range(5)]
+    results = [lab.show(lab.issue()) for _ in range(5)]
     assert results[3:] == ["busy", "busy"]
-    lab.time += 2 * CALL_TOKEN_LIFETIME_S
-    assert isinstance(lab.inspector.verify(issue_call_token(lab.sealer, WHAT)), CallToken)
+    lab.time += GENERATION_S
+    assert isinstance(lab.show(lab.issue()), CallToken)
+
+
+# -- the key of a call ------------------------------------------------------------------------------------------------
+
+
+def test_each_answer_is_opened_once_by_its_caller_in_about_its_order() -> None:
+    caller, owner = CallCipher(bytes(32)), CallCipher(bytes(32))
+    sent = [owner.seal_reply(str(number).encode()) for number in range(200)]
+    order = [1, 0, 3, 2, *range(5, 200), 4]
+    assert [caller.open_reply(sent[number]) for number in order[:-1]] == [str(n).encode() for n in order[:-1]]
+    assert caller.open_reply(sent[4]) is None  # far too late
+    assert all(caller.open_reply(each) is None for each in sent)
+
+
+def test_what_another_call_or_nobody_sealed_is_not_opened() -> None:
+    caller, owner, other = CallCipher(bytes(32)), CallCipher(bytes(32)), CallCipher(b"x" * 32)
+    request, reply = caller.seal_request(b"request"), owner.seal_reply(b"reply")
+    for junk in (b"", b"x", request, other.seal_reply(b"reply"), reply[:-1], reply[:-1] + bytes([reply[-1] ^ 1])):
+        assert caller.open_reply(junk) is None
+    for junk in (b"", b"x", reply, reply[12:], other.seal_request(b"request"), request[:-1]):
+        assert owner.open_request(junk) is None
+    assert (owner.open_request(request), caller.open_reply(reply)) == (b"request", b"reply")
+
+
+def test_two_who_answer_one_call_never_use_one_nonce() -> None:
+    replies = {CallCipher(bytes(32)).seal_reply(b"same") for _ in range(100)}
+    assert len(replies) == 100
+
+
+# -- node proofs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_proves_itself_for_one_challenge_at_its_own_address() -> None:
+    sealer = Sealer(b"k" * 32, lambda: 1000.0)
+    asking = NodeProofs("a", sealer, lambda: ("a", 1), lambda: "http://a")
+    node = NodeProofs("b", sealer, lambda: ("b", 5), lambda: "http://b")
+    challenge, nonce = asking.challenge("b")
+    proof = node.prove(challenge)
+    assert proof is not None
+    assert asking.is_valid(proof, "b", 5, "http://b", nonce) and asking.is_valid(proof, "b", 4, "http://b", nonce)
+    assert not asking.is_valid(proof, "b", 6, "http://b", nonce)  # of an earlier lease
+    assert not asking.is_valid(proof, "b", 5, "http://other", nonce)
+    assert not asking.is_valid(proof, "c", 5, "http://b", nonce)
+    assert not asking.is_valid(proof, "b", 5, "http://b", asking.challenge("b")[1])
+    assert not asking.is_valid(challenge, "b", 5, "http://b", nonce)
+    for wrong in ("", "x", proof, asking.challenge("c")[0]):
+        assert node.prove(wrong) is None
+    assert NodeProofs("b", sealer, lambda: None, lambda: "http://b").prove(challenge) is None  # it has no lease
 
 
 @pytest.mark.promise("D18")
@@ -90,6 +177,6 @@ def test_the_owner_of_a_server_learns_the_request_id_of_the_client() -> None:
     context = RequestContext(Principal("key-1", "bob", "key:key-1"), view, "", "modern")
     call = Call("files.read", "tools/call", {}, state=CallState(request_id="req-7"), downstream=context, id="c1")
     ownership = Ownership(ServerInstance("acme", "files", 0), "node-a", 7)
-    params = with_call_token({}, forwarding_info_for(call), ownership, lab.sealer, "node-b")
-    taken = lab.inspector.verify(params["_meta"][CALL_TOKEN_META_KEY])
+    token = token_for_call(forwarding_info_for(call), ownership, "node-b", new_use_id())
+    taken = lab.show(issue_call_token(lab.sealer, token), token.key)
     assert isinstance(taken, CallToken) and (taken.call_id, taken.request_id) == ("c1", "req-7")

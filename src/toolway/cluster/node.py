@@ -42,7 +42,13 @@ from toolway.cluster.db.tokens import DbTokenStore
 from toolway.cluster.lease import boot_time
 from toolway.cluster.member import Member
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
-from toolway.cluster.node_auth import CallTokenVerifier, ForwardedCallVerifier, NodeAuthenticator
+from toolway.cluster.node_auth import (
+    CallTokenVerifier,
+    ForwardedCallVerifier,
+    NodeAuthenticator,
+    OpenedCall,
+    rejection_error,
+)
 from toolway.cluster.node_context import NodeContext
 from toolway.cluster.options import ClusterOptions
 from toolway.cluster.replication.api_keys import DbApiKeyStore
@@ -50,6 +56,7 @@ from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.replication.config import ConfigSource, read_document
 from toolway.cluster.replication.handlers import ApplyConfig, ChangeHandlers, announce_ownership
 from toolway.cluster.replication.rate_limit import LeasedRateLimiter
+from toolway.cluster.routing.node_http import NodeEndpoint
 from toolway.cluster.routing.remote import forwarding_info_for
 from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
@@ -59,11 +66,13 @@ from toolway.errors import ToolwayError
 from toolway.events import ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
 from toolway.gateway.gateway import Gateway
-from toolway.gateway.mcp.context import ForwardedCall, Notify
+from toolway.gateway.mcp.context import Notify
+from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.responses import RpcResult
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
+from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
 from toolway.protocol.jsonrpc import Message
@@ -243,7 +252,8 @@ class ClusterNode:
         self.context.join(member)
         self._tasks.append(asyncio.create_task(member.run()))
         if not address and self.sessions is not None:
-            self.nats_rpc.listen(self.gateway_hooks.handle_message, self.context.epoch)
+            hooks = self.gateway_hooks
+            self.nats_rpc.listen(hooks.token_verifier.open_call, hooks.handle_call, self.context.epoch)
         await self._wait_for_lease(member)
         self.change_feed.publish("instances", {})
         return urlsplit(address).hostname or ""
@@ -339,8 +349,9 @@ class GatewayAttachment(ClusterHooks):
         self._is_connected = is_connected
         self._gateway: Gateway | None = None
         self._node_authenticator = NodeAuthenticator(context.id, context.sealer)
-        self._token_verifier = CallTokenVerifier(context.id, context.sealer, context.fence_of, boot_time)
-        self._call_verifier = ForwardedCallVerifier(self._token_verifier, self._server_view)
+        self.token_verifier = CallTokenVerifier(context.id, context.sealer, context.fence_of, boot_time, time.time)
+        self._call_verifier = ForwardedCallVerifier(self._server_view)
+        self._node_endpoint = NodeEndpoint(self.token_verifier, self.handle_call)
         self._admin = self._create_admin()
         self.sessions: SharedSessions | None = None  # set by `attach`
 
@@ -353,7 +364,6 @@ class GatewayAttachment(ClusterHooks):
             tenant,
             SessionStateStore(self._engine),
             NodeRequests(self._context, tenant),
-            self._token_verifier,
             self._change_feed,
             self._is_connected,
             gateway.legacy_sessions,
@@ -361,12 +371,17 @@ class GatewayAttachment(ClusterHooks):
             gateway.ended_sessions,
         )
 
-    def handle_message(self, server: str, message: Message, notify: Notify) -> Awaitable[RpcResult]:
-        """Handle a session request or forwarded call that another node sent over NATS."""
+    def handle_call(self, call: OpenedCall, message: Message, notify: Notify) -> Awaitable[RpcResult]:
+        """Handle a session request or forwarded call that another node sent over HTTP or NATS.
+
+        Raises `RpcFailure` if the call token does not allow it.
+        """
         assert self._gateway is not None and self.sessions is not None  # the node listens only after `attach`
         if message.method == NODE_REQUEST_METHOD:
-            return self.sessions.handle_node_request(message.body, notify)
-        return self._gateway.handle_forwarded(server, message, notify)
+            if call.token.server:
+                raise rejection_error("elsewhere")
+            return self.sessions.handle_node_request(call.token.principal, message.body, notify)
+        return self._gateway.handle_forwarded(*self._call_verifier.resolve(call.token), message, notify)
 
     # -- hooks of the gateway -----------------------------------------------------------------------------------------
 
@@ -381,10 +396,11 @@ class GatewayAttachment(ClusterHooks):
     def authenticate_node(self, token: str) -> Principal | None:
         return self._node_authenticator.authenticate(token)
 
-    def verify_call_token(
-        self, server: str, params: Json, view: EndpointView | None
-    ) -> tuple[Principal, EndpointView, ForwardedCall]:
-        return self._call_verifier.verify(server, params, view)
+    def prove_node(self, challenge: str) -> str | None:
+        return self._context.proofs.prove(challenge)
+
+    async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
+        await self._node_endpoint.handle(exchange, refusal)
 
     def is_remote(self, server: str) -> bool:
         return self._context.router.is_remote(server)

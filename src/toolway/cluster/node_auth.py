@@ -1,39 +1,63 @@
 """Authentication of other nodes and of the calls that they forward.
 
-The request head carries the credential of the node, which grants nothing by itself. The body carries a call token
-(`CallToken`) for one call, accepted once. The caller's permissions were checked at the node that received the call.
+    node proof      a node proves itself at every new connection, before it is shown anything (`NodeProofs`)
+    credential      names the calling node in the request head; grants nothing by itself (`NodeAuthenticator`)
+    call token      for one call, accepted once; carries the key under which the call is sealed (`CallTokenVerifier`)
+
+The caller's permissions were checked at the node that received the call.
+
+A rejection that says "not executed" is final: its token was used up. Otherwise someone on the network could obtain the
+rejection first, then have the same call executed, and deliver the rejection. For the same reason a token that was used
+before is rejected with an unknown outcome.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from toolway.gateway.mcp.context import ForwardedCall, get_meta
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED, MOVED, OVERLOADED, RpcFailure
+from toolway.cluster.routing.call_cipher import KEY_BYTES, CallCipher, split_request
+from toolway.gateway.mcp.context import ForwardedCall
+from toolway.gateway.mcp.errors import DENIED, MOVED, OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
-from toolway.types import Json
 
 CALL_TOKEN_KIND: Final = "pass"  # seal kind of call tokens
-CALL_TOKEN_LIFETIME_S: Final = 15.0  # seconds: clocks of nodes may differ by a few
-NONCE_CHARS: Final = 16  # characters: the unique beginning of every sealed text
-MAX_REMEMBERED_TOKENS: Final = 200_000  # used tokens remembered per lifetime; more are rejected
+CALL_TOKEN_LIFETIME_S: Final = 15.0  # seconds
+MAX_CLOCK_SKEW_S: Final = 5.0  # seconds by which the clock of the sender may be ahead of ours
+GENERATION_S: Final = CALL_TOKEN_LIFETIME_S + MAX_CLOCK_SKEW_S  # a token that is accepted now has expired after that
+REMEMBERED_GENERATIONS: Final = 2  # whole generations for which a used token is remembered, besides the current one
+_USE_ID_BYTES: Final = 12
+MAX_REMEMBERED_TOKENS: Final = 250_000  # used tokens remembered per generation; more are rejected
 
 NODE_CREDENTIAL_KIND: Final = "node"  # seal kind of node credentials
 NODE_CREDENTIAL_PREFIX: Final = "twn_"
 NODE_CREDENTIAL_LIFETIME_S: Final = 24 * 3600.0  # seconds
 
-TokenRejection: TypeAlias = Literal["forged", "elsewhere", "replayed", "busy", "moved"]
+CHALLENGE_KIND: Final = "node-challenge"  # seal kinds of node proofs
+PROOF_KIND: Final = "node-proof"
+PROOF_LIFETIME_S: Final = 15.0  # seconds: for challenge and proof
+
+TokenRejection: TypeAlias = Literal["expired", "ahead", "changed", "elsewhere", "replayed", "busy", "moved"]
 _REJECTIONS: Final[dict[TokenRejection, tuple[int, str]]] = {
-    "forged": (DENIED, "call token invalid or expired"),
-    "elsewhere": (DENIED, "call token issued for another node or server"),
-    "replayed": (DENIED, "call token already used"),
+    "expired": (DENIED, "call token expired"),
+    "ahead": (DENIED, "call token ends too late: the clock of the calling node is ahead"),
+    "changed": (DENIED, "request does not match its call token"),
+    "elsewhere": (DENIED, "call token issued for another purpose"),
+    "replayed": (OUTCOME_UNKNOWN, "call token already used: the call may have been executed"),
     "busy": (OVERLOADED, "too many call tokens used in the last seconds"),
     "moved": (MOVED, "server not owned by this node"),
 }
+#: Rejections after which the same token might still be executed, or was.
+_UNKNOWN_OUTCOMES: Final = frozenset({"ahead", "replayed"})
+
+log = logging.getLogger("toolway.cluster")
 
 
 class CallTokenSealer(Protocol):
@@ -43,12 +67,14 @@ class CallTokenSealer(Protocol):
 
     def open(self, kind: str, text: str) -> Any: ...
 
+    def open_with_expiry(self, kind: str, text: str) -> tuple[float, Any] | None: ...
+
 
 # -- call tokens ------------------------------------------------------------------------------------------------------
 
 
 class CallToken(msgspec.Struct, frozen=True, array_like=True):
-    """Content of a call token: proof of caller, server and fence for a forwarded call.
+    """Content of a call token: proof of caller, server and fence for a forwarded call, and its key.
 
     It is sealed with the cluster key, so only nodes can read it, and it cannot be forged or changed. It is valid for
     one node and one call, for seconds, and only once. New fields are only added at the end, with a default: nodes of
@@ -57,7 +83,7 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
 
     target_node: str  # node that may accept it
     tenant: str
-    server: str
+    server: str  # "" for a request to the node itself
     index: int
     fence: int  # fence under which the sender believes that the node owns the server
     principal: str  # id of the calling principal; "" for the sending node itself
@@ -68,6 +94,18 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
     principal_name: str = ""  # display name of the principal
     endpoint: str = ""  # endpoint that the client called
     request_id: str = ""  # `X-Request-ID` that the client sent
+    key: str = ""  # hexadecimal key of the call: request and replies are sealed with it (`call_cipher.py`)
+    use_id: str = ""  # accepted once; a call that is sent again because it seemed to be lost has the same one
+
+
+def new_call_key() -> str:
+    """Return a new random key for one call, as hexadecimal text."""
+    return os.urandom(KEY_BYTES).hex()
+
+
+def new_use_id() -> str:
+    """Return a new random id: of all call tokens with the same one, a node accepts one."""
+    return os.urandom(_USE_ID_BYTES).hex()
 
 
 def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
@@ -75,10 +113,32 @@ def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
     return sealer.seal(CALL_TOKEN_KIND, token, CALL_TOKEN_LIFETIME_S)
 
 
+class OpenedCall(msgspec.Struct, frozen=True):
+    """Request of another node whose call token was opened: the token, the request, or why it is rejected."""
+
+    token: CallToken
+    cipher: CallCipher  # seals the replies
+    request: bytes  # JSON-RPC request; empty if the call is rejected
+    rejection: TokenRejection | None = None
+
+    def check(self) -> None:
+        """Raise `RpcFailure` if the call is rejected."""
+        if self.rejection is not None:
+            raise rejection_error(self.rejection)
+
+
+def rejection_error(rejection: TokenRejection) -> RpcFailure:
+    """Return the error for a rejected call token. Nothing was executed, unless the token was used before."""
+    code, message = _REJECTIONS[rejection]
+    is_unknown = rejection in _UNKNOWN_OUTCOMES
+    return _failure(code, message, executed="unknown" if is_unknown else "no")
+
+
 class CallTokenVerifier:
-    """Verifies call tokens on the node that owns the called server; each token is accepted once.
+    """Opens and verifies forwarded calls on the node that owns the called server; each token is accepted once.
 
     `fence_of` returns the fence (ownership number) under which this node owns an instance of a server, or None.
+    `wall_time` must be the clock of the sealer; `now` never goes back.
     """
 
     def __init__(
@@ -87,47 +147,62 @@ class CallTokenVerifier:
         sealer: CallTokenSealer,
         fence_of: Callable[[str, str, int], int | None],
         now: Callable[[], float],
+        wall_time: Callable[[], float],
         max_remembered: int = MAX_REMEMBERED_TOKENS,
     ) -> None:
         self._node = node
         self._sealer = sealer
         self._fence_of = fence_of
         self._now = now
+        self._wall_time = wall_time
         self._max_remembered = max_remembered
-        # Two generations of one token lifetime each: a token in neither has expired.
-        self._used: set[str] = set()
-        self._used_before: set[str] = set()
+        # The first generation is the current one. A token in none of them has expired long ago.
+        self._used: deque[set[str]] = deque([set()], maxlen=1 + REMEMBERED_GENERATIONS)
         self._rotated_at = now()
 
-    def verify(self, text: str) -> CallToken | TokenRejection:
-        """Verify and consume a call token. Return its content, or the reason of its rejection.
+    def open_call(self, data: bytes) -> OpenedCall | None:
+        """Open a forwarded call (`call_cipher.join_request`) and use up its token.
 
-        A rejected call was not executed.
+        None if it has no call token for this node: then there is no key to answer with either.
         """
+        parts = split_request(data)
+        opened = self._sealer.open_with_expiry(CALL_TOKEN_KIND, parts[0]) if parts is not None else None
+        if parts is None or opened is None:
+            return None
         try:
-            token = msgspec.convert(self._sealer.open(CALL_TOKEN_KIND, text), CallToken)
-        except msgspec.ValidationError:
-            return "forged"  # or expired
-        if token.target_node != self._node:
-            return "elsewhere"
-        rejection = self._mark_used(text[:NONCE_CHARS])
-        if rejection is not None:
-            return rejection
-        if self._fence_of(token.tenant, token.server, token.index) != token.fence:
-            return "moved"
-        return token
+            token = msgspec.convert(opened[1], CallToken)
+            cipher = CallCipher(bytes.fromhex(token.key))
+        except (msgspec.ValidationError, ValueError):
+            return None
+        if token.target_node != self._node or not token.use_id:
+            return None
+        rejection = self._check_time(opened[0], token.sender) or self._mark_used(token.use_id)
+        request = cipher.open_request(parts[1]) if rejection is None else b""
+        if request is None:
+            rejection = "changed"
+        elif rejection is None and self._fence_of(token.tenant, token.server, token.index) != token.fence:
+            rejection = "moved"
+        return OpenedCall(token, cipher, request or b"", rejection)
 
-    def _mark_used(self, nonce: str) -> TokenRejection | None:
+    def _check_time(self, expires: float, sender: str) -> TokenRejection | None:
+        left = expires - self._wall_time()
+        if left > GENERATION_S:
+            log.warning("call of node %s rejected: its clock is %.0f s ahead", sender, left - CALL_TOKEN_LIFETIME_S)
+            return "ahead"
+        return "expired" if left <= 0 else None
+
+    def _mark_used(self, use_id: str) -> TokenRejection | None:
         """Mark a call token as used. Return why it must be rejected (replayed, busy), or None."""
-        if self._now() - self._rotated_at >= CALL_TOKEN_LIFETIME_S:
-            is_expired = self._now() - self._rotated_at >= 2 * CALL_TOKEN_LIFETIME_S
-            self._used_before, self._used = (set() if is_expired else self._used), set()
+        passed = self._now() - self._rotated_at
+        if passed >= GENERATION_S:
+            for _ in range(min(int(passed / GENERATION_S), 1 + REMEMBERED_GENERATIONS)):
+                self._used.appendleft(set())
             self._rotated_at = self._now()
-        if nonce in self._used or nonce in self._used_before:
+        if any(use_id in used for used in self._used):
             return "replayed"
-        if len(self._used) >= self._max_remembered:
+        if len(self._used[0]) >= self._max_remembered:
             return "busy"
-        self._used.add(nonce)
+        self._used[0].add(use_id)
         return None
 
 
@@ -160,39 +235,79 @@ class NodeAuthenticator:
         return Principal(f"node:{sender}", f"node {sender}", f"node:{sender}", scopes=(), is_node=True)
 
 
+class NodeProofs:
+    """Challenges between nodes: each side asks, the other proves that it is the node at that address.
+
+    A challenge is sealed too, so only nodes get a proof. The proof names the address under which the node itself wants
+    to be reached: it is worthless for a process that forwards the challenge from another address.
+
+    `identity()` returns our id and the number (epoch) of our lease, `address()` our address for other nodes.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        sealer: CallTokenSealer,
+        identity: Callable[[], tuple[str, int] | None],
+        address: Callable[[], str],
+    ) -> None:
+        self._id = id
+        self._sealer = sealer
+        self._identity = identity
+        self._address = address
+
+    def challenge(self, target_node: str) -> tuple[str, str]:
+        """Return a new challenge for a node, as text to send, and the nonce that its proof must repeat."""
+        nonce = secrets.token_hex(16)
+        return self._sealer.seal(CHALLENGE_KIND, [self._id, target_node, nonce], PROOF_LIFETIME_S), nonce
+
+    def prove(self, challenge: str) -> str | None:
+        """Return our proof for the challenge of another node; None if the challenge is invalid or not for us."""
+        found: Any = self._sealer.open(CHALLENGE_KIND, challenge)
+        identity = self._identity()
+        if not isinstance(found, list) or len(found) != 3 or found[1] != self._id or identity is None:
+            return None
+        return self._sealer.seal(PROOF_KIND, [*identity, self._address(), found[0], found[2]], PROOF_LIFETIME_S)
+
+    def is_valid(self, proof: str, node: str, epoch: int, address: str, nonce: str) -> bool:
+        """Return True if this is the proof of a node for our challenge, at this address.
+
+        `epoch` is the lease under which we know the node; a later one is accepted.
+        """
+        found: Any = self._sealer.open(PROOF_KIND, proof)
+        if not isinstance(found, list) or len(found) != 5 or not isinstance(found[1], int) or found[1] < epoch:
+            return False
+        return [found[0], *found[2:]] == [node, address, self._id, nonce]
+
+
 class ForwardedCallVerifier:
-    """Verifies the call tokens of calls that other nodes forward to this node.
+    """Finds principal and view for the calls that other nodes forward to this node.
 
     `view_for(endpoint)` returns the view of a server endpoint, or None if there is none.
     """
 
-    def __init__(self, token_verifier: CallTokenVerifier, view_for: Callable[[str], EndpointView | None]) -> None:
-        self._token_verifier = token_verifier
+    def __init__(self, view_for: Callable[[str], EndpointView | None]) -> None:
         self._view_for = view_for
 
-    def verify(
-        self, server: str, params: Json, view: EndpointView | None
-    ) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Verify a forwarded call.
+    def resolve(self, token: CallToken) -> tuple[Principal, EndpointView, ForwardedCall]:
+        """Return the principal, the view of the server and the forwarded data of a call, by its token.
 
-        Return its principal, the view of the server and the forwarded data.
-
-        Raises `RpcFailure` if the call token is invalid or the server is unknown; then nothing was executed.
+        Raises `RpcFailure` if the server is unknown; then nothing was executed.
         """
-        text = get_meta(params).get(CALL_TOKEN_META_KEY)
-        token: CallToken | TokenRejection = self._token_verifier.verify(text) if isinstance(text, str) else "forged"
-        if isinstance(token, CallToken) and token.server != server:
-            token = "elsewhere"
-        if not isinstance(token, CallToken):
-            code, message = _REJECTIONS[token]
-            raise _rejection(code, message)
-        view = view if view is not None else self._view_for(f"server/{server}")
+        if not token.server:
+            raise rejection_error("elsewhere")
+        view = self._view_for(f"server/{token.server}")
         if view is None:
-            raise _rejection(MOVED, "server not yet known to this node")
+            raise _failure(MOVED, "server not yet known to this node")
         principal_id = token.principal or f"node:{token.sender}"
         principal = Principal(principal_id, token.principal_name or principal_id, token.caller_id)
         return principal, view, ForwardedCall(token.call_id, token.idempotency_key, token.endpoint, token.request_id)
 
 
-def _rejection(code: int, message: str) -> RpcFailure:
-    return RpcFailure(code, message, {"executed": "no", "certainty": "C0", "retryable": code != DENIED, "attempts": 0})
+def _failure(code: int, message: str, executed: str = "no") -> RpcFailure:
+    certainty = "C0" if executed == "no" else "C2"
+    return RpcFailure(
+        code,
+        message,
+        {"executed": executed, "certainty": certainty, "retryable": code in (MOVED, OVERLOADED), "attempts": 0},
+    )

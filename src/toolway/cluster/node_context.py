@@ -13,7 +13,7 @@ from toolway.cluster.db.instances import InstanceStore, ServerInstance
 from toolway.cluster.db.nodes import NodeStatus
 from toolway.cluster.member import Member
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
-from toolway.cluster.node_auth import CallTokenSealer, issue_node_credential
+from toolway.cluster.node_auth import CallTokenSealer, NodeProofs, issue_node_credential
 from toolway.cluster.replication.catalog import SharedCatalog
 from toolway.cluster.routing.peers import OwnerCache, Peers
 from toolway.cluster.routing.router import TransportRouter
@@ -43,7 +43,8 @@ class NodeContext:
         self.sealer = sealer
         self.member: Member | None = None
         self.owner_cache = OwnerCache(instances)
-        self.peers = Peers(bus, lambda to: issue_node_credential(sealer, id, to), self._is_alive)
+        self.proofs = NodeProofs(id, sealer, self.identity, self._address)
+        self.peers = Peers(bus, lambda to: issue_node_credential(sealer, id, to), self._epoch_of, self.proofs)
         self._bus = bus
         self._nats_rpc = nats_rpc
         self.shared_catalog = SharedCatalog(lists, tenant, self._fence_for, on_list_saved)
@@ -78,15 +79,20 @@ class NodeContext:
             self.member.wake()
         return found
 
-    def _is_alive(self, id: str) -> bool:
-        return self.member is not None and self.member.get_node(id) is not None
+    def _epoch_of(self, id: str) -> int | None:
+        """Return the number (epoch) of another node's lease, or None if it has none."""
+        node = self.member.get_node(id) if self.member is not None else None
+        return node.epoch if node is not None else None
+
+    def _address(self) -> str:
+        return self.member.info.address if self.member is not None else ""
 
     def live_nodes(self) -> Sequence[NodeStatus]:
         return self.member.nodes if self.member is not None else ()
 
-    def nats_transport(self, node: NodeStatus, server: str) -> Transport:
-        """Return a transport over NATS to a server that another node owns."""
-        return self._nats_rpc.create_transport(server, node.info.id, node.epoch)
+    def nats_transport(self, node: NodeStatus) -> Transport:
+        """Return a transport over NATS to another node."""
+        return self._nats_rpc.create_transport(node.info.id, node.epoch)
 
     # -- state of this node -------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Secrets (cluster key, passwords in URLs) are left out of every `repr` and masked
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import secrets
 import socket
@@ -39,6 +40,7 @@ ENV_VARIABLES: Final = {
     "labels": "TOOLWAY_LABELS",
     "cluster_key_file": "TOOLWAY_CLUSTER_KEY_FILE",
     "nats_credentials": "TOOLWAY_NATS_CREDENTIALS",
+    "insecure_nats": "TOOLWAY_INSECURE_NATS",
 }
 CLUSTER_KEY_VARIABLE: Final = "TOOLWAY_CLUSTER_KEY"
 DATABASE_FILE_VARIABLE: Final = "TOOLWAY_DATABASE_FILE"
@@ -47,6 +49,7 @@ PASSWORD_VARIABLE: Final = "PGPASSWORD"  # the name of the variable of libpq
 _NAME_PATTERN: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a NATS subject token and a host name
 _LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_=/:-]{0,62}")
 _NATS_SCHEMES: Final = frozenset({"nats", "tls", "ws", "wss"})
+_TRUE_WORDS: Final = frozenset({"1", "true", "yes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Flags:
     labels: str | None = None
     cluster_key_file: str | None = None
     nats_credentials: str | None = None
+    insecure_nats: bool | None = None  # NATS may let everybody in
 
 
 def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | None:
@@ -112,10 +116,36 @@ def read_options(flags: Flags, environ: Mapping[str, str]) -> ClusterOptions | N
         capacity=parse_capacity(given["capacity"]),
         labels=parse_labels(given["labels"] or ""),
     )
+    if (given["insecure_nats"] or "").lower() not in _TRUE_WORDS:
+        _check_nats_authentication(options)
     for address in (*options.nats_urls, options.database_url):
         for secret in url_secrets(address):
             remember_secret(secret)
     return options
+
+
+def _check_nats_authentication(options: ClusterOptions) -> None:
+    """Raise `ConfigError` if a NATS server on another machine is used without authentication.
+
+    Such a server lets everybody in: a stranger could take calls away from their owner, or end them.
+    """
+    for url in options.nats_urls:
+        parts = urlsplit(url)
+        if not options.nats_credentials and not parts.username and not _is_loopback(parts.hostname or ""):
+            raise option_error(
+                "NATS is used without authentication",
+                f"{parts.hostname} is another machine, and its URL has neither a user nor a token",
+                "name a user or a token: --cluster nats://USER:PASSWORD@HOST:4222, or --nats-credentials FILE;"
+                " if nobody else reaches this NATS: --insecure-nats",
+                "E-NATS-AUTH",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _flag_or_variable(flag: object, variable: str | None) -> str | None:

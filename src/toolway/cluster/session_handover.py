@@ -10,25 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from toolway.cluster.db.nodes import NodeStatus
-from toolway.cluster.node_auth import CallToken, CallTokenSealer, CallTokenVerifier, issue_call_token
+from toolway.cluster.node_auth import CallToken, CallTokenSealer, new_call_key, new_use_id
+from toolway.cluster.routing.node_http import NodeHttpTransport
 from toolway.cluster.routing.peers import Peers, PeerTimeout
-from toolway.gateway.mcp.context import Notify, get_meta
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED, RpcFailure
+from toolway.cluster.routing.remote import forwarded_request
+from toolway.gateway.mcp.context import Notify
 from toolway.gateway.mcp.legacy_session import LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
 from toolway.gateway.mcp.replay_buffer import ReplayBuffer
 from toolway.gateway.mcp.responses import EventStream
-from toolway.gateway.router import NODE_REQUESTS_PATH
 from toolway.protocol.jsonrpc import Message
 from toolway.types import CallState, Json
 from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError
-from toolway.upstream.transports.streamable_http import StreamableHttpTransport
 
 NODE_REQUEST_METHOD: Final = "toolway/node-request"
 NODE_REQUEST_TIMEOUT_S: Final = 5.0  # seconds; resumed streams have no limit
@@ -184,7 +182,7 @@ class NodeRequestContext(Protocol):
 
     def live_nodes(self) -> Sequence[NodeStatus]: ...
 
-    def nats_transport(self, node: NodeStatus, server: str) -> Transport: ...
+    def nats_transport(self, node: NodeStatus) -> Transport: ...
 
 
 class NodeRequests:
@@ -212,29 +210,33 @@ class NodeRequests:
             return None
         try:
             async with asyncio.timeout(timeout):
-                return await self._send(
-                    node, {**params, "_meta": {CALL_TOKEN_META_KEY: self._issue_token(node, principal)}}, on_update
-                )
+                return await self._send(node, self._token_for(node, principal), params, on_update)
         except (TransportError, JSONRPCError, PeerTimeout, TimeoutError) as exc:
             log.debug("node request to %s failed: %s", node.info.id, exc)
             return None
 
-    def _issue_token(self, node: NodeStatus, principal: str) -> str:
-        target_node, sender = node.info.id, self._context.id
-        return issue_call_token(
-            self._context.sealer,
-            CallToken(target_node, self._tenant, "", 0, node.epoch, principal, "", "", sender=sender),
+    def _token_for(self, node: NodeStatus, principal: str) -> CallToken:
+        return CallToken(
+            node.info.id,
+            self._tenant,
+            "",
+            0,
+            node.epoch,
+            principal,
+            "",
+            "",
+            sender=self._context.id,
+            key=new_call_key(),
+            use_id=new_use_id(),
         )
 
-    async def _send(self, node: NodeStatus, params: Json, on_update: OnUpdate | None) -> Json:
+    async def _send(self, node: NodeStatus, token: CallToken, params: Json, on_update: OnUpdate | None) -> Json:
         address, context = node.info.address, self._context
-        request = Request(NODE_REQUEST_METHOD, params)
+        request = forwarded_request(Request(NODE_REQUEST_METHOD, params), params, token, context.sealer)
         if not address:
-            return await _send_once(context.nats_transport(node, ""), request, on_update)
+            return await _send_once(context.nats_transport(node), request, on_update)
         peer = context.peers.get(node.info.id, address)
-        transport = StreamableHttpTransport(
-            replace(peer.server_config(""), url=f"{address}{NODE_REQUESTS_PATH}"), client=peer.client
-        )
+        transport = NodeHttpTransport(peer.server_config(), client=peer.client)
         return await peer.run_while_alive(_send_once(transport, request, on_update))
 
 
@@ -260,16 +262,3 @@ class _UpdateReceiver:
 
     async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
         return None
-
-
-def verify_node_request(verifier: CallTokenVerifier, params: Json) -> str:
-    """Verify the call token of a session request from another node; return the principal's id.
-
-    Raises `RpcFailure` if the token is invalid.
-    """
-    text: Any = get_meta(params).get(CALL_TOKEN_META_KEY)
-    token = verifier.verify(text) if isinstance(text, str) else "forged"
-    if not isinstance(token, CallToken) or token.server:
-        reason = token if isinstance(token, str) else "elsewhere"
-        raise RpcFailure(DENIED, f"node request rejected: {reason}", {"executed": "no"})
-    return token.principal

@@ -24,7 +24,6 @@ from weakref import WeakValueDictionary
 from sqlalchemy.exc import SQLAlchemyError
 
 from toolway.cluster.db.client_state import SessionState, SessionStateStore
-from toolway.cluster.node_auth import CallTokenVerifier
 from toolway.cluster.queries import QueryRunner
 from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.session_handover import (
@@ -34,7 +33,6 @@ from toolway.cluster.session_handover import (
     forward_response,
     forward_resume,
     tag_for_node,
-    verify_node_request,
 )
 from toolway.gateway.admin.dashboard import SESSION_LIFETIME_S as BROWSER_SESSION_LIFETIME_S
 from toolway.gateway.admin.dashboard import EndedSessions
@@ -70,7 +68,6 @@ class SharedSessions:
         tenant: str,
         store: SessionStateStore,
         node_requests: NodeRequests,
-        token_verifier: CallTokenVerifier,
         change_feed: ChangeFeed,
         is_connected: Callable[[], bool],
         legacy_sessions: LegacySessions,
@@ -81,7 +78,6 @@ class SharedSessions:
         self._tenant = tenant
         self._store = store
         self._node_requests = node_requests
-        self._token_verifier = token_verifier
         self._change_feed = change_feed
         self._is_connected = is_connected
         self._legacy_sessions = legacy_sessions
@@ -289,8 +285,8 @@ class SharedSessions:
     async def forward_sse_message(self, node_tag: str, id_: str, principal_id: str, message: Message) -> int:
         return await forward_post(self._node_requests, node_tag, id_, principal_id, message)
 
-    async def handle_node_request(self, params: Json, notify: Notify) -> Json:
-        principal = verify_node_request(self._token_verifier, params)
+    async def handle_node_request(self, principal: str, params: Json, notify: Notify) -> Json:
+        """Handle a session request of a principal that another node forwards to this node."""
         return await execute_node_request(self._legacy_sessions, self._legacy_sse, principal, params, notify)
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.legacy_session import LegacySession
 from toolway.gateway.mcp.responses import EventStream
-from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
-from toolway.protocol.constants import INVALID_REQUEST
+from toolway.http.exchange import Exchange
 from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 
@@ -40,15 +38,13 @@ class ClusterHooks:
         """Return the principal of the node that owns this token, or None if it is no node token."""
         return None
 
-    def verify_call_token(
-        self, server: str, params: Json, view: EndpointView | None
-    ) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Verify the token of a call forwarded by another node; return principal, view and data.
+    def prove_node(self, challenge: str) -> str | None:
+        """Return the proof that this is the node that another node wants to reach; None if it is not."""
+        return None
 
-        `view` is the view of the whole server, if the caller has it. Raises `RpcFailure` if the call token is invalid
-        or cluster mode is off.
-        """
-        raise RpcFailure(INVALID_REQUEST, "cluster mode is off", {"executed": "no"})
+    async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
+        """Answer the HTTP request of another node. `refusal` is a reason to execute nothing now."""
+        raise AssertionError("without a cluster no node is authenticated")
 
     def is_remote(self, server: str) -> bool:
         """Return True if calls to the server are forwarded to another node, which owns it."""
@@ -158,12 +154,5 @@ class SessionPeers(Protocol):
         """Forward a posted client message to the node that holds the client's `/sse` stream.
 
         Return the HTTP status for the client.
-        """
-        ...
-
-    async def handle_node_request(self, params: Json, notify: Notify) -> Json:
-        """Handle a session request that another node forwards to this node.
-
-        Raises `RpcFailure` if the request or its token is invalid.
         """
         ...

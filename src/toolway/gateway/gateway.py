@@ -27,7 +27,7 @@ from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
-from toolway.gateway.mcp.context import Notify
+from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
@@ -37,7 +37,8 @@ from toolway.gateway.mcp.pending_input import PendingCalls
 from toolway.gateway.mcp.responses import RpcResult
 from toolway.gateway.mcp.stdio import StdioClient
 from toolway.gateway.mcp.subscriptions import SubscriptionService
-from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
 from toolway.gateway.router import Router
 from toolway.gateway.sealing import Sealer
@@ -109,7 +110,7 @@ class Gateway:
             hub, self.activity, calls, browser_sessions, groups, config_history, doctor
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
-        self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions, cluster)
+        self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
         admin = AdminEndpoint(
             ServersAdmin(hub, self.activity, config_history, admission, cluster),
             calls,
@@ -151,8 +152,10 @@ class Gateway:
         return port
 
     @property
-    def handle_forwarded(self) -> Callable[[str, Message, Notify], Coroutine[Any, Any, RpcResult]]:
-        """Handler for calls that another node forwards by NATS instead of HTTP.
+    def handle_forwarded(
+        self,
+    ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, Notify], Coroutine[Any, Any, RpcResult]]:
+        """Handler for calls that another node forwards.
 
         It raises `RpcFailure` if the call is rejected or fails.
         """

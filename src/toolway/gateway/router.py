@@ -29,11 +29,11 @@ from toolway.gateway.authenticator import (
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.logins import LoginEndpoint
 from toolway.gateway.mcp.context import client_request_id
-from toolway.gateway.mcp.errors import QUOTA, SHUTTING_DOWN, RpcFailure
+from toolway.gateway.mcp.errors import OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
-from toolway.gateway.mcp.responses import ResponseWriter, encode_error
+from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
@@ -42,15 +42,26 @@ from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import INVALID_REQUEST, PARSE_ERROR
+from toolway.types import Json
 from toolway.upstream.transports.pending_requests import parse_large
 
-NODE_REQUESTS_PATH: Final = "/node"  # other nodes of a cluster post requests of their sessions here
+NODE_PATH: Final = "/node"  # other nodes of a cluster post their sealed requests here
+NODE_PROOF_PATH: Final = "/node/proof"  # needs no token: the challenge in the query is sealed
 MAX_REQUESTS_PER_PRINCIPAL: Final = 4096  # concurrent requests of one principal
 MAX_LIGHT_BYTES: Final = jsonrpc.LARGE_BYTES  # a message of at most this size is cheap to parse
 MAX_VIEWS: Final = 1000  # scopes of API keys vary without bound; beyond this all views are rebuilt on demand
+NOT_EXECUTED: Final[Json] = {  # error data
+    "executed": "no",
+    "certainty": Certainty.NOT_SENT.code,
+    "retryable": True,
+    "retryAfterMs": 1000,
+    "attempts": 0,
+}
 _ALL_SERVERS: Final = (ALL_TOOLS, None)
 _UNRESTRICTED: Final = Principal("", "", "")
-_HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})  # need no token
+_HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
+_PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
+_PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
 _SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
 
@@ -127,12 +138,14 @@ class Router:
         active = self._active_requests.get(principal.id)
         if active is None:
             active = self._active_requests[principal.id] = set()
-        if len(active) >= MAX_REQUESTS_PER_PRINCIPAL:
+        if len(active) >= MAX_REQUESTS_PER_PRINCIPAL and not principal.is_node:
             self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
             return
         active.add(exchange)
         try:
-            if endpoint is not None and exchange.request.method == "POST":
+            if principal.is_node:
+                await self._handle_node(exchange, is_overloaded=len(active) > MAX_REQUESTS_PER_PRINCIPAL)
+            elif endpoint is not None and exchange.request.method == "POST":
                 if len(exchange.request.body) <= MAX_LIGHT_BYTES:
                     message = self._parse_message(exchange)
                 else:
@@ -198,6 +211,15 @@ class Router:
         self._denial_log.add(denied.status, request.path)
         return denied.status, denied.body, denied.headers
 
+    async def _handle_node(self, exchange: Exchange, *, is_overloaded: bool) -> None:
+        """Let the cluster answer a request of another node; a refusal is sealed as well."""
+        refusal = None
+        if self.rejects_new_requests:
+            refusal = RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
+        elif is_overloaded:
+            refusal = RpcFailure(OVERLOADED, "too many concurrent requests of this node", {**NOT_EXECUTED})
+        await self._cluster.handle_node_exchange(exchange, refusal)
+
     def _handle_public(self, exchange: Exchange) -> None:
         """Answer a request that needs no principal: CORS preflight, health check or dashboard page.
 
@@ -210,6 +232,11 @@ class Router:
         exchange.extra_headers = cors_headers(request)
         if request.path in _HEALTH_PATHS:
             self._reply_health(exchange)
+        elif request.path == NODE_PROOF_PATH:
+            proof = self._cluster.prove_node(request.query)
+            if proof is None:
+                raise RequestDenied(403, "not the node that is asked for")
+            exchange.reply(200, proof.encode(), _PROOF_HEADERS)
         else:
             self._dashboard.handle(exchange)
 
@@ -225,11 +252,7 @@ class Router:
 
     async def _route_other(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
-        if principal.is_node:
-            await self._handle_node_request(exchange)
-        elif (
-            self.rejects_new_requests and exchange.request.method == "GET" and (endpoint is not None or path == "/sse")
-        ):
+        if self.rejects_new_requests and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
             self._reject_shutting_down(exchange)
         elif endpoint is not None:
             await self._route_session(exchange, principal, endpoint)
@@ -252,38 +275,18 @@ class Router:
         else:
             exchange.reply(*json_error(404, "unknown path", endpoints=["/mcp", "/sse", "/admin", "/dashboard"]))
 
-    async def _handle_node_request(self, exchange: Exchange) -> None:
-        """Handle a session request that another node of the cluster forwards to this node."""
-        request, peers = exchange.request, self._cluster.session_peers
-        if request.path != NODE_REQUESTS_PATH or request.method != "POST" or peers is None:
-            exchange.reply(*json_error(403, "nodes may only forward calls"))
-            return
-        message = await self._parse_large_message(exchange)
-        if message is None:
-            return
-        response = ResponseWriter(exchange, message.id)
-        try:
-            if message.kind != "request":
-                raise RpcFailure(INVALID_REQUEST, "a node must send a request")
-            response.send_result(await peers.handle_node_request(message.body, response.notify))
-        except RpcFailure as failure:
-            failure.status = 200  # the calling node reads the JSON-RPC error, not the HTTP status
-            response.send_error(failure)
-        finally:
-            response.stop_keepalive()
-
     # -- MCP ----------------------------------------------------------------------------------------------------------
 
     def _route_mcp(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, endpoint: str
     ) -> Awaitable[None] | None:
         """Return the coroutine that answers an MCP message; None if the message was rejected here."""
-        view = self.view_for(principal, endpoint) if not principal.is_node else self.server_view(endpoint)
+        view = self.view_for(principal, endpoint)
         if view is None:
             exchange.reply(*json_error(404, "unknown endpoint"))
         elif self.rejects_new_requests and message.kind == "request":
             self._reject_shutting_down(exchange, message.id)
-        elif principal.is_node or is_modern(exchange.request, message):
+        elif is_modern(exchange.request, message):
             return self._modern.handle(exchange, message, principal, view, endpoint)
         else:
             return self._legacy.handle_post(exchange, message, principal, view, endpoint)
@@ -338,14 +341,7 @@ class Router:
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
         """Reply with a JSON-RPC error that says: not executed, retry after one second."""
-        data = {
-            "executed": "no",
-            "certainty": Certainty.NOT_SENT.code,
-            "retryable": True,
-            "retryAfterMs": 1000,
-            "attempts": 0,
-        }
-        exchange.reply(status, encode_error(id_, code, message, data), (*JSON_HEADERS, ("retry-after", "1")))
+        exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------
 
@@ -448,8 +444,8 @@ def _endpoint_for(path: str) -> str | None:
 
 
 def _is_public(request: HttpRequest) -> bool:
-    """Return True if a request needs no principal: health check, dashboard, CORS preflight."""
-    return request.path in _HEALTH_PATHS or is_dashboard_path(request.path) or _is_preflight(request)
+    """Return True if a request needs no principal: health check, node proof, dashboard, CORS preflight."""
+    return request.path in _PUBLIC_PATHS or is_dashboard_path(request.path) or _is_preflight(request)
 
 
 def _is_preflight(request: HttpRequest) -> bool:

@@ -47,6 +47,14 @@ class Sealer:
 
     def open(self, kind: str, text: str) -> Any:
         """Return the value in a sealed handle; None if it is invalid, expired or of another kind."""
+        opened = self.open_with_expiry(kind, text)
+        return opened[1] if opened is not None and self._now() < opened[0] else None
+
+    def open_with_expiry(self, kind: str, text: str) -> tuple[float, Any] | None:
+        """Return expiry time and value of a sealed handle, even if it has expired.
+
+        None if the handle is invalid or of another kind.
+        """
         if len(text) > _MAX_HANDLE_CHARS or not text.isascii():
             return None
         try:
@@ -58,7 +66,7 @@ class Sealer:
             )
         except (binascii.Error, InvalidTag, ValueError):
             return None
-        return value if self._now() < expires else None
+        return expires, value
 
 
 STATE_KIND: Final = "state"  # kind of sealed request states

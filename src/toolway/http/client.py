@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final
 
@@ -62,6 +62,9 @@ __all__ = [
     "encode_headers",
 ]
 
+#: Checks a new connection before its first request. Raises `HttpError` if it must not be used.
+ConnectionCheck = Callable[[ClientConnection], Awaitable[None]]
+
 _CLOSED_REASON: Final = "the HTTP client was closed"
 MAX_CACHED_HEADS: Final = 16  # cached response heads; most servers send one per second, because of the Date header
 
@@ -69,7 +72,8 @@ MAX_CACHED_HEADS: Final = 16  # cached response heads; most servers send one per
 class HttpClient:
     """HTTP client with a connection pool, for origins that the network policy allows.
 
-    Belongs to one event loop. `close` fails every request in progress.
+    Belongs to one event loop. `close` fails every request in progress. `check_connection` is called with every new
+    connection before anything else is sent on it, and raises `HttpError` if the connection must not be used.
     """
 
     def __init__(
@@ -77,8 +81,11 @@ class HttpClient:
         limits: ClientLimits | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
         tls: Tls | None = None,
+        check_connection: ConnectionCheck | None = None,
     ) -> None:
         self.limits = limits or ClientLimits()
+        self._check_connection = check_connection
+        self._checked: set[ClientConnection] = set()  # connections that are being checked
         self._dialer = Dialer(network_policy, self.limits.connect_timeout, tls)
         self._proxies: dict[Origin, Proxy | None] = {}
         self.head_cache: HeadCache[ResponseHead] = HeadCache(MAX_CACHED_HEADS)
@@ -130,7 +137,7 @@ class HttpClient:
 
         Raises `HttpError` if no connection is open within the connect timeout.
         """
-        connection = await self._dial(origin)
+        connection = await self._connect(origin)
         connection.idle_since = connection.loop.time()
         self.on_idle(connection)
 
@@ -171,18 +178,41 @@ class HttpClient:
             if connection.idle_since <= since:
                 connection.abort()
 
-    async def _dial(self, origin: Origin) -> ClientConnection:
+    async def _connect(self, origin: Origin) -> ClientConnection:
+        """Open a connection to `origin` and check it. Raises `HttpError` if one of both fails."""
         try:
             async with asyncio.timeout(self.limits.connect_timeout):
-                connection = await self._dialer.dial(
-                    origin, self._proxy_for(origin), lambda: ClientConnection(self, origin, str(origin), self.limits)
-                )
+                connection = await self._dial(origin)
+                if self._check_connection is not None:
+                    await self._check(connection, self._check_connection)
+                return connection
         except TimeoutError:
             raise HttpError(
                 f"no connection to {origin} within {self.limits.connect_timeout:g} s",
                 code="E-HTTP-TIMEOUT",
                 hint="check the address and the network; a firewall may drop packets",
             ) from None
+
+    async def _check(self, connection: ClientConnection, check: ConnectionCheck) -> None:
+        """Check a new connection; it is closed unless the check succeeds."""
+        self._checked.add(connection)
+        try:
+            await check(connection)
+            if not connection.usable:
+                raise HttpError(f"{connection.name} closed a new connection", code="E-HTTP-RESET")
+        except HttpError as exc:
+            connection.abort()
+            raise HttpError(exc.reason, code=exc.code, hint=exc.hint) from None  # nothing of the request was sent
+        except BaseException:
+            connection.abort()
+            raise
+        finally:
+            self._checked.discard(connection)
+
+    async def _dial(self, origin: Origin) -> ClientConnection:
+        connection = await self._dialer.dial(
+            origin, self._proxy_for(origin), lambda: ClientConnection(self, origin, str(origin), self.limits)
+        )
         if self._closed:
             connection.abort()
             raise HttpError(_CLOSED_REASON, code="E-HTTP-CLOSED")
@@ -194,6 +224,8 @@ class HttpClient:
     # -- used by `ClientConnection` -----------------------------------------------------------------------------------
 
     def on_idle(self, connection: ClientConnection) -> None:
+        if connection in self._checked:
+            return  # its request waits for it
         idle = self._idle.setdefault(connection.key, [])
         if self._closed or len(idle) >= self.limits.max_idle_connections:
             connection.abort()
@@ -266,18 +298,19 @@ class HttpResponse(IncomingResponse):
     ) -> None:
         self.abandon()
 
-    async def send_and_wait(self) -> None:
+    async def send_and_wait(self, connection: ClientConnection | None = None) -> None:
         """Send the request and wait for the head (status and headers) of the response.
 
-        If it returns, the caller must call `abandon` at the end. Raises `HttpError` if the connection or the
-        request fails.
+        A `connection` that is passed in is used, otherwise an idle or a new one. If it returns, the caller must call
+        `abandon` at the end. Raises `HttpError` if the connection or the request fails.
         """
         origin = self._target.origin
-        connection = self._client._take_idle(origin, self._max_idle)
+        if connection is None:
+            connection = self._client._take_idle(origin, self._max_idle)
         if connection is None:
             if self.on_dial is not None:
                 self.on_dial()
-            connection = await self._client._dial(origin)
+            connection = await self._client._connect(origin)
         loop = connection.loop
         began = loop.time()
         connection.start(self, self._request, self._on_sent)

@@ -19,9 +19,11 @@ from toolway.cluster.db.instances import Ownership
 from toolway.cluster.node import ClusterNode
 from toolway.cluster.node_auth import issue_node_credential
 from toolway.cluster.options import ClusterOptions
+from toolway.cluster.routing.call_cipher import CallCipher, join_request
 from toolway.config.loader import LoadedConfig, load_file
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.router import NODE_PATH
 from toolway.hub.core import HubCore
 
 Json = dict[str, Any]
@@ -53,6 +55,14 @@ class Node(Lab):
             headers=headers, trust_env=False, timeout=60, limits=limits, verify=False
         ) as http:
             yield Raw(http, self.url(endpoint))
+
+    async def bring(self, credential: str, call_token: str, key: str, message: Json) -> tuple[int, Json]:
+        """The status and the answer of what a node brings here: a call token, and a message sealed with its key."""
+        cipher = CallCipher(bytes.fromhex(key))
+        body = join_request(call_token, cipher.seal_request(json.dumps(message).encode()))
+        async with self.raw("", credential) as raw:
+            sent = await raw.http.post(self.base + NODE_PATH, content=body)
+        return sent.status_code, json.loads(cipher.open_reply(sent.content) or b"{}")
 
     def credential_for(self, other: Node) -> str:
         return issue_node_credential(self.replica.sealer, self.id, other.id)
@@ -118,6 +128,7 @@ async def cluster(
                 tenant_key=KEY,
                 node_name=name,
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
+                labels=(name,),
             )
             made.nodes.append(await stack.enter_async_context(_node(options, loaded, before)))
         await made.settle()

@@ -15,6 +15,7 @@ class Tap:
         self.leads_to = 0
         self.wrong: list[int] = []  # where the next connections come to instead
         self.sent = bytearray()  # by whoever connected
+        self.answered = bytearray()  # by what is behind it
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,6 +30,8 @@ class Tap:
             while data := await reader.read(65536):
                 if heard:
                     self.sent += data
+                else:
+                    self.answered += data
                 writer.write(data)
                 await writer.drain()
         finally:

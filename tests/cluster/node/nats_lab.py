@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,12 +15,17 @@ from nats.aio.client import Client
 from tests.cluster.nats_server import NatsServer
 from toolway.cluster.nats_rpc.rpc_client import NatsRpcClient, NatsTransport, connect_nats
 from toolway.cluster.nats_rpc.rpc_server import NatsRpcServer
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier, OpenedCall, new_call_key, new_use_id
+from toolway.cluster.routing.call_cipher import ForwardedRequest
+from toolway.cluster.routing.remote import forwarded_request
 from toolway.gateway.mcp.context import Notify
+from toolway.gateway.sealing import Sealer
 from toolway.protocol import jsonrpc
 from toolway.types import CallState, Json
 from toolway.upstream.transport import Request, TransportError
 
 ROOT = "toolway.test.default"
+SEALER = Sealer(b"k" * 32, time.time)
 Answer = Callable[[str, jsonrpc.Message, Notify], Awaitable[Json | jsonrpc.RawResult]]
 
 
@@ -46,10 +52,10 @@ class Owner:
     door: NatsRpcServer | None = None
     client: Client | None = None
 
-    async def answer(self, server: str, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
-        self.asked.append((server, request.method, request.body))
+    async def answer(self, call: OpenedCall, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
+        self.asked.append((call.token.server, request.method, request.body))
         try:
-            return await self.how(server, request, tell)
+            return await self.how(call.token.server, request, tell)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -76,7 +82,8 @@ async def owner(server: NatsServer, how: Answer, node: str = "owner", epoch: int
     async with AsyncExitStack() as stack:
         made.client = client = await connect_nats([server.url], node)
         stack.push_async_callback(client.close)
-        made.door = NatsRpcServer(client, ROOT, node, made.answer)
+        verifier = CallTokenVerifier(node, SEALER, lambda *place: 1, time.monotonic, time.time)
+        made.door = NatsRpcServer(client, ROOT, node, verifier.open_call, made.answer)
         await made.door.listen(epoch)
         stack.push_async_callback(made.door.close)
         await settled(client)
@@ -105,13 +112,18 @@ async def link_to(
     async def found() -> NatsRpcClient:
         return way
 
-    link = NatsTransport(found, "files", node, epoch, limit)
+    link = NatsTransport(found, node, epoch, limit)
     await link.open(ear or Ear())
     return link
 
 
-def call(**arguments: object) -> Request:
-    return Request("tools/call", {"name": "tool", "arguments": arguments})
+def call(**arguments: object) -> ForwardedRequest:
+    """A call for the node `owner`, sealed as a gateway does."""
+    token = CallToken(
+        "owner", "default", "files", 0, 1, "key-1", "key:key-1", "call-1", key=new_call_key(), use_id=new_use_id()
+    )
+    params: Json = {"name": "tool", "arguments": arguments}
+    return forwarded_request(Request("tools/call", params), params, token, SEALER)
 
 
 async def answered(link: NatsTransport) -> Json:

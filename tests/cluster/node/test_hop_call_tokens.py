@@ -20,13 +20,21 @@ from tests.gateway.bridge_lab import EVERYTHING, META, MODERN, OLD_WORDS, pipe_e
 from tests.gateway.edge_lab import ROUTES
 from tests.gateway.full_server import FullHttp
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
-from toolway.cluster.node_auth import CallToken, issue_call_token, issue_node_credential
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED, MOVED
+from toolway.cluster.node_auth import (
+    CallToken,
+    issue_call_token,
+    issue_node_credential,
+    new_call_key,
+    new_use_id,
+)
+from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest
+from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED, MOVED, OUTCOME_UNKNOWN
 from toolway.gateway.sealing import Sealer
-from toolway.upstream.transport import JSONRPCError, Request
+from toolway.upstream.transport import JSONRPCError, TransportError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forgets"), OLD_WORDS]
 Json = dict[str, Any]
+CALL_KEY = new_call_key()
 
 
 def servers_with(url: str) -> Json:
@@ -38,50 +46,60 @@ def right(nodes: Cluster) -> CallToken:
     held, sender = nodes.held("web"), nodes.other("web")
     place = held.instance
     who = ("key-1", "key:key-1", "call-1")
-    return CallToken(held.node, place.tenant, place.server, place.index, held.fence, *who, sender=sender.id)
+    own = {"sender": sender.id, "key": CALL_KEY, "use_id": new_use_id()}
+    return CallToken(held.node, place.tenant, place.server, place.index, held.fence, *who, **own)
 
 
 def sealed(what: CallToken, key: bytes = KEY, ago: float = 0.0) -> str:
     return issue_call_token(Sealer(key, lambda: time.time() - ago), what)
 
 
-async def bring(nodes: Cluster, shown: str | None, server: str = "web") -> Json:
-    """An effect asked for by a node, with what it shows; the JSON-RPC answer."""
+META_OF_A_CALL = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": EVERYTHING}
+PARAMS: Json = {"name": "counter", "arguments": {}, "_meta": META_OF_A_CALL}
+
+
+async def bring(nodes: Cluster, shown: str) -> Json:
+    """An effect asked for by a node, with what it shows; the JSON-RPC answer, or nothing where it gets none."""
     owner, sender = nodes.owner("web"), nodes.other("web")
-    meta = {CALL_TOKEN_META_KEY: shown} if shown is not None else {}
     if owner.replica.options.advertise_url:
-        async with owner.raw(f"server/{server}", sender.credential_for(owner)) as raw:
-            return (await raw.call("counter", meta=meta)).last
-    return await bring_by_nats(nodes, owner, meta, server)
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": PARAMS}
+        status, answer = await owner.bring(sender.credential_for(owner), shown, CALL_KEY, message)
+        return answer if status == 200 else {}
+    return await bring_by_nats(nodes, owner, shown)
 
 
-async def bring_by_nats(nodes: Cluster, owner: Node, meta: Json, server: str) -> Json:
+async def bring_by_nats(nodes: Cluster, owner: Node, shown: str) -> Json:
     calls = NatsRpc((nodes.nats,), "", owner.replica.bus.subject_prefix, "stranger")
     assert owner.replica.member is not None and owner.replica.member.epoch is not None
     try:
-        link = calls.create_transport(server, owner.id, owner.replica.member.epoch)
+        link = calls.create_transport(owner.id, owner.replica.member.epoch)
         await link.open(Ear())
-        whole = {f"{META}protocolVersion": MODERN, f"{META}clientCapabilities": EVERYTHING, **meta}
+        cipher = CallCipher(bytes.fromhex(CALL_KEY))
         try:
-            return {"result": await link.request(Request("tools/call", {"name": "counter", "_meta": whole}))}
+            return {
+                "result": await link.request(ForwardedRequest("tools/call", PARAMS, call_token=shown, cipher=cipher))
+            }
         except JSONRPCError as exc:
             return {"error": {"code": exc.code, "data": exc.data}}
+        except TransportError:  # there is no answer
+            return {}
     finally:
         await calls.close()
 
 
-WRONG: dict[str, tuple[int, Callable[[Cluster], str | None]]] = {
-    "nothing": (DENIED, lambda nodes: None),
-    "junk": (DENIED, lambda nodes: "junk"),
-    "of another cluster": (DENIED, lambda nodes: sealed(right(nodes), key=b"x" * 32)),
+UNANSWERED = 0  # nobody can be answered without the key of the call
+WRONG: dict[str, tuple[int, Callable[[Cluster], str]]] = {
+    "nothing": (UNANSWERED, lambda nodes: ""),
+    "junk": (UNANSWERED, lambda nodes: "junk"),
+    "of another cluster": (UNANSWERED, lambda nodes: sealed(right(nodes), key=b"x" * 32)),
     "too old": (DENIED, lambda nodes: sealed(right(nodes), ago=16.0)),
-    "changed": (DENIED, lambda nodes: sealed(right(nodes))[:-2] + "AA"),
+    "another key": (DENIED, lambda nodes: sealed(replace(right(nodes), key=new_call_key()))),
+    "changed": (UNANSWERED, lambda nodes: sealed(right(nodes))[:-2] + "AA"),
     "a credential": (
-        DENIED,
+        UNANSWERED,
         lambda nodes: issue_node_credential(Sealer(KEY, time.time), "a", "b").removeprefix("twn_"),
     ),
-    "for another node": (DENIED, lambda nodes: sealed(replace(right(nodes), target_node=nodes.other("web").id))),
-    "for another server": (DENIED, lambda nodes: sealed(_full(nodes))),
+    "for another node": (UNANSWERED, lambda nodes: sealed(replace(right(nodes), target_node=nodes.other("web").id))),
     "an old fence": (MOVED, lambda nodes: sealed(replace(right(nodes), fence=right(nodes).fence - 1))),
     "a fence to come": (MOVED, lambda nodes: sealed(replace(right(nodes), fence=right(nodes).fence + 1))),
     "another instance": (MOVED, lambda nodes: sealed(replace(right(nodes), index=1))),
@@ -99,19 +117,23 @@ async def test_what_is_not_a_pass_for_this_call_at_this_node_is_refused(
     nodes: Cluster, web: FullHttp, what: str
 ) -> None:
     code, shown = WRONG[what]
-    error = (await bring(nodes, shown(nodes)))["error"]
-    if what == "for another server" and nodes.owner("full") is not nodes.owner("web"):
-        code = MOVED
-    assert (error["code"], error["data"]["executed"]) == (code, "no")
+    answer = await bring(nodes, shown(nodes))
+    if what == "another key" and answer.keys() == set():
+        code = UNANSWERED  # the answer is sealed with that key
+    if code == UNANSWERED:
+        assert answer == {}
+    else:
+        assert (answer["error"]["code"], answer["error"]["data"]["executed"]) == (code, "no")
     assert not web.server.stats.effects
 
 
+@pytest.mark.attack("held-76")
 async def test_a_pass_is_taken_once_however_many_bring_it(nodes: Cluster, web: FullHttp) -> None:
     shown = sealed(right(nodes))
     found = await asyncio.gather(*(bring(nodes, shown) for _ in range(8)))
     assert sum("result" in answer for answer in found) == 1
-    assert {answer["error"]["code"] for answer in found if "error" in answer} == {DENIED}
-    assert (await bring(nodes, shown))["error"]["code"] == DENIED
+    assert {answer["error"]["code"] for answer in found if "error" in answer} == {OUTCOME_UNKNOWN}
+    assert (await bring(nodes, shown))["error"]["code"] == OUTCOME_UNKNOWN
     assert len(web.server.stats.effects) == 1
 
 
@@ -148,7 +170,8 @@ async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> N
     finally:
         await listener.close()
     sent = bytes(owner.tap.sent if owner.replica.options.advertise_url else heard)
-    assert b"words of the call" in sent  # it was the right wire
+    assert b"POST /node" in sent or b".call." in sent  # it was the right wire
+    assert b"words of the call" not in sent
     for secret in (token, TOKEN, KEY.hex()):
         assert secret.encode() not in sent + bytes(heard)
 
@@ -175,12 +198,12 @@ async def test_who_is_no_node_is_not_let_in(nodes: Cluster, web: FullHttp) -> No
     }
     for what, token in wrong.items():
         async with owner.raw("server/web", token) as raw:
-            answer = await raw.call("counter", meta={CALL_TOKEN_META_KEY: sealed(right(nodes))})
-            assert answer.status == 401, what
+            assert (await raw.http.post(owner.base + "/node", content=b"x")).status_code == 401, what
     assert not web.server.stats.effects
 
 
 @BY_HTTP
+@pytest.mark.attack("held-77")
 async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: FullHttp) -> None:
     owner, sender = nodes.owner("web"), nodes.other("web")
     token = sender.credential_for(owner)
@@ -194,20 +217,17 @@ async def test_a_node_brings_calls_and_opens_nothing_else(nodes: Cluster, web: F
                 assert answer.status_code in (400, 403, 404, 405), (method, path, answer.status_code)
                 assert "result" not in answer.text
         raw.session = None
-        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "n", "version": "1"}}
+        hello = {"jsonrpc": "2.0", "method": "initialize", "params": client}
         for path in ("/mcp/server/web", "/mcp"):
-            raw.url = owner.base + path
-            begun = await raw.say("initialize", hello)
-            assert "mcp-session-id" not in begun.headers
-            if path != "/mcp":
-                assert "error" in begun.last
+            begun = await raw.http.post(owner.base + path, json={**hello, "id": 1}, headers=raw.headers())
+            assert begun.status_code == 403 and "mcp-session-id" not in begun.headers
     # What needs no effect needs a pass all the same.
     async with owner.raw("server/web", token) as raw:
         for method in ("tools/list", "server/discover", "prompts/list", "subscriptions/listen"):
-            params: Json = {"notifications": {"toolsListChanged": True}} if method.startswith("subs") else {}
-            assert (await raw.ask(method, params)).error["code"] == DENIED
-        taken = await raw.call("counter", meta={CALL_TOKEN_META_KEY: sealed(right(nodes))})
-        assert "result" in taken.last and len(web.server.stats.effects) == 1
+            asked = await raw.http.post(raw.url, json={"jsonrpc": "2.0", "id": 1, "method": method})
+            assert asked.status_code == 403
+    assert "result" in await bring(nodes, sealed(right(nodes))) and len(web.server.stats.effects) == 1
 
 
 @BY_HTTP

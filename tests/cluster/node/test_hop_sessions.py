@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.node.hop_lab import KEY, TOKEN, Cluster, Node
+from tests.cluster.node.hop_lab import TOKEN, Cluster, Node
 from tests.gateway.bridge_lab import OLD_WORDS, Answer, Raw, events, pipe_entry, until
 from tests.gateway.full_server import FullHttp
 from toolway.cluster import sessions as shared
-from toolway.cluster.node_auth import CallToken, issue_call_token
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, DENIED
+from toolway.cluster.node_auth import CallToken, issue_call_token, new_call_key, new_use_id
+from toolway.gateway.mcp.errors import DENIED, MOVED, OUTCOME_UNKNOWN
 from toolway.gateway.mcp.legacy_session import LegacySession
-from toolway.gateway.router import NODE_REQUESTS_PATH
-from toolway.gateway.sealing import Sealer
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
@@ -416,26 +414,28 @@ async def _data(lines: AsyncIterator[str]) -> str:
 async def test_node_requests_are_accepted_from_nodes_alone_and_once(nodes: Cluster) -> None:
     here, there = nodes.nodes
     assert here.replica.member is not None and here.replica.member.epoch is not None
-    sealer = Sealer(KEY, here.replica.sealer._now)
-    right = CallToken(here.id, "default", "", 0, here.replica.member.epoch, "local", "", "", sender=there.id)
+    key, fence = new_call_key(), here.replica.member.epoch
     held = nodes.held("web")
-    wrong = {
-        "another node": CallToken(there.id, "default", "", 0, right.fence, "local", "", ""),
-        "another tenure": CallToken(here.id, "default", "", 0, right.fence + 1, "local", "", ""),
-        "a server": CallToken(here.id, "default", "web", 0, held.fence, "local", "", ""),
-    }
+
+    def shown(node: str, server: str, fence: int) -> str:
+        token = CallToken(
+            node, "default", server, 0, fence, "local", "", "", sender=there.id, key=key, use_id=new_use_id()
+        )
+        return issue_call_token(here.replica.sealer, token)
+
     body: Json = {"jsonrpc": "2.0", "id": 1, "method": "toolway/node-request", "params": {"do": "answer"}}
 
-    async def bring(token: str, shown: str | None) -> tuple[int, Json]:
-        async with here.raw("", token) as raw:
-            params = {**body["params"], "_meta": {CALL_TOKEN_META_KEY: shown} if shown is not None else {}}
-            sent = await raw.http.post(
-                here.base + NODE_REQUESTS_PATH, json={**body, "params": params}, headers=raw.headers()
-            )
-            return sent.status_code, sent.json()
+    async def bring(token: str, shown: str) -> tuple[int, Json]:
+        return await here.bring(token, shown, key, body)
 
-    token, once = there.credential_for(here), issue_call_token(sealer, right)
+    token, once = there.credential_for(here), shown(here.id, "", fence)
     assert await bring(token, once) == (200, {"jsonrpc": "2.0", "id": 1, "result": {}})
-    for shown in (once, None, "junk", *(issue_call_token(sealer, each) for each in wrong.values())):
-        assert (await bring(token, shown))[1]["error"]["code"] == DENIED
-    assert (await bring(TOKEN, issue_call_token(sealer, right)))[0] == 404
+    assert (await bring(token, once))[1]["error"]["code"] == OUTCOME_UNKNOWN
+    for wrong, code in (
+        (shown(here.id, "", fence + 1), MOVED),
+        (shown(here.id, "web", held.fence), DENIED if held.node == here.id else MOVED),
+    ):
+        assert (await bring(token, wrong))[1]["error"]["code"] == code
+    for stranger in ("", "junk", shown(there.id, "", fence)):
+        assert (await bring(token, stranger))[0] == 403
+    assert (await bring(TOKEN, shown(here.id, "", fence)))[0] == 404

@@ -17,6 +17,7 @@ from toolway.cluster.nats_rpc.rpc_server import (
     MAX_GENERATION_BYTES,
     ReplyCache,
 )
+from toolway.cluster.routing.call_cipher import split_request
 
 
 @given(st.binary(min_size=1, max_size=3000), st.integers(min_value=1, max_value=2000))
@@ -69,7 +70,7 @@ def test_of_several_frames_all_are_taken_or_none(wrong: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_no_bytes_are_more_than_a_bad_frame(data: bytes) -> None:
-    for read in (frames.decode_call, frames.Reassembly(100).add, frames.decode_ids, _unpacked):
+    for read in (split_request, frames.Reassembly(100).add, frames.decode_ids, _unpacked):
         try:
             read(data)
         except (frames.InvalidFrame, OverflowError):
@@ -114,6 +115,7 @@ def test_pieces_that_are_missing_or_too_many_are_refused() -> None:
         "toolway.b.reply.x.1",
     ],
 )
+@pytest.mark.attack("held-79")
 def test_answers_go_to_subjects_for_replies_alone(subject: str) -> None:
     assert frames.Subjects("toolway.a").parse_reply_subject(subject) is None
 

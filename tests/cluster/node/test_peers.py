@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
@@ -10,12 +11,15 @@ from typing import cast
 import pytest
 
 from toolway.cluster.bus import Bus
+from toolway.cluster.node_auth import NodeProofs
 from toolway.cluster.routing import peers
 from toolway.cluster.routing.peers import Peer, Peers
-from toolway.types import Certainty
-from toolway.upstream.transport import TransportError
+from toolway.gateway.sealing import Sealer
+from toolway.http.client import HttpTarget
+from toolway.http.limits import HttpError
 
 pytestmark = pytest.mark.anyio
+PROOFS = NodeProofs("own", Sealer(b"k" * 32, time.time), lambda: ("own", 1), lambda: "")
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def alive() -> set[str]:
 @pytest.fixture
 def known(alive: set[str]) -> Peers:
     bus = Bus("test", "own", lambda kind, body: None, lambda: None)
-    return Peers(bus, lambda to: f"for {to}", alive.__contains__)
+    return Peers(bus, lambda to: f"for {to}", lambda id_: 1 if id_ in alive else None, PROOFS)
 
 
 async def test_a_node_is_one_peer_for_as_long_as_it_lives(known: Peers) -> None:
@@ -62,20 +66,25 @@ async def test_a_node_whose_address_a_stranger_answers_at_is_left_alone_for_a_wh
     monkeypatch.setattr(peers, "WRONG_PROCESS_PAUSE_S", 0.9)
     monkeypatch.setattr(peers, "MISROUTED_PAUSE_S", 0.3)
 
-    async def answered(status: int) -> None:
-        raise TransportError("no", Certainty.REJECTED, status=status)
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
 
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     for lives, long in ((True, False), (False, True)):
-        a = Peer("a-1", "http://127.0.0.1:1", "", cast(Bus, _Beats(lives)))
-        for status, away in ((503, False), (401, True)):
-            with pytest.raises(TransportError):
-                await a.run_while_alive(answered(status))
-            assert a._is_avoided is away
+        a = Peer("a-1", address, "", cast(Bus, _Beats(lives)), PROOFS, lambda id_: 1)
+        with pytest.raises(HttpError) as refused:
+            await a.run_while_alive(a.client.send("GET", HttpTarget.parse(address)).send_and_wait())
+        assert refused.value.bytes_sent == 0
+        assert a._is_avoided
         await asyncio.sleep(0.5)
         assert a._is_avoided is long
         await asyncio.sleep(0.5)
         assert not a._is_avoided
         await a.close()
+    server.close()
 
 
 class _Beats:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -69,6 +69,9 @@ def serve(
     nats_credentials: Annotated[
         str | None, typer.Option("--nats-credentials", metavar="FILE", help="NATS credentials file (.creds).")
     ] = None,
+    insecure_nats: Annotated[
+        bool, typer.Option("--insecure-nats", help="Use a NATS on another machine without authentication.")
+    ] = False,
 ) -> CommandResult:
     """Run the gateway until Ctrl-C, alone or as a node of a cluster.
 
@@ -85,6 +88,7 @@ def serve(
         labels=labels,
         cluster_key_file=cluster_key_file,
         nats_credentials=nats_credentials,
+        insecure_nats=insecure_nats or None,
     )
     return run_serve(
         context.output,
@@ -208,7 +212,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- cluster -----------------------------------------------------------------------------------------------------------
 
 
-def read_cluster_options(**flags: str | None) -> ClusterOptions | None:
+def read_cluster_options(**flags: Any) -> ClusterOptions | None:
     """Return the cluster options from flags and environment; None outside of a cluster.
 
     Raises `ConfigError` if they are incomplete or invalid, or if a needed package is not installed.

@@ -7,10 +7,14 @@
     reply.<caller>.b             heartbeats            ←    one for all calls of a caller, with their ids
     reply.<caller>.<id>          frames of one call    ←    single frames and chunks
 
-Calls and replies are JSON-RPC messages. Small ones are sent whole, in batches with frames for the same target
-(`batching.py`). A large one is sent in chunks, few at a time: a connection filled by one reply would delay the
-heartbeats of all other calls. The first byte of a frame is its type. Calls have a reply subject on which NATS itself
-reports that no node listens. Control frames have another one: no listener then does not mean that no node has the call.
+Calls and replies are sealed JSON-RPC messages (`routing/call_cipher.py`). Each frame about one call that an owner sends
+is sealed by itself; a caller ignores all others. Heartbeats, status queries and acknowledgements are not sealed: who
+forges them can delay or end calls, as anyone can who drops messages.
+
+Small messages are sent whole, in batches with frames for the same target (`batching.py`). A large one is sent in
+chunks, few at a time: a connection filled by one reply would delay the heartbeats of all other calls. The first byte of
+a frame is its type. Calls have a reply subject on which NATS itself reports that no node listens. Control frames have
+another one: no listener then does not mean that no node has the call.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ BATCH_ENTRY_OVERHEAD_BYTES: Final = 32  # maximum bytes that each frame adds to 
 MAX_DIGITS: Final = 16  # of an id or a length
 
 BATCH_FRAME: Final = b"M"  # batch: id and length of each frame, separated by blanks, a line end, the frames
-CALL_FRAME: Final = b"Q"  # call: server name, a line end, a JSON-RPC request
+CALL_FRAME: Final = b"Q"  # call: call token, a line end, a sealed JSON-RPC request
+SEALED_FRAME: Final = b"S"  # sealed frame of an owner: a reply, notification or chunk
 REPLY_FRAME: Final = b"{"  # reply: a JSON-RPC response, without type byte
 NOTIFICATION_FRAME: Final = b"N"  # notification that belongs to the call
 FIRST_CHUNK_FRAME: Final = b"P"  # first chunk: total length, a line end, the chunk
@@ -85,22 +90,6 @@ class Subjects:
 
 
 # -- frames -----------------------------------------------------------------------------------------------------------
-
-
-def encode_call(server: str, message: bytes) -> bytes:
-    """Encode a call frame: the server name and the JSON-RPC request for it."""
-    return b"%b%b\n%b" % (CALL_FRAME, server.encode(), message)
-
-
-def decode_call(frame: bytes) -> tuple[str, bytes]:
-    """Decode a call frame into server name and request.
-
-    Raises `InvalidFrame` if it is malformed.
-    """
-    head, line_end, message = frame.partition(b"\n")
-    if not line_end or head[:1] != CALL_FRAME or not head.isascii():
-        raise InvalidFrame
-    return head[1:].decode(), message
 
 
 def encode_batch(ids: list[str], frames: list[bytes]) -> bytes:

@@ -32,7 +32,9 @@ from toolway.cluster.bus import nats_auth_options
 from toolway.cluster.nats_rpc import frames
 from toolway.cluster.nats_rpc.batching import BatchingOutbox, BatchTarget
 from toolway.cluster.nats_rpc.frames import MAX_UNACKED_CHUNKS_PER_NODE, ChunkedTransfer, TransferStalled
-from toolway.cluster.nats_rpc.rpc_server import CallHandler, NatsRpcServer
+from toolway.cluster.nats_rpc.rpc_server import NatsRpcServer, OpenCall
+from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest, join_request
+from toolway.cluster.routing.node_http import CallHandler
 from toolway.cluster.routing.owned import OwnerTransportBase
 from toolway.protocol import jsonrpc
 from toolway.protocol.jsonrpc import MAX_MESSAGE_BYTES
@@ -75,19 +77,18 @@ class NatsRpc:
         self._rpc_server: NatsRpcServer | None = None
         self._listen_task: asyncio.Task[None] | None = None
 
-    def create_transport(
-        self, server: str, node: str, epoch: int, max_reply_bytes: int = MAX_MESSAGE_BYTES
-    ) -> NatsTransport:
-        """Return a transport over NATS to a server that node `node` owns under its lease `epoch`."""
-        return NatsTransport(self.get_client, server, node, epoch, max_reply_bytes)
+    def create_transport(self, node: str, epoch: int, max_reply_bytes: int = MAX_MESSAGE_BYTES) -> NatsTransport:
+        """Return a transport over NATS to the servers that node `node` owns under its lease `epoch`."""
+        return NatsTransport(self.get_client, node, epoch, max_reply_bytes)
 
-    def listen(self, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
+    def listen(self, open_call: OpenCall, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
         """Accept calls of other nodes on the NATS subject of this node's current lease.
 
-        `get_epoch()` returns the number of that lease, or None without a lease.
+        `open_call` opens and verifies a sealed call, and `handler` executes it. `get_epoch()` returns the number of
+        that lease, or None without a lease.
         """
         if self._listen_task is None:
-            self._listen_task = asyncio.create_task(self._run_listener(handler, get_epoch))
+            self._listen_task = asyncio.create_task(self._run_listener(open_call, handler, get_epoch))
 
     async def get_client(self) -> NatsRpcClient:
         """Return the RPC client once NATS is connected.
@@ -113,23 +114,25 @@ class NatsRpc:
         await rpc_client.open()
         self._rpc_client = rpc_client
 
-    async def _run_listener(self, handler: CallHandler, get_epoch: Callable[[], int | None]) -> None:
+    async def _run_listener(
+        self, open_call: OpenCall, handler: CallHandler, get_epoch: Callable[[], int | None]
+    ) -> None:
         """Listen on a new NATS subject whenever this node has a new lease, until cancelled."""
         listening_epoch: int | None = None
         while True:
             own_epoch = get_epoch()
             if own_epoch is not None and own_epoch != listening_epoch:
                 try:
-                    await self._listen_in_epoch(handler, own_epoch)
+                    await self._listen_in_epoch(open_call, handler, own_epoch)
                     listening_epoch = own_epoch
                 except (TransportError, NatsError, OSError):
                     await asyncio.sleep(LISTEN_RETRY_DELAY_S)
             await asyncio.sleep(EPOCH_CHECK_INTERVAL_S)
 
-    async def _listen_in_epoch(self, handler: CallHandler, epoch: int) -> None:
+    async def _listen_in_epoch(self, open_call: OpenCall, handler: CallHandler, epoch: int) -> None:
         connection = (await self.get_client()).client
         if self._rpc_server is None:
-            self._rpc_server = NatsRpcServer(connection, self._subject_prefix, self._node, handler)
+            self._rpc_server = NatsRpcServer(connection, self._subject_prefix, self._node, open_call, handler)
         await self._rpc_server.listen(epoch)
 
     async def close(self) -> None:
@@ -177,22 +180,20 @@ async def _ignore_error(exc: Exception) -> None:
 
 
 class NatsTransport(OwnerTransportBase):
-    """Transport over NATS to the node that owns `server`, for one lease epoch of that node.
+    """Transport over NATS to a node that owns servers, for one lease epoch of that node.
 
-    `get_client()` returns the RPC client, which all transports share. Requests already carry their call tokens. The
+    `get_client()` returns the RPC client, which all transports share. Its requests are `ForwardedRequest`s. The
     owner is one more modern server: its replies are validated as strictly as those of any server.
     """
 
     def __init__(
         self,
         get_client: Callable[[], Awaitable[NatsRpcClient]],
-        server: str,
         node: str,
         epoch: int,
         max_reply_bytes: int = jsonrpc.MAX_MESSAGE_BYTES,
     ) -> None:
         self._get_client = get_client
-        self._server = server
         self._node = node
         self._epoch = epoch
         self._max_reply_bytes = max_reply_bytes
@@ -208,6 +209,7 @@ class NatsTransport(OwnerTransportBase):
         self._call_target = _CallTarget(self._rpc_client, self._owner_subject)
 
     async def request(self, request: Request) -> Json:
+        assert isinstance(request, ForwardedRequest)
         request.call_state.phase = "send"
         request.call_state.raw_bytes = None
         id_, pending = self._rpc_client.register(request, self._inbound, self._owner_subject, self._max_reply_bytes)
@@ -231,14 +233,15 @@ class NatsTransport(OwnerTransportBase):
             raise TransportError(reason, Certainty.UNKNOWN, code=bad.code or "E-ANSWER", hint=bad.hint) from None
         return _extract_result(reply, message, id_, request)
 
-    def _send(self, id_: int, request: Request, pending: PendingNatsCall) -> Coroutine[Any, Any, None] | None:
+    def _send(self, id_: int, request: ForwardedRequest, pending: PendingNatsCall) -> Coroutine[Any, Any, None] | None:
         """Send a request to the owner node.
 
         Return a coroutine to await if the send cannot finish at once. Raises `TransportError` if it was not sent.
         """
         rpc_client, attempt = self._rpc_client, request.call_state
         try:
-            frame = frames.encode_call(self._server, jsonrpc.encode_request(id_, request.method, request.params))
+            sealed = pending.cipher.seal_request(jsonrpc.encode_request(id_, request.method, request.params))
+            frame = frames.CALL_FRAME + join_request(request.call_token, sealed)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise TransportError(f"request not encodable: {exc}", Certainty.NOT_SENT, code="E-REQUEST") from None
         if not rpc_client.client.is_connected:  # NATS would buffer it and send it too late
@@ -349,7 +352,7 @@ class NatsRpcClient:
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
         self._pending: dict[str, PendingNatsCall] = {}
-        self._late_calls: dict[str, Callable[[Json], None]] = {}
+        self._late_calls: dict[str, tuple[Callable[[Json], None], CallCipher]] = {}
         self._lost_owners: dict[str, float] = {}  # lost owners, and when they were lost
         self._batches: deque[tuple[str, list[str]]] = deque(maxlen=MAX_REMEMBERED_BATCHES)  # reply subject, call ids
         self._last_batch = 0
@@ -386,12 +389,15 @@ class NatsRpcClient:
     # -- start and end of calls ---------------------------------------------------------------------------------------
 
     def register(
-        self, request: Request, inbound: InboundHandler, owner_subject: str, max_reply_bytes: int
+        self, request: ForwardedRequest, inbound: InboundHandler, owner_subject: str, max_reply_bytes: int
     ) -> tuple[int, PendingNatsCall]:
         """Register a call that waits for its reply. Return its new id and the pending call."""
+        assert request.cipher is not None
         self._last_id = id_ = self._last_id + 1
         request.call_state.jsonrpc_id = id_
-        pending = PendingNatsCall(request, self._loop.create_future(), inbound, owner_subject, max_reply_bytes)
+        pending = PendingNatsCall(
+            request, request.cipher, self._loop.create_future(), inbound, owner_subject, max_reply_bytes
+        )
         self._pending[str(id_)] = pending
         if len(self._pending) > self._peak_pending:
             self._peak_pending = len(self._pending)
@@ -404,7 +410,7 @@ class NatsRpcClient:
         """
         pending = self._pending.pop(str(id_), None)
         if pending is not None and pending.request.call_state.on_late_result is not None:
-            self._late_calls[str(id_)] = pending.request.call_state.on_late_result
+            self._late_calls[str(id_)] = (pending.request.call_state.on_late_result, pending.cipher)
             if len(self._late_calls) > MAX_LATE_CALLS:
                 del self._late_calls[next(iter(self._late_calls))]
 
@@ -466,21 +472,30 @@ class NatsRpcClient:
                 self._pending[id_].fail_unsent("the owner node does not listen", NO_OWNER)
 
     def _handle_frame(self, id_: str, frame: bytes) -> None:
-        """Handle a received frame about one call: reply, notification, chunk or acknowledgement."""
+        """Handle a received frame about one call: reply, notification, chunk or acknowledgement.
+
+        All but acknowledgements are sealed. A frame that is forged or was received before is ignored.
+        """
         pending = self._pending.get(id_)
         if pending is None:
             self._on_late_frame(id_, frame)
             return
+        if frame[:1] == frames.ACK_FRAME and pending.transfer is not None:
+            pending.silent_checks = 0
+            pending.transfer.acknowledge()
+            return
+        opened = pending.cipher.open_reply(frame[1:]) if frame[:1] == frames.SEALED_FRAME else None
+        if opened is None:
+            self.dropped += 1
+            return
         pending.silent_checks = 0
-        kind = frame[:1]
+        frame, kind = opened, opened[:1]
         if kind == frames.REPLY_FRAME:
             self._complete(id_, pending, frame)
         elif kind == frames.NOTIFICATION_FRAME:
             pending.deliver_notification(frame)
         elif kind == frames.FIRST_CHUNK_FRAME or kind == frames.NEXT_CHUNK_FRAME:
             self._reassemble(id_, pending, frame)
-        elif kind == frames.ACK_FRAME and pending.transfer is not None:
-            pending.transfer.acknowledge()
 
     def _complete(self, id_: str, pending: PendingNatsCall, frame: bytes) -> None:
         if not pending.reply.done():
@@ -513,10 +528,13 @@ class NatsRpcClient:
 
     def _on_late_frame(self, id_: str, frame: bytes) -> None:
         self.dropped += 1
-        on_late_result = self._late_calls.pop(id_, None) if frame[:1] == frames.REPLY_FRAME else None
-        if on_late_result is not None:
-            with suppress(jsonrpc.InvalidMessage):
-                on_late_result(jsonrpc.parse_message(frame).body)
+        found = self._late_calls.get(id_)
+        opened = found[1].open_reply(frame[1:]) if found is not None else None
+        if found is None or opened is None or opened[:1] != frames.REPLY_FRAME:
+            return
+        del self._late_calls[id_]
+        with suppress(jsonrpc.InvalidMessage):
+            found[0](jsonrpc.parse_message(opened).body)
 
     # -- silence detection --------------------------------------------------------------------------------------------
 
@@ -580,6 +598,7 @@ class PendingNatsCall(msgspec.Struct, eq=False):
     """A call sent over NATS that waits for its reply."""
 
     request: Request
+    cipher: CallCipher
     reply: asyncio.Future[bytes]
     inbound: InboundHandler
     owner_subject: str  # call subject of the owner node

@@ -1,14 +1,15 @@
 """Server side of RPC over NATS: accepts calls of other nodes, sends heartbeats and replies.
 
-It makes no decision about a call: the call token in the request states the caller and the server, and the handler
-verifies it. From a frame itself only the reply subject and the length are used.
+It makes no decision about a call: the call token in the request states the caller and the server. From a frame itself
+only the reply subject and the length are used. A call whose token cannot be opened gets no reply: there is no key to
+seal one with, and a caller ignores all others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,9 +21,10 @@ from nats.errors import Error as NatsError
 from toolway.cluster.nats_rpc import frames
 from toolway.cluster.nats_rpc.batching import BatchingOutbox
 from toolway.cluster.nats_rpc.frames import MAX_UNACKED_CHUNKS_PER_NODE, ChunkedTransfer, TransferStalled
-from toolway.gateway.mcp.context import Notify
+from toolway.cluster.node_auth import OpenedCall
+from toolway.cluster.routing.call_cipher import CallCipher
+from toolway.cluster.routing.node_http import CallHandler
 from toolway.gateway.mcp.errors import OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
-from toolway.gateway.mcp.responses import RpcResult
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST
 from toolway.types import Json
@@ -44,15 +46,16 @@ GENERATION_LIFETIME_S: Final = 3.0  # seconds, at least, unless a generation is 
 UNSUBSCRIBE_TIMEOUT_S: Final = 2.0  # seconds to drain a subscription
 QUEUE_GROUP: Final = "owner"
 
-#: Executes a forwarded request (server, message, notify) and returns its result. Raises `RpcFailure`.
-CallHandler = Callable[[str, jsonrpc.Message, Notify], Awaitable[RpcResult]]
+#: Opens a forwarded call and uses up its token; None if it has no valid token for this node.
+OpenCall = Callable[[bytes], OpenedCall | None]
 log = logging.getLogger("toolway.cluster")
 
 
 class NatsRpcServer:
     """RPC server of one node: executes calls that other nodes send over NATS.
 
-    `subject_prefix` is the prefix of all NATS subjects of a tenant. `max_call_bytes` limits the size of a call.
+    `subject_prefix` is the prefix of all NATS subjects of a tenant. `open_call` opens and verifies a sealed call, and
+    `handler` executes it. `max_call_bytes` limits the size of a call.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class NatsRpcServer:
         client: Client,
         subject_prefix: str,
         node: str,
+        open_call: OpenCall,
         handler: CallHandler,
         max_call_bytes: int = jsonrpc.MAX_MESSAGE_BYTES,
     ) -> None:
@@ -67,7 +71,7 @@ class NatsRpcServer:
         self._subjects = frames.Subjects(subject_prefix)
         self._node = node
         self._max_call_bytes = max_call_bytes
-        self._state = ServerState(client, handler)
+        self._state = ServerState(client, open_call, handler)
         self._loop = asyncio.get_running_loop()
         self._active_calls = self._state.active_calls
         self.reassembly_bytes = 0  # bytes of incomplete calls
@@ -137,7 +141,7 @@ class NatsRpcServer:
             return  # duplicate
         call = ServerCall(self._state, self._unregister, caller, id_, reply_subject, target)
         if len(self._active_calls) >= MAX_CALLS or self._state.closing:
-            call.reject("the owner node has too many calls in flight")
+            call.reject("the owner node has too many calls in flight", frame)
         elif frame[:1] == frames.FIRST_CHUNK_FRAME:
             self._accept_first_chunk(call, frame)
         else:
@@ -223,7 +227,7 @@ class NatsRpcServer:
         except frames.InvalidFrame:
             return
         except OverflowError:
-            call.reject("the call is too large for the owner node at the moment")
+            call.reject("the call is too large for the owner node at the moment", frame)
             return
         self.reassembly_bytes += call.reassembly.length
         self._register(call)
@@ -297,8 +301,9 @@ async def _drain_subscriptions(subscriptions: list[Any]) -> None:
 class ServerState:
     """State shared by all calls of an RPC server: connection, outbox, reply cache, limits."""
 
-    def __init__(self, client: Client, handler: CallHandler) -> None:
+    def __init__(self, client: Client, open_call: OpenCall, handler: CallHandler) -> None:
         self.client = client
+        self.open_call = open_call
         self.handler = handler
         self.reply_cache = ReplyCache()
         self.outbox = BatchingOutbox(client)
@@ -345,6 +350,7 @@ class ServerCall(msgspec.Struct, eq=False):
     reassembly: frames.Reassembly | None = None  # set while chunks of the call are missing
     last_chunk_at: float = 0.0
     transfer: ChunkedTransfer | None = None  # chunked transfer of the reply
+    cipher: CallCipher | None = None  # set when the call token was opened
     is_abandoned: bool = False  # the caller does not wait any more
     outbox_iteration: int = -1  # outbox iteration of the last notification
     notification_count: int = 0  # notifications in that iteration
@@ -353,18 +359,24 @@ class ServerCall(msgspec.Struct, eq=False):
         """Execute the call and send its reply, unless it is cancelled."""
         state = self.state
         try:
-            reply = await self._execute(frame)
+            message = await self._execute(frame)
+            if message is None:
+                return
+            if not frames.fits_unchunked(message, state.client.max_payload):
+                state.reply_cache.add(self.reply_subject, b"", state.loop.time())
+                await self._send_chunked(message)
+                return
+            reply = self.seal(message)
             state.reply_cache.add(self.reply_subject, reply, state.loop.time())
-            if not frames.fits_unchunked(reply, state.client.max_payload):
-                await self._send_chunked(reply)
-            elif state.can_send_unbatched():
+            if state.can_send_unbatched():
                 await state.client.publish(self.reply_subject, reply)
             else:
                 state.outbox.send_batched(self.reply_target, self.id, reply)
         except asyncio.CancelledError:
             if not state.closing or self.is_abandoned:
                 raise
-            state.outbox.send_batched(self.reply_target, self.id, self._shutdown_error())
+            if self.cipher is not None:
+                state.outbox.send_batched(self.reply_target, self.id, self.seal(self._shutdown_error()))
         except (NatsError, OSError, TransferStalled):
             pass  # the caller detects the missing reply and counts this node as lost
 
@@ -373,17 +385,33 @@ class ServerCall(msgspec.Struct, eq=False):
         if not task.cancelled() and task.exception() is not None:
             log.error("forwarded call failed", exc_info=task.exception())
 
-    async def _execute(self, frame: bytes) -> bytes:
+    def seal(self, frame: bytes) -> bytes:
+        """Seal a frame for the caller with the key of the call, which must have been opened."""
+        assert self.cipher is not None
+        return frames.SEALED_FRAME + self.cipher.seal_reply(frame)
+
+    def _open(self, frame: bytes) -> OpenedCall | None:
+        """Open the call in a frame and use up its token; None if that fails."""
+        opened = self.state.open_call(frame[1:]) if frame[:1] == frames.CALL_FRAME else None
+        if opened is not None:
+            self.cipher = opened.cipher
+        return opened
+
+    async def _execute(self, frame: bytes) -> bytes | None:
+        """Execute the call and return the response; None if nobody can be answered."""
         id_ = int(self.id)
+        opened = self._open(frame)
+        if opened is None:
+            return None
         try:
-            server, data = frames.decode_call(frame)
+            opened.check()
+            data = opened.request
             message = await parse_large(data, "") if jsonrpc.is_large(data) else jsonrpc.parse_message(data)
             if message.kind != "request" or message.id != id_:
                 raise frames.InvalidFrame
+            return jsonrpc.encode_result(id_, await self.state.handler(opened, message, self.notify))
         except (frames.InvalidFrame, jsonrpc.InvalidMessage):
             return jsonrpc.encode_error(id_, INVALID_REQUEST, "invalid request over NATS")
-        try:
-            return jsonrpc.encode_result(id_, await self.state.handler(server, message, self.notify))
         except RpcFailure as failure:
             return jsonrpc.encode_error(id_, failure.code, failure.message, failure.data)
         except Exception:
@@ -394,7 +422,7 @@ class ServerCall(msgspec.Struct, eq=False):
         """Send a large reply in chunks, after all queued messages."""
 
         async def publish(chunk: bytes) -> None:
-            self.state.outbox.send_alone(self.reply_subject, chunk)
+            self.state.outbox.send_alone(self.reply_subject, self.seal(chunk))
 
         self.transfer = ChunkedTransfer(self.state.chunk_window)
         await self.transfer.send(reply, self.state.client.max_payload, publish, on_last=lambda: None)
@@ -409,12 +437,19 @@ class ServerCall(msgspec.Struct, eq=False):
             return
         frame = frames.NOTIFICATION_FRAME + jsonrpc.encode_notification(method, params)
         if len(frame) <= min(MAX_NOTIFICATION_BYTES, self.state.client.max_payload - frames.FRAME_OVERHEAD_BYTES):
-            outbox.send_batched(self.reply_target, self.id, frame)
+            outbox.send_batched(self.reply_target, self.id, self.seal(frame))
 
-    def reject(self, message: str) -> None:
-        """Reply to a call that was not started with a retryable error (overloaded)."""
+    def reject(self, message: str, frame: bytes) -> None:
+        """Reply to a call that was not started with a retryable error (overloaded).
+
+        `frame` is its first frame, which has the call token. Without a valid one there is no reply.
+        """
+        if frame[:1] == frames.FIRST_CHUNK_FRAME:
+            frame = frame.partition(b"\n")[2]
+        if self._open(frame) is None:
+            return
         data = {"executed": "no", "certainty": "C0", "retryable": True, "code": "E-OVERLOADED"}
-        reply = jsonrpc.encode_error(int(self.id), OVERLOADED, message, data)
+        reply = self.seal(jsonrpc.encode_error(int(self.id), OVERLOADED, message, data))
         # Cached, so that a duplicate of the call is not started either.
         self.state.reply_cache.add(self.reply_subject, reply, self.state.loop.time())
         self.state.outbox.send_batched(self.reply_target, self.id, reply)

@@ -15,17 +15,19 @@ from urllib.parse import urlsplit
 from toolway.cluster.bus import Bus
 from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstance
 from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
+from toolway.cluster.node_auth import NodeProofs
 from toolway.cluster.queries import LogThrottle
+from toolway.cluster.routing.node_http import NodeProofFailed, check_node
 from toolway.config.schema import Server, Timeout
+from toolway.gateway.router import NODE_PATH
 from toolway.http.client import HttpClient, HttpError, HttpTarget
+from toolway.http.client_connection import ClientConnection
 from toolway.network.policy import NetworkPolicy
-from toolway.upstream.transport import TransportError
 from toolway.upstream.transports import streamable_http
 
 PEER_CONNECT_TIMEOUT_S: Final = 2.0  # seconds
 PROBE_AFTER_S: Final = 2 * HEARTBEAT_INTERVAL_S  # seconds without a heartbeat after which a node is probed over HTTP
 MAX_HEALTH_BYTES: Final = 1000  # bytes of a health response
-CREDENTIAL_REJECTED_STATUS: Final = 401  # of another process: our credential was issued for this node alone
 WRONG_PROCESS_PAUSE_S: Final = 10.0  # seconds to avoid a node after another process responded at its address
 MISROUTED_PAUSE_S: Final = 1.0  # the same if the node itself is alive: the connection was misrouted, perhaps only once
 WATCH_LINGER_S: Final = 5.0  # seconds for which heartbeats are watched after the last call
@@ -43,13 +45,21 @@ class PeerTimeout(Exception):
 class Peers:
     """Connection pools of all other nodes, created on demand.
 
-    `issue_credential(id)` issues our credential for a node. `is_alive(id)` returns True if a node has a lease.
+    `issue_credential(id)` issues our credential for a node. `get_epoch(id)` returns the number of a node's lease, or
+    None if it has none. `proofs` lets a node prove itself at every new connection.
     """
 
-    def __init__(self, bus: Bus, issue_credential: Callable[[str], str], is_alive: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        issue_credential: Callable[[str], str],
+        get_epoch: Callable[[str], int | None],
+        proofs: NodeProofs,
+    ) -> None:
         self._bus = bus
         self._issue_credential = issue_credential
-        self._is_alive = is_alive
+        self._get_epoch = get_epoch
+        self._proofs = proofs
         self._by_id: dict[str, Peer] = {}
         self._retired: set[Peer] = set()
 
@@ -63,7 +73,9 @@ class Peers:
             if peer is not None:
                 self._retire(peer)
             self._retire_dead()
-            peer = self._by_id[id] = Peer(id, address, self._issue_credential(id), self._bus)
+            peer = self._by_id[id] = Peer(
+                id, address, self._issue_credential(id), self._bus, self._proofs, self._get_epoch
+            )
         return peer
 
     def _retire_dead(self) -> None:
@@ -71,7 +83,7 @@ class Peers:
 
         A restarted node has a new id, so pools of dead ids would accumulate.
         """
-        for id in [id for id in self._by_id if not self._is_alive(id)]:
+        for id in [id for id in self._by_id if self._get_epoch(id) is None]:
             self._retire(self._by_id.pop(id))
 
     def _retire(self, peer: Peer) -> None:
@@ -91,16 +103,33 @@ class Peers:
 
 
 class Peer:
-    """Connection pool and failure detector of one other node. `address` is its advertised URL."""
+    """Connection pool and failure detector of one other node. `address` is its advertised URL.
 
-    def __init__(self, id: str, address: str, credential: str, bus: Bus) -> None:
+    The node proves itself at every new connection. Until then, neither the credential nor a call is sent.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        address: str,
+        credential: str,
+        bus: Bus,
+        proofs: NodeProofs,
+        get_epoch: Callable[[str], int | None],
+    ) -> None:
         self.id = id
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._health = HttpTarget.parse(f"{address}/healthz")
         self._headers = {"Authorization": f"Bearer {credential}"}
         self._bus = bus
-        self.client = HttpClient(streamable_http.client_limits_for(self.server_config("")), self._network_policy())
+        self._proofs = proofs
+        self._get_epoch = get_epoch
+        self.client = HttpClient(
+            streamable_http.client_limits_for(self.server_config()),
+            self._network_policy(),
+            check_connection=self._check_connection,
+        )
         self.created_at = self._loop.time()
         self._waiting_tasks: dict[asyncio.Task[object], None] = {}
         self._cancelled_tasks: set[asyncio.Task[object]] = set()
@@ -110,10 +139,10 @@ class Peer:
         self._wrong_process_at = -WRONG_PROCESS_PAUSE_S  # when another process last responded at its address
         self._avoid_until = self._wrong_process_at
 
-    def server_config(self, name: str) -> Server:
-        """Return the configuration to call a server through this node's HTTP endpoint for it."""
+    def server_config(self) -> Server:
+        """Return the configuration to send requests to this node's HTTP endpoint for nodes."""
         return Server(
-            url=f"{self._address}/mcp/server/{name}",
+            url=f"{self._address}{NODE_PATH}",
             headers=self._headers,
             era="modern",
             timeout=Timeout(connect=PEER_CONNECT_TIMEOUT_S),
@@ -123,6 +152,21 @@ class Peer:
     def _network_policy(self) -> NetworkPolicy:
         """Return a network policy that allows the address of this node: its operator configured it."""
         return NetworkPolicy((urlsplit(self._address).hostname or "",))
+
+    async def _check_connection(self, connection: ClientConnection) -> None:
+        """Let the node prove itself at a new connection for a call or a health probe.
+
+        If it does not, calls avoid its address for a while. Health probes do not prolong that.
+        """
+        try:
+            await check_node(
+                self.client, connection, self._address, self._proofs, self.id, self._get_epoch(self.id) or 0
+            )
+        except NodeProofFailed:
+            if asyncio.current_task() in self._waiting_tasks:
+                self._wrong_process_at = self._loop.time()
+                self._avoid_until = self._wrong_process_at + WRONG_PROCESS_PAUSE_S
+            raise
 
     async def run_while_alive(self, work: Awaitable[T]) -> T:
         """Return the result of `work`, a call to this node.
@@ -139,11 +183,6 @@ class Peer:
         except asyncio.CancelledError:
             if task in self._cancelled_tasks and task.uncancel() <= cancels_before:
                 raise PeerTimeout from None
-            raise
-        except TransportError as exc:
-            if exc.status == CREDENTIAL_REJECTED_STATUS:
-                self._wrong_process_at = self._loop.time()
-                self._avoid_until = self._wrong_process_at + WRONG_PROCESS_PAUSE_S
             raise
         finally:
             self._last_used = self._loop.time()

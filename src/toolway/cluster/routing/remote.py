@@ -24,8 +24,10 @@ import msgspec
 
 from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.db.nodes import NodeStatus
-from toolway.cluster.node_auth import CallToken, CallTokenSealer, issue_call_token
+from toolway.cluster.node_auth import CallToken, CallTokenSealer, issue_call_token, new_call_key, new_use_id
 from toolway.cluster.replication.catalog import SharedCatalog, answer_catalog_request, is_catalog_request
+from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest
+from toolway.cluster.routing.node_http import NodeHttpTransport
 from toolway.cluster.routing.owned import OwnerTransportBase, moved_error
 from toolway.cluster.routing.peers import OwnerCache, Peer, Peers, PeerTimeout
 from toolway.errors import (
@@ -38,7 +40,7 @@ from toolway.errors import (
     ServerUnavailable,
 )
 from toolway.gateway.mcp import errors
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, ERROR_DATA_KEY, TIMEOUT_META_KEY
+from toolway.gateway.mcp.errors import ERROR_DATA_KEY, TIMEOUT_META_KEY
 from toolway.protocol.constants import INVALID_PARAMS
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Call, Certainty, Json
@@ -52,7 +54,6 @@ from toolway.upstream.transport import (
     TransportError,
     TransportInfo,
 )
-from toolway.upstream.transports.streamable_http import StreamableHttpTransport
 
 OWNER_TIMEOUT_S: Final = 15.0  # seconds: servers of an expired lease have a new owner within 12
 MAX_NODE_TRANSPORTS: Final = 16  # open transports to nodes that owned the server last
@@ -60,9 +61,6 @@ OWNER_LOOKUP_INTERVAL_S: Final = 0.1  # seconds between two owner lookups
 OWNER_HEAD_START_S: Final = 0.25  # seconds before our own deadline at which the owner's deadline ends
 HEAD_START_DIVISOR: Final = 10  # at most one in so many parts of the remaining time is used for that
 LATE_HEAD_START_DIVISOR: Final = 2  # the same for a call that waited for its owner, which may have to start the server
-
-#: The node rejects us, does not know the server, or shuts down.
-_NOT_STARTED_STATUSES: Final = frozenset({401, 403, 404, 421, 503})
 
 #: The owner has not started the call; another node will.
 NOT_STARTED_CODES: Final = frozenset({errors.MOVED, errors.SHUTTING_DOWN})
@@ -110,8 +108,8 @@ class RoutingContext(Protocol):
         """Return the status of a live node; if unknown, return None and poll the database soon."""
         ...
 
-    def nats_transport(self, node: NodeStatus, server: str) -> Transport:
-        """Return a transport over NATS to a server at a node that has no HTTP address."""
+    def nats_transport(self, node: NodeStatus) -> Transport:
+        """Return a transport over NATS to a node that has no HTTP address."""
         ...
 
 
@@ -149,6 +147,7 @@ class RemoteTransport(OwnerTransportBase):
         instance = self._select_instance(info or self._default_info)
         latest_send = info.deadline - OWNER_HEAD_START_S if info is not None and info.deadline else math.inf
         waited = False
+        use_id = new_use_id()
         while True:
             reason: str
             ownership = self._context.owner_cache.get(instance) or await self._context.owner_cache.lookup(instance)
@@ -167,10 +166,12 @@ class RemoteTransport(OwnerTransportBase):
             else:
                 try:
                     return await self._send(
-                        ownership, node, request, LATE_HEAD_START_DIVISOR if waited else HEAD_START_DIVISOR
+                        ownership, node, request, use_id, LATE_HEAD_START_DIVISOR if waited else HEAD_START_DIVISOR
                     )
                 except _OwnerUnavailable as exc:
                     reason = exc.reason
+                    if exc.is_confirmed:
+                        use_id = new_use_id()
                     self._context.owner_cache.invalidate(ownership)
             if loop.time() >= limit:
                 raise TransportError(
@@ -216,28 +217,22 @@ class RemoteTransport(OwnerTransportBase):
             self._next_number = number = self._next_number + 1
         return self._instances[number % len(self._instances)]
 
-    async def _send(self, ownership: Ownership, node: NodeStatus, request: Request, head_start_divisor: int) -> Json:
+    async def _send(
+        self, ownership: Ownership, node: NodeStatus, request: Request, use_id: str, head_start_divisor: int
+    ) -> Json:
         """Send a request to the owner node and return the result.
 
-        Raises `_OwnerUnavailable` if the owner has certainly not executed it and will not.
+        Raises `_OwnerUnavailable` if the owner has not executed it and will not.
         """
         attempt = request.call_state
         context = self._context
-        params = with_call_token(
-            request.params,
-            attempt.forwarding_info or self._default_info,
-            ownership,
-            context.sealer,
-            context.id,
-            head_start_divisor,
-        )
-        sent = msgspec.structs.replace(request, params=params)
+        info = attempt.forwarding_info or self._default_info
+        token = token_for_call(info, ownership, context.id, use_id)
+        sent = forwarded_request(request, with_timeout(request.params, info, head_start_divisor), token, context.sealer)
         try:
             if not node.info.address:
                 key = (ownership.node, node.epoch)
-                transport = self._node_transports.get(key) or await self._open_once(
-                    key, context.nats_transport(node, self._server)
-                )
+                transport = self._node_transports.get(key) or await self._open_once(key, context.nats_transport(node))
                 return await transport.request(sent)
             peer = context.peers.get(ownership.node, node.info.address)
             if reason := peer.unavailable_reason:
@@ -247,16 +242,16 @@ class RemoteTransport(OwnerTransportBase):
         except PeerTimeout:
             raise _owner_lost_error(attempt.certainty, "its owner stopped responding") from None
         except TransportError as exc:
-            if exc.certainty is Certainty.NOT_SENT or exc.status in _NOT_STARTED_STATUSES:
+            if exc.certainty is Certainty.NOT_SENT:
                 attempt.certainty = Certainty.NOT_SENT
                 raise _OwnerUnavailable(f"its owner is unreachable: {exc.reason}") from None
-            if exc.certainty is Certainty.UNKNOWN and exc.status is None:
+            if exc.certainty is Certainty.UNKNOWN:
                 raise _owner_lost_error(Certainty.UNKNOWN, f"connection to its owner lost: {exc.reason}") from None
             raise
         except JSONRPCError as exc:
             if exc.code in NOT_STARTED_CODES or is_ownership_lost(exc):
                 attempt.certainty = Certainty.NOT_SENT
-                raise _OwnerUnavailable(exc.message) from None
+                raise _OwnerUnavailable(exc.message, is_confirmed=True) from None
             error = decode_error(exc, self._server, str(request.params.get("name", "")))
             if error is None:
                 raise
@@ -279,7 +274,7 @@ class RemoteTransport(OwnerTransportBase):
         return found
 
     def _http_transport(self, peer: Peer) -> Transport:
-        return StreamableHttpTransport(peer.server_config(self._server), client=peer.client)
+        return NodeHttpTransport(peer.server_config(), client=peer.client)
 
     def info(self) -> TransportInfo:
         return TransportInfo(peer_is_modern=True)
@@ -290,11 +285,16 @@ class RemoteTransport(OwnerTransportBase):
 
 
 class _OwnerUnavailable(Exception):
-    """Raised if the owner node executed nothing: the request then waits for the next owner."""
+    """Raised if the owner node executed nothing: the request then waits for the next owner.
 
-    def __init__(self, reason: str) -> None:
+    `is_confirmed` means that the owner itself said so, sealed. Otherwise the network said so, which may be wrong: the
+    next call token has the same use id then, so the same owner does not execute the call twice.
+    """
+
+    def __init__(self, reason: str, *, is_confirmed: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_confirmed = is_confirmed
 
 
 def _owner_lost_error(certainty: Certainty, reason: str) -> Exception:
@@ -352,17 +352,10 @@ def forwarding_info_for(call: Call) -> ForwardingInfo:
     )
 
 
-def with_call_token(
-    params: Json,
-    info: ForwardingInfo,
-    ownership: Ownership,
-    sealer: CallTokenSealer,
-    sender: str,
-    head_start_divisor: int = HEAD_START_DIVISOR,
-) -> Json:
-    """Return request parameters for the owner node, with call token and remaining time added."""
+def token_for_call(info: ForwardingInfo, ownership: Ownership, sender: str, use_id: str) -> CallToken:
+    """Return the content of the call token for a call to the owner of a server instance, with a new key."""
     instance = ownership.instance
-    token = CallToken(
+    return CallToken(
         ownership.node,
         instance.tenant,
         instance.server,
@@ -376,14 +369,34 @@ def with_call_token(
         info.principal_name,
         info.endpoint,
         info.request_id,
+        new_call_key(),
+        use_id,
     )
-    meta: Json = {**(params.get("_meta") or {}), CALL_TOKEN_META_KEY: issue_call_token(sealer, token)}
-    if info.deadline:
-        remaining = info.deadline - asyncio.get_running_loop().time()
-        # The node closer to the server knows the outcome better.
-        remaining -= min(OWNER_HEAD_START_S, remaining / head_start_divisor)
-        meta[TIMEOUT_META_KEY] = max(1, round(remaining * 1000))
-    return {**params, "_meta": meta}
+
+
+def with_timeout(params: Json, info: ForwardingInfo, head_start_divisor: int = HEAD_START_DIVISOR) -> Json:
+    """Return request parameters for the owner node, with the remaining time added if the call has a deadline."""
+    if not info.deadline:
+        return params
+    remaining = info.deadline - asyncio.get_running_loop().time()
+    # The node closer to the server knows the outcome better.
+    remaining -= min(OWNER_HEAD_START_S, remaining / head_start_divisor)
+    return {**params, "_meta": {**(params.get("_meta") or {}), TIMEOUT_META_KEY: max(1, round(remaining * 1000))}}
+
+
+def forwarded_request(request: Request, params: Json, token: CallToken, sealer: CallTokenSealer) -> ForwardedRequest:
+    """Return a request as transports to other nodes need it: with its call token and the cipher of its key."""
+    return ForwardedRequest(
+        request.method,
+        params,
+        request.call_state,
+        request.version,
+        None,
+        request.new_connection,
+        request.silent_cancel,
+        issue_call_token(sealer, token),
+        CallCipher(bytes.fromhex(token.key)),
+    )
 
 
 # -- errors of an owner node ------------------------------------------------------------------------------------------

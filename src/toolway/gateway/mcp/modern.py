@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolway.gateway.cluster_hooks import ClusterHooks
-from toolway.gateway.mcp.context import Notify, RequestContext
+from toolway.gateway.mcp.context import ForwardedCall, Notify, RequestContext, get_meta
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter, RpcResult
@@ -150,12 +149,10 @@ class ModernEndpoint:
         dispatcher: RequestDispatcher,
         discovery: Discovery,
         subscriptions: SubscriptionService,
-        cluster: ClusterHooks,
     ) -> None:
         self._dispatcher = dispatcher
         self._discovery = discovery
         self._subscriptions = subscriptions
-        self._cluster = cluster
 
     async def handle(
         self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
@@ -169,8 +166,6 @@ class ModernEndpoint:
                 raise RpcFailure(INVALID_REQUEST, "modern clients must send requests, not responses", status=400)
             context = self._build_context(exchange.request, message, principal, view, endpoint, response.notify)
             context.set_ids(exchange)
-            if principal.is_node:
-                self._apply_forwarded_caller(context, message)
             if message.method == "subscriptions/listen":
                 await self._subscriptions.handle_listen(context, response, message.body)
             elif message.method == "server/discover":
@@ -178,19 +173,18 @@ class ModernEndpoint:
             else:
                 response.send_result(await self._dispatcher.dispatch(context, message.method, message.body))
         except RpcFailure as failure:
-            if principal.is_node:
-                failure.status = 200  # the calling node reads the JSON-RPC error, not the HTTP status
             response.send_error(failure)
         finally:
             response.stop_keepalive()
 
-    async def handle_forwarded(self, server: str, message: Message, notify: Notify) -> RpcResult:
-        """Return the result of a request that another node forwards by NATS instead of HTTP.
+    async def handle_forwarded(
+        self, principal: Principal, view: EndpointView, forwarded: ForwardedCall, message: Message, notify: Notify
+    ) -> RpcResult:
+        """Return the result of a request that another node forwards for a principal.
 
-        Raises `RpcFailure` if its call token is invalid or the request fails.
+        Raises `RpcFailure` if the request fails.
         """
-        principal, view, forwarded = self._cluster.verify_call_token(server, message.body, None)
-        meta = message.body["_meta"]  # exists: it contained the call token
+        meta = get_meta(message.body)
         version, capabilities = meta.get(PROTOCOL_VERSION_META_KEY), meta.get(CLIENT_CAPABILITIES_META_KEY)
         if version not in MODERN_PROTOCOL_VERSIONS or not isinstance(capabilities, dict):
             raise RpcFailure(INVALID_REQUEST, "a forwarded request must be of the modern era", {"executed": "no"})
@@ -215,19 +209,6 @@ class ModernEndpoint:
         if message.method == "server/discover":
             return self._discovery.discover(view)
         return await self._dispatcher.dispatch(context, message.method, message.body)
-
-    def _apply_forwarded_caller(self, context: RequestContext, message: Message) -> None:
-        """Replace the forwarding node in the request context by the caller it forwards for.
-
-        Raises `RpcFailure` if the call token is invalid.
-        """
-        server = context.view.single_server
-        assert server is not None  # a node uses the endpoints of single servers only
-        context.principal, context.view, context.forwarded = self._cluster.verify_call_token(
-            server, message.body, context.view
-        )
-        context.endpoint = context.forwarded.endpoint
-        context.idempotency_key = context.forwarded.idempotency_key
 
     def _build_context(
         self,
