@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from toolway.catalog.catalog import Tool
-from toolway.config.admission.command_line import Rejection
+from toolway.config.admission.command_line import Rejection, program_name
 from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, rejection_error
 from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import Server
@@ -158,8 +158,7 @@ class ServersAdmin:
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
         rejection = check_entry(server, self._admission(), self._hub.network_policy)
-        reason = rejection.reason if rejection is not None else ""
-        self._hub.emit(PolicyDecision(name, "admission", rejection is None, reason))
+        self._hub.emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
         if name in self._hub.servers:
@@ -219,6 +218,13 @@ class ServersAdmin:
             "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"
         )
         return {_BREAKER_RESULTS[action]: name}
+
+
+def _recorded_reason(rejection: Rejection | None, server: Server) -> str:
+    """Return the reason for the audit log: without arguments of a command, which may contain a secret."""
+    if rejection is None or not server.command:
+        return rejection.reason if rejection is not None else ""
+    return f"the command line, variables or folder of {program_name(server.command)[:80]} are not allowed"
 
 
 def _admission_hint(rejection: Rejection) -> str:
