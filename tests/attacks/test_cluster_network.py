@@ -55,7 +55,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 async def web() -> AsyncIterator[FullHttp]:
-    async with FullHttp("legacy") as made:
+    made = FullHttp("legacy")
+    async with made:
         yield made
 
 
@@ -128,15 +129,16 @@ async def test_run_another_tool_with_the_call_of_somebody(
         if change == "a bit":
             data = data[:-1] + bytes([data[-1] ^ 1])
         taken.set()
-        await stranger.publish(f"{subject}", data, message.reply)
+        await stranger.publish(subject, data, message.reply)
 
     joined = await stranger.subscribe(subject, "owner", alter)
     await stranger.flush()
     try:
+        answer = await call(sender, server, "counter", {"call": "asked"})
         for _ in range(40):
-            answer = await call(sender, server, "counter", {"call": "asked"})
             if taken.is_set():
                 break
+            answer = await call(sender, server, "counter", {"call": "asked"})
         assert taken.is_set()
     finally:
         await joined.unsubscribe()

@@ -36,7 +36,7 @@ def test_without_a_gateway_there_is_nobody_to_ask(machine, words):
 def test_a_gateway_of_a_cluster_does_not_serve_pipes(machine, monkeypatch):
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
-    result = machine.toolway("serve", "--stdio", "--cluster", "nats://x", "--database", "postgresql://x/y")
+    result = machine.toolway("serve", "--stdio", "--cluster", "nats://token@x", "--database", "postgresql://x/y")
     assert (result.exit_code, "--stdio was combined with --cluster" in result.stderr) == (2, True)
 
 
@@ -45,7 +45,7 @@ def test_what_a_cluster_needs_may_be_missing_and_is_named(machine, monkeypatch):
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "nats" else find_spec(name))
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
-    result = machine.toolway("serve", "--cluster", "nats://x", "--database", "postgresql://x/y")
+    result = machine.toolway("serve", "--cluster", "nats://token@x", "--database", "postgresql://x/y")
     assert result.exit_code == 3
     assert "missing packages: nats" in result.stderr and "pip install 'toolway[cluster]'" in result.stderr
 

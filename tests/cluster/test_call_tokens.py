@@ -55,8 +55,10 @@ class Lab:
         """The content of a call token that is accepted, why it is rejected, or nothing if it is none."""
         sealed = CallCipher(bytes.fromhex(key)).seal_request(request)
         opened = self._verifier.open_call(join_request(text, sealed))
-        if opened is None or opened.rejection is not None:
-            return opened and opened.rejection
+        if opened is None:
+            return None
+        if opened.rejection is not None:
+            return opened.rejection
         assert opened.request == request
         return opened.token
 

@@ -136,7 +136,7 @@ def _check_nats_authentication(options: ClusterOptions) -> None:
                 "NATS is used without authentication",
                 f"{parts.hostname} is another machine, and its URL has neither a user nor a token",
                 "name a user or a token: --cluster nats://USER:PASSWORD@HOST:4222, or --nats-credentials FILE;"
-                " if nobody else reaches this NATS: --insecure-nats",
+                " if only nodes reach this NATS: --insecure-nats",
                 "E-NATS-AUTH",
             )
 

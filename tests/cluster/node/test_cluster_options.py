@@ -12,7 +12,7 @@ from toolway.secrets.detection import mask_secrets
 
 KEY = "0123456789abcdef" * 4
 LEAST = {"TOOLWAY_CLUSTER_KEY": KEY}
-FLAGS = {"cluster": "nats://a:4222", "database": "postgresql://toolway@db/toolway"}
+FLAGS = {"cluster": "nats://u:p@a:4222", "database": "postgresql://toolway@db/toolway"}
 
 
 def options(environ=LEAST, **flags) -> ClusterOptions:
@@ -36,7 +36,7 @@ def test_nobody_who_does_not_ask_is_part_of_a_cluster():
 def test_two_addresses_and_a_key_are_enough():
     found = options()
     assert (found.nats_urls, found.database_url, found.tenant_key) == (
-        ("nats://a:4222",),
+        ("nats://u:p@a:4222",),
         "postgresql://toolway@db/toolway",
         derive_tenant_key(bytes.fromhex(KEY), "default"),
     )
@@ -53,7 +53,7 @@ def test_all_of_it_can_stand_in_the_environment_and_a_flag_counts_more(tmp_path)
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
     environ = {
-        "TOOLWAY_CLUSTER": "nats://a:4222, nats://b:4222",
+        "TOOLWAY_CLUSTER": "nats://u:p@a:4222, nats://u:p@b:4222",
         "TOOLWAY_DATABASE": "postgres://db/x",
         "TOOLWAY_CLUSTER_KEY_FILE": str(file),
         "TOOLWAY_CLUSTER_NAME": "blue",
@@ -65,7 +65,7 @@ def test_all_of_it_can_stand_in_the_environment_and_a_flag_counts_more(tmp_path)
     }
     found = read_options(Flags(node="n2"), environ)
     assert found == ClusterOptions(
-        nats_urls=("nats://a:4222", "nats://b:4222"),
+        nats_urls=("nats://u:p@a:4222", "nats://u:p@b:4222"),
         database_url="postgresql://db/x",
         tenant_key=derive_tenant_key(bytes.fromhex(KEY), "acme"),
         cluster_name="blue",

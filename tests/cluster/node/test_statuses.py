@@ -1,48 +1,58 @@
-"""What a node is told is in the body: it judges no status."""
+"""What a node is told is in the sealed body: it judges no status."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
-from toolway.gateway.cluster_hooks import NO_CLUSTER
-from toolway.gateway.mcp.dispatcher import RequestDispatcher
-from toolway.gateway.mcp.errors import DEADLINE, RpcFailure
-from toolway.gateway.mcp.modern import Discovery, ModernEndpoint
-from toolway.gateway.mcp.subscriptions import SubscriptionService
-from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import Principal
+from tests.cluster.node.nats_lab import SEALER, call
+from toolway.cluster.node_auth import CallTokenVerifier, OpenedCall
+from toolway.cluster.routing.call_cipher import join_request
+from toolway.cluster.routing.node_http import NodeEndpoint
+from toolway.gateway.mcp.context import Notify
+from toolway.gateway.mcp.errors import DEADLINE, SHUTTING_DOWN, RpcFailure
+from toolway.gateway.mcp.responses import RpcResult
 from toolway.http.exchange import Exchange
-from toolway.protocol.jsonrpc import Message
+from toolway.protocol.jsonrpc import Message, encode_request
 
 pytestmark = pytest.mark.anyio
 
 
+@dataclass
 class Paper:
     """What was answered."""
 
-    opened = completed = disconnected = False
-    on_tick = request = None
-    status = 0
-    body = b""
+    request: Any
+    opened: bool = False
+    completed: bool = False
+    disconnected: bool = False
+    on_tick: Any = None
+    request_id: str = ""
+    answers: list[tuple[int, bytes]] = field(default_factory=list)
 
     def reply(self, status: int, body: bytes = b"", fields: Any = ()) -> None:
-        self.status, self.body = status, body
+        self.answers.append((status, body))
 
 
-class TooLate(ModernEndpoint):
-    def _build_context(self, *given: Any) -> Any:
-        raise RpcFailure(DEADLINE, "it was still starting", {"executed": "no"})
+async def too_late(call: OpenedCall, message: Message, notify: Notify) -> RpcResult:
+    raise RpcFailure(DEADLINE, "it was still starting", {"executed": "no"})
 
 
-@pytest.mark.parametrize(("node", "status"), [(False, 504), (True, 200)])
-async def test_an_error_for_a_node_has_no_status_by_which_it_could_be_judged(node: bool, status: int):
-    paper = Paper()
-    modern = TooLate(cast(RequestDispatcher, None), cast(Discovery, None), cast(SubscriptionService, None), NO_CLUSTER)
-    message = Message("request", 1, "tools/call", {})
-    who = Principal("n", "n", "n", is_node=node)
-    await modern.handle(cast(Exchange, paper), message, who, cast(EndpointView, None), "")
-    assert paper.status == status
-    assert msgspec.json.decode(paper.body)["error"]["data"] == {"executed": "no"}
+@pytest.mark.parametrize("refusal", [None, RpcFailure(SHUTTING_DOWN, "it ends", {"executed": "no"})])
+async def test_an_error_for_a_node_has_no_status_by_which_it_could_be_judged(refusal: RpcFailure | None) -> None:
+    asked = call()
+    assert asked.cipher is not None
+    sealed = asked.cipher.seal_request(encode_request(7, asked.method, asked.params))
+    request = SimpleNamespace(path="/node", method="POST", body=join_request(asked.call_token, sealed))
+    paper = Paper(request)
+    verifier = CallTokenVerifier("owner", SEALER, lambda *place: 1, lambda: 0.0, SEALER._now)
+    await NodeEndpoint(verifier, too_late).handle(cast(Exchange, paper), refusal)
+    [(status, body)] = paper.answers
+    opened = asked.cipher.open_reply(body)
+    assert status == 200 and opened is not None
+    answer = msgspec.json.decode(opened)
+    assert (answer["id"], answer["error"]["data"]) == (7, {"executed": "no"})

@@ -83,7 +83,7 @@ class Replica:
         if common.nats:
             words += ["--cluster", common.nats, "--database", common.database, "--cluster-key-file", str(common.key)]
             address = "none" if self.hidden else f"http://{self.seat.host}:{self.port}"
-            words += ["--node", self.name, "--advertise", address]
+            words += ["--node", self.name, "--advertise", address, "--insecure-nats"]
         return [*words, "--drain-delay", "0.5"]
 
     def _environ(self) -> dict[str, str]:

@@ -8,7 +8,7 @@
     reply.<caller>.<id>          frames of one call    ←    single frames and chunks
 
 Calls and replies are sealed JSON-RPC messages (`routing/call_cipher.py`). Each frame about one call that an owner sends
-is sealed by itself; a caller ignores all others. Heartbeats, status queries and acknowledgements are not sealed: who
+is sealed separately; a caller ignores an unsealed one. Heartbeats, status queries and acknowledgements are not sealed: who
 forges them can delay or end calls, as anyone can who drops messages.
 
 Small messages are sent whole, in batches with frames for the same target (`batching.py`). A large one is sent in

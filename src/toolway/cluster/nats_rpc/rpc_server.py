@@ -2,7 +2,7 @@
 
 It makes no decision about a call: the call token in the request states the caller and the server. From a frame itself
 only the reply subject and the length are used. A call whose token cannot be opened gets no reply: there is no key to
-seal one with, and a caller ignores all others.
+seal one with, and a caller ignores an unsealed one.
 """
 
 from __future__ import annotations
@@ -398,7 +398,7 @@ class ServerCall(msgspec.Struct, eq=False):
         return opened
 
     async def _execute(self, frame: bytes) -> bytes | None:
-        """Execute the call and return the response; None if nobody can be answered."""
+        """Execute the call and return the response; None if no reply is possible."""
         id_ = int(self.id)
         opened = self._open(frame)
         if opened is None:

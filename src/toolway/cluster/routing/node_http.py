@@ -1,8 +1,8 @@
 """HTTP between nodes: sealed requests to `/node`, sealed responses, and the proof of a node at each new connection.
 
 Every request is a POST with a call token and a sealed JSON-RPC request (`call_cipher.py`). The response is one sealed
-message, or a stream of events whose data are sealed messages in base64. So plain HTTP shows nobody what is called, and
-nobody can change it; TLS hides in addition which node calls how much.
+message, or a stream of events whose data are sealed messages in base64. So plain HTTP does not show what is called, and
+it cannot be changed on the way. TLS hides in addition which node calls how much.
 
 A response that is not sealed says nothing, whatever its status: anyone on the network may have sent it. The outcome is
 unknown then. A process that is not the node never gets that far, because it cannot prove itself.
