@@ -8,8 +8,8 @@
     reply.<caller>.<id>          frames of one call    ←    single frames and chunks
 
 Calls and replies are sealed JSON-RPC messages (`routing/call_cipher.py`). Each frame about one call that an owner sends
-is sealed separately; a caller ignores an unsealed one. Heartbeats, status queries and acknowledgements are not sealed: who
-forges them can delay or end calls, as anyone can who drops messages.
+is sealed separately; a caller ignores an unsealed one. Heartbeats, status queries and acknowledgements are not sealed:
+who forges them can delay or end calls, as anyone can who drops messages.
 
 Small messages are sent whole, in batches with frames for the same target (`batching.py`). A large one is sent in
 chunks, few at a time: a connection filled by one reply would delay the heartbeats of all other calls. The first byte of
