@@ -90,6 +90,7 @@ class CallState(msgspec.Struct, eq=False):
     on_late_result: Callable[[Json], None] | None = None  # receives a result that arrives after the call has ended
     forwarding_info: Any = None  # data for the node that the call is forwarded to
     request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
+    server_requests: int = 0  # requests that the server has sent during this call
     _open_user_waits: int = 0  # server requests that the caller has not answered yet
     _user_wait_since: float = 0.0
     _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones

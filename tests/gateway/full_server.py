@@ -6,6 +6,7 @@ python tests/gateway/full_server.py [--era modern|legacy]      on stdin and stdo
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from toolway.testing.server import (
     FakeCall,
     FakePeer,
     FakeServer,
+    ServerRequest,
     Wait,
     get_prompt,
     read_resource,
@@ -254,7 +256,33 @@ def _finish_task(server: FullServer, call: FakeCall) -> Json:
     return call.text_result("finished")
 
 
+def _ask(server: FullServer, call: FakeCall) -> Json | Steps:
+    """Asks `n` times with this message, at once if it can; with `url` for a visit there."""
+    asked = call.arguments
+    if "url" in asked:
+        how = {"mode": "url", "url": asked["url"], "elicitationId": "1"}
+    else:
+        how = {"requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+    request = {"message": asked.get("message", "Your name?"), **how}
+    requests = {f"ask-{number}": request for number in range(int(asked.get("n", 1)))}
+    if not call.modern:
+        return _ask_in_turn(call, list(requests.values()))
+    if "inputResponses" in call.params:
+        return call.text_result(json.dumps(list(call.params["inputResponses"].values())))
+    wanted = {key: {"method": "elicitation/create", "params": each} for key, each in requests.items()}
+    return {"resultType": "input_required", "inputRequests": wanted, "requestState": "asked"}
+
+
+def _ask_in_turn(call: FakeCall, requests: list[Json]) -> Steps:
+    answers = []
+    for request in requests:
+        response = yield ServerRequest("elicitation/create", request)
+        answers.append(response.get("result", response.get("error")))
+    return call.text_result(json.dumps(answers))
+
+
 _TOOLS: dict[str, Any] = {
+    "ask": _ask,
     "log": _log,
     "touch": _touch,
     "change": _change,

@@ -52,7 +52,7 @@ async def test_elicitation_of_two_rounds_sampling_and_roots(client_era: str, ser
     async with full(server_era, transport) as lab, lab.client(client_era, **person.callbacks) as client:
         twice = _said(await client.call_tool("elicit", {"rounds": 2}))
         assert [answer["content"]["name"] for answer in twice] == ["answer 1", "answer 2"]
-        assert person.asked == ["Round 1: your name?", "Round 2: your name?"]
+        assert person.asked == ["[full] Round 1: your name?", "[full] Round 2: your name?"]
         assert _said(await client.call_tool("sample"))["content"]["text"] == "said by a model"
         assert _said(await client.call_tool("roots"))["roots"] == [{"uri": "file:///work"}]
         assert person.asked[2:] == ["Say something.", "roots"]

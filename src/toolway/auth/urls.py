@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from toolway.protocol.sanitize import browser_url_problem
 from toolway.types import AuthError
 
 
@@ -27,18 +28,11 @@ def oauth_url_error(problem: str) -> AuthError:
 
 def _url_problem(url: str) -> str:
     """Return the reason why an OAuth URL must not be used, or an empty string if it may be used."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return "cannot be parsed"
-    if parts.scheme not in ("http", "https") or not host or port == 0:
-        return "is not an http(s) URL"
-    if parts.username is not None or parts.password is not None:
-        return "contains a user name"
-    if any(not char.isprintable() or char.isspace() for char in url):
-        return "contains invalid characters"
-    if parts.scheme == "http" and not is_loopback(host):
+    problem = browser_url_problem(url)
+    if problem:
+        return problem
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return "is neither https nor on this machine"
     return ""
 

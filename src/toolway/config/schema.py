@@ -200,6 +200,7 @@ class Limits:
         stderr_bytes: bytes of stderr kept. Default 64 KiB.
         compression: accept gzip and deflate from an HTTP server, 20:1 at most. Default False.
         max_tools: tools listed for this server; the rest is left out, and its status reports that. Default 1000.
+        max_server_requests: elicitation, sampling and roots requests of the server during one call. Default 64.
 
     Example:
         Limits(max_concurrent=4, max_queued=100)
@@ -211,6 +212,7 @@ class Limits:
     stderr_bytes: int = 64 * 1024  # bytes of stderr kept
     compression: bool = False  # accept gzip and deflate from an HTTP server (20:1 at most)
     max_tools: int = 1000  # tools listed for this server; the rest is left out, and its status reports that
+    max_server_requests: int = 64  # elicitation, sampling and roots requests of the server during one call
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,6 +351,7 @@ def _parse_limits(fields: FieldReader) -> Limits:
         stderr_bytes=inner.get_int("stderrBytes", default.stderr_bytes),
         compression=inner.get_bool("compression", default.compression),
         max_tools=inner.get_int("maxTools", default.max_tools, minimum=1),
+        max_server_requests=inner.get_int("maxServerRequests", default.max_server_requests),
     )
     for key in inner.remaining:
         hint = renamed_hint(f"limits.{key}")

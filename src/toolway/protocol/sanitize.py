@@ -1,4 +1,4 @@
-"""Sanitizing of untrusted text: control characters, direction marks and invisible characters.
+"""Sanitizing of untrusted text: control characters, direction marks and invisible characters; check of untrusted URLs.
 
 They control a terminal, change the order in which text is shown, or hide text that a model reads and a person does not
 see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 _TERMINAL_CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
 # All of Unicode's Cf and Co except visible marks such as the Arabic number sign; other default-ignorable characters,
@@ -122,3 +123,22 @@ def _escape(char: str) -> str:
         return f"\\u{code:04x}"
     code -= 0x10000
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def browser_url_problem(url: str) -> str:
+    """Return the reason why a browser must not open a URL that a server sent, or an empty string if it may.
+
+    With another scheme than http(s), such as `javascript:`, the server would choose the program that opens the URL.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "cannot be parsed"
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        return "is not an http(s) URL"
+    if parts.username is not None or parts.password is not None:
+        return "contains a user name"
+    if any(not char.isprintable() or char.isspace() for char in url):
+        return "contains invalid characters"
+    return ""

@@ -35,6 +35,8 @@ _INVALID_RESPONSE_CODES = (
     "E-HTTP-PROTOCOL",
     "E-HTTP-LIMIT",
     "E-ROUNDS",
+    "E-SERVER-REQUESTS",
+    "E-ELICIT-URL",
 )
 
 

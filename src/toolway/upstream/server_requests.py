@@ -12,27 +12,62 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from toolway.config.schema import Limits
 from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from toolway.protocol.sanitize import browser_url_problem
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import Call, CallbackError, CallState, ClientCallbacks, Json
 from toolway.upstream.transport import JSONRPCError
 
 USER_ANSWER_TIMEOUT_S: Final = 900.0  # for a caller to answer one server request
 MAX_ASKING_TOOLS: Final = 1000  # remembered names of tools that send requests
+MAX_REQUESTS_PER_CALL: Final = Limits().max_server_requests
 _log = logging.getLogger(__name__)
+
+
+class RejectedServerRequest(CallbackError):
+    """Raised for a server request that must not reach a client. The server gets it as an error.
+
+    `error_code` and `hint` are those of the call, if it fails because of it.
+    """
+
+    def __init__(self, message: str, error_code: str, hint: str) -> None:
+        super().__init__(INVALID_REQUEST, message, {"code": error_code})
+        self.error_code = error_code
+        self.hint = hint
+
+
+def check_server_request(method: str, params: Json) -> None:
+    """Raise `RejectedServerRequest` if an elicitation leads the user to a URL that is not http(s)."""
+    if method == "elicitation/create" and params.get("mode") == "url":
+        problem = browser_url_problem(str(params.get("url")))
+        if problem:
+            hint = "report it to the maintainer of the server; the user was not asked"
+            raise RejectedServerRequest(f"the URL of the elicitation {problem}", "E-ELICIT-URL", hint)
 
 
 class ServerRequestRouter:
     """Routes the requests that a server sends to the callbacks of the call that caused them.
 
-    `callbacks` answers if the call has no callbacks.
+    `callbacks` answers if the call has no callbacks. The server may send `max_per_call` requests during one call, and
+    one more only if `try_acquire` returns True: that is the rate limit of the connection.
     """
 
-    def __init__(self, server: str, callbacks: ClientCallbacks) -> None:
+    def __init__(
+        self,
+        server: str,
+        callbacks: ClientCallbacks,
+        max_per_call: int = MAX_REQUESTS_PER_CALL,
+        try_acquire: Callable[[float], bool] = lambda now: True,
+    ) -> None:
         self._server = server
         self._callbacks = callbacks
+        self._max_per_call = max_per_call
+        self._try_acquire = try_acquire
+        self._is_throttled = False  # the last request was rejected by the rate limit
         self._calls: dict[int, Call] = {}  # by the identity of their states, the latest last
         self._asking_tools: set[str] = set()  # names of tools that have sent requests
         self._turns = TurnQueue()
@@ -76,6 +111,10 @@ class ServerRequestRouter:
             raise JSONRPCError(INVALID_REQUEST, "no call is under way")
         call, task = self._pick_call(method, call_state), asyncio.current_task()
         assert task is not None
+        try:
+            self.admit(call, [(method, params)])
+        except RejectedServerRequest as exc:
+            raise JSONRPCError(exc.code, exc.message, exc.data) from None
         tasks = self._pending.setdefault(id(call.state), set())
         tasks.add(task)
         if call_state is None:
@@ -96,8 +135,30 @@ class ServerRequestRouter:
         finally:
             tasks.discard(task)
 
+    def admit(self, call: Call, requests: Sequence[tuple[str, Json]]) -> None:
+        """Count requests that the server sends during `call`, and check each of them.
+
+        The limits are the same for both eras. Raises `RejectedServerRequest` if none of them may reach a client.
+        """
+        state, now = call.state, asyncio.get_running_loop().time()
+        was_over = state.server_requests > self._max_per_call
+        state.server_requests += len(requests)
+        if state.server_requests > self._max_per_call:
+            reason, is_known = f"at most {self._max_per_call} are allowed during one call", was_over
+        elif not all(self._try_acquire(now) for _ in requests):
+            reason, is_known, self._is_throttled = "they come too fast", self._is_throttled, True
+        else:
+            self._is_throttled = False
+            for method, params in requests:
+                check_server_request(method, params)
+            return
+        if not is_known:
+            _log.warning("%s sends too many server requests, in a call of %s: %s", self._server, call.name, reason)
+        hint = 'if the server needs them, raise "limits": {"maxServerRequests": …} in its entry'
+        raise RejectedServerRequest(f"too many server requests: {reason}", "E-SERVER-REQUESTS", hint)
+
     async def forward(self, call: Call, method: str, params: Json) -> Json:
-        """Forward a server request to the callbacks of `call` and return the answer.
+        """Forward an admitted server request to the callbacks of `call` and return the answer.
 
         The time that the user takes does not count for the call's deadline. Raises `LookupError` if no callback
         supports the method, `CallbackError` if the callback rejects it, `TimeoutError` after 15 minutes, or the

@@ -20,12 +20,13 @@ from toolway.protocol.constants import LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallbacks, Era, Json, ProgressCallback
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
-from toolway.upstream.server_requests import ServerRequestRouter
+from toolway.upstream.server_requests import MAX_REQUESTS_PER_CALL, RejectedServerRequest, ServerRequestRouter
 from toolway.upstream.transport import Disconnect, JSONRPCError, Request, Transport, TransportError
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
 NOTIFICATION_RATE: Final = (100.0, 1000.0)  # notifications per second, and burst
+SERVER_REQUEST_RATE: Final = (20.0, 1000.0)  # server requests per second, and burst
 SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing was executed
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
@@ -42,7 +43,12 @@ class Session:
     """One negotiated connection to a server: sends requests, receives notifications."""
 
     def __init__(
-        self, server: str, transport: Transport, callbacks: ClientCallbacks, listener: NotificationListener
+        self,
+        server: str,
+        transport: Transport,
+        callbacks: ClientCallbacks,
+        listener: NotificationListener,
+        max_server_requests: int = MAX_REQUESTS_PER_CALL,
     ) -> None:
         self.transport = transport
         self.negotiated: negotiation.NegotiatedProtocol | None = None
@@ -51,7 +57,8 @@ class Session:
         self._server = server
         self._callbacks = callbacks
         self._listener = listener
-        self._router = ServerRequestRouter(server, callbacks)
+        request_limit = TokenBucket(*SERVER_REQUEST_RATE, self.last_activity)
+        self._router = ServerRequestRouter(server, callbacks, max_server_requests, request_limit.try_acquire)
         self._log_rank = -1  # rank of the log level requested from a legacy server
         self._uses_turns = False
         self._is_bare = False
@@ -153,12 +160,11 @@ class Session:
                 )
                 if call.method == "tools/call" and ("content" not in result or self._is_bare):
                     result = self._normalize_tool_result(call, result)
-                if (
-                    result.get("resultType") == "input_required"
-                    and not call.return_input_required
-                    and call.method in versions.INPUT_REQUIRED_METHODS
-                ):
-                    result = await self._run_input_rounds(call, params, result, input_schema, declared)
+                if result.get("resultType") == "input_required" and call.method in versions.INPUT_REQUIRED_METHODS:
+                    if call.return_input_required:
+                        self._read_input_requests(call, result)
+                    else:
+                        result = await self._run_input_rounds(call, params, result, input_schema, declared)
             self._router.on_result(call)
             return result
         finally:
@@ -324,16 +330,26 @@ class Session:
 
         Raises `TransportError` if one of them has no answer.
         """
-        requests = result.get("inputRequests")
-        requests = requests if isinstance(requests, dict) else {}
-        answers = await asyncio.gather(*(self._answer_input_request(call, request) for request in requests.values()))
+        requests = self._read_input_requests(call, result)
+        answers = await asyncio.gather(*(self._answer_input_request(call, *each) for each in requests.values()))
         return dict(zip(requests, answers, strict=True))
 
-    async def _answer_input_request(self, call: Call, request: object) -> Json:
-        method = request.get("method") if isinstance(request, dict) else None
-        params = request.get("params") if isinstance(request, dict) else None
+    def _read_input_requests(self, call: Call, result: Json) -> dict[str, tuple[str, Json]]:
+        """Return method and params of all input requests in an `input_required` result, by key.
+
+        Raises `TransportError` if they are too many, or if one of them must not reach a client.
+        """
+        requests = result.get("inputRequests")
+        found = {key: _method_and_params(each) for key, each in requests.items()} if isinstance(requests, dict) else {}
         try:
-            return await self._router.forward(call, str(method), params if isinstance(params, dict) else {})
+            self._router.admit(call, list(found.values()))
+        except RejectedServerRequest as exc:
+            raise TransportError(exc.message, Certainty.UNKNOWN, code=exc.error_code, hint=exc.hint) from None
+        return found
+
+    async def _answer_input_request(self, call: Call, method: str, params: Json) -> Json:
+        try:
+            return await self._router.forward(call, method, params)
         except (LookupError, CallbackError, TimeoutError) as exc:
             reason = f": {exc.message}" if isinstance(exc, CallbackError) else ", but no callback can answer"
             raise TransportError(
@@ -407,6 +423,12 @@ class Session:
             )
         except Exception:
             _log.exception("the progress callback of a call to %s failed", self._server)
+
+
+def _method_and_params(request: object) -> tuple[str, Json]:
+    found = request if isinstance(request, dict) else {}
+    params = found.get("params")
+    return str(found.get("method")), params if isinstance(params, dict) else {}
 
 
 def _with_meta(params: Json, key: str, value: object) -> Json:

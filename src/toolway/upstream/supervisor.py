@@ -139,7 +139,11 @@ class Supervisor:
         permit = await self._acquire_start_permit()
         server = replace(self.server, sse=True) if self._use_legacy_sse else self.server
         session = Session(
-            self.name, self.context.open_transport(self.name, server), self.context.callbacks, self._on_notification
+            self.name,
+            self.context.open_transport(self.name, server),
+            self.context.callbacks,
+            self._on_notification,
+            server.limits.max_server_requests,
         )
         self.session = session
         self._use_legacy_sse = False

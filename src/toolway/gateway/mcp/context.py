@@ -10,8 +10,10 @@ from typing import Final
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange, HttpRequest
+from toolway.protocol.sanitize import remove_invisible
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
+from toolway.upstream.server_requests import RejectedServerRequest, check_server_request
 
 _REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
@@ -101,6 +103,50 @@ def supports_server_request(capabilities: Json, method: str, params: Json) -> bo
     if capability == "sampling":
         return "tools" not in params or "tools" in declared
     return True
+
+
+#: In `_meta` of a server request to a client: the name of the server that sends it.
+SERVER_META_KEY: Final = "toolway/server"
+
+
+def name_server(server: str, method: str, params: Json) -> Json:
+    """Return the params of a server request with the name of its server, in `_meta` and before the message.
+
+    To the client all requests come from the gateway. Without the name, a server could ask in the name of another one.
+    Control and invisible characters of the message are removed, so that it cannot hide the name.
+    """
+    named = {**params, "_meta": {**get_meta(params), SERVER_META_KEY: server}}
+    if method == "elicitation/create":
+        message = params.get("message")
+        text = remove_invisible(message if isinstance(message, str) else "")
+        prefix = f"[{server}] "
+        named["message"] = text if text.startswith(prefix) else prefix + text  # another node may have named it
+    return named
+
+
+def name_input_requests(server: str, result: Json) -> Json:
+    """Return a result or task with the name of its server in all of its input requests.
+
+    A request that must not reach a client is left out: a task may have one.
+    """
+    requests = result.get("inputRequests")
+    if not isinstance(requests, dict):
+        return result
+    named = {key: _name_input_request(server, each) for key, each in requests.items()}
+    return {**result, "inputRequests": {key: each for key, each in named.items() if each is not None}}
+
+
+def _name_input_request(server: str, request: object) -> Json | None:
+    if not isinstance(request, dict):
+        return None
+    method, params = str(request.get("method")), request.get("params")
+    if not isinstance(params, dict):
+        params = {}
+    try:
+        check_server_request(method, params)
+    except RejectedServerRequest:
+        return None
+    return {**request, "params": name_server(server, method, params)}
 
 
 # A legacy server learns the client capabilities when it connects, before any client calls. So the gateway declares all

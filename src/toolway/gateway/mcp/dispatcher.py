@@ -29,7 +29,7 @@ from toolway.events import ListKind
 from toolway.gateway.authenticator import ThrottleLog
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
-from toolway.gateway.mcp.context import RequestContext, get_meta, supports_server_request
+from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, TIMEOUT_META_KEY, RpcFailure
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
@@ -358,13 +358,14 @@ class RequestDispatcher:
             if raw is not None:
                 return raw
         elif kind == "input_required" and context.era == "modern":
+            result = name_input_requests(upstream_result.server, result)
             state = result.get("requestState")
             if isinstance(state, str) and self._handles.open_state(state, get_binding()) is None:
                 sealed = self._handles.seal_state("upstream", state, get_binding(), PENDING_TIMEOUT_S)
                 result = {**result, "requestState": sealed}
         elif kind == "task":
             task_id = self._handles.seal_task_id(upstream_result.server, result.get("taskId"), _owner(context))
-            result = {**result, "taskId": task_id}
+            result = {**name_input_requests(upstream_result.server, result), "taskId": task_id}
         return finalize_result(context.era, result)
 
     # -- input rounds -------------------------------------------------------------------------------------------------
@@ -428,6 +429,7 @@ class RequestDispatcher:
         sealed_id = params.get("taskId")
         server, task_id = self.open_task_id(context, sealed_id)
         result = await self._forward_decoded(context, method, {**params, "taskId": task_id}, server, task_id)
+        result = name_input_requests(server, result)
         return {**result, "taskId": sealed_id} if "taskId" in result else result
 
     def open_task_id(self, context: RequestContext, sealed_id: object) -> tuple[str, str]:

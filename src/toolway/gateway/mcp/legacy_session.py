@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolway.events import ServerLog
-from toolway.gateway.mcp.context import supports_server_request
+from toolway.gateway.mcp.context import name_server, supports_server_request
 from toolway.gateway.mcp.replay_buffer import ReplayBuffers
 from toolway.gateway.mcp.responses import EventStream
 from toolway.gateway.mcp.subscriptions import Subscriber
@@ -166,4 +166,4 @@ class SessionCallbacks:
         return self._session.capabilities
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        return await self._session.send_request(self._send, method, params)
+        return await self._session.send_request(self._send, method, name_server(server, method, params))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
-from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.context import RequestContext, name_server
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.protocol.constants import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.protocol.jsonrpc import encode_json
@@ -136,7 +136,7 @@ class PendingCall:
             answer: Json = self._early_responses.pop(key)
             return answer
         input_request = self._input_requests[key] = _InputRequest(
-            method, params, asyncio.get_running_loop().create_future()
+            method, name_server(server, method, params), asyncio.get_running_loop().create_future()
         )
         self._changed.set()
         try:

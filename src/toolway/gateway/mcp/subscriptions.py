@@ -16,7 +16,7 @@ from typing import Final
 from toolway.catalog.catalog import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, ListKind, ResourceUpdated, ServerLog, StateChanged, TaskChanged
-from toolway.gateway.mcp.context import Notify, RequestContext
+from toolway.gateway.mcp.context import Notify, RequestContext, name_input_requests
 from toolway.gateway.mcp.errors import SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter
 from toolway.gateway.mcp.view import KINDS, EndpointView
@@ -288,7 +288,9 @@ class SubscriptionService:
         for subscriber in list(self._subscribers):
             task = subscriber.topics.get((fact.server, TASK_KIND, id_)) if isinstance(id_, str) else None
             if task is not None:
-                subscriber.notify("notifications/tasks", {**fact.task, "taskId": task})
+                subscriber.notify(
+                    "notifications/tasks", {**name_input_requests(fact.server, fact.task), "taskId": task}
+                )
 
     def _on_logged(self, fact: ServerLog) -> None:
         for subscriber in list(self._subscribers):
