@@ -1,6 +1,8 @@
 import json
 import sys
 
+import pytest
+
 from toolway.cli.output import Output
 from toolway.config.schema import ConfigIssue
 from toolway.errors import CallTimeout, ConfigError, ServerUnavailable
@@ -62,6 +64,7 @@ def test_secrets_are_masked_in_text_and_in_json(capsys):
     assert out.count("***") == 2
 
 
+@pytest.mark.attack("held-73")
 def test_control_characters_of_a_server_do_not_reach_the_terminal(capsys, monkeypatch):
     Output().print_line("a\x1b[31mb\x07")
     Output().print_tool_text("raw\x1b[31m")

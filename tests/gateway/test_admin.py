@@ -135,6 +135,7 @@ async def test_keys_are_made_shown_once_and_revoked_without_a_restart(tmp_path: 
         assert (await found.ask("POST", "/mcp", body, fields, token=token)).status == 401
 
 
+@pytest.mark.attack("held-23")
 async def test_what_the_holder_of_a_revoked_key_has_open_ends(tmp_path: Path):
     async with edge(tmp_path) as found:
         token = found.key()

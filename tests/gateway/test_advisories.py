@@ -110,6 +110,7 @@ async def test_row_11_a_token_that_fails_makes_nobody_of_anybody_and_reaches_no_
         assert found.contacts() == before
 
 
+@pytest.mark.attack("held-20")
 async def test_row_14_a_key_for_one_server_is_no_key_for_a_group_that_holds_it_too(tmp_path: Path):
     """CVE-2026-79746: at the list and at the call."""
     async with edge(tmp_path, groups={"ab": ToolFilter(("a.*", "b.*"))}) as found:
@@ -143,6 +144,7 @@ async def test_row_18_who_asks_is_said_by_the_token_and_by_nothing_else(tmp_path
             assert all(tool["name"].startswith("a__") for tool in message_of(answer)["result"]["tools"])
 
 
+@pytest.mark.attack("held-24")
 async def test_row_20_no_session_is_found_by_an_id_that_a_client_chose_and_none_is_told(tmp_path: Path):
     """CVE-2026-79537."""
     async with edge(tmp_path) as found:
@@ -320,6 +322,7 @@ async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
             await asyncio.gather(*(client(number) for number in range(30)))
 
 
+@pytest.mark.attack("held-25")
 async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_path: Path):
     """CVE-2026-52869: with the id in hand, and with a token that is good for something else."""
     async with edge(tmp_path) as found, found.connected() as stream:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.attack("held-10")
+@pytest.mark.attack("held-23")
 async def test_a_revoked_key_is_refused_on_the_connection_that_knew_it(tmp_path: Path) -> None:
     async with edge(tmp_path) as at:
         token, other = at.key(), at.key()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -33,6 +36,24 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(keyring: FileApiKeyStore, tmp_pa
     assert keyring.authenticate(key.hash) is None  # who reads the file cannot enter with it
     found = keyring.authenticate(token)
     assert found == Principal(key.id, "ci", f"key:{key.id}", False, ("both",))
+
+
+@pytest.mark.attack("held-22")
+def test_guess_a_key_by_the_time_that_its_check_takes(keyring: FileApiKeyStore, monkeypatch: pytest.MonkeyPatch):
+    """Nothing depends on how much of a token is right: only hashes of whole tokens are compared."""
+    token, key = keyring.create_key_sync("mine", None, False, 0.0)
+    compared: list[str] = []
+    real = hmac.compare_digest
+
+    def compare(one: str, other: str) -> bool:
+        compared.extend((one, other))
+        return real(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for guess in (token, token[:-1], TOKEN, TOKEN[:-1], f"{TOKEN}x"):
+        keyring.authenticate(guess)
+    assert len(compared) == 10 and all(re.fullmatch("[0-9a-f]{64}", text) for text in compared)
+    assert list(keyring._keys) == [key.hash] == [hashlib.sha256(token.encode()).hexdigest()]
 
 
 def test_keys_lie_in_files_for_their_owner_alone(keyring: FileApiKeyStore, tmp_path: Path):

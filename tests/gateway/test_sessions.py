@@ -53,6 +53,8 @@ async def test_whoever_names_no_revision_begins_no_session() -> None:
             assert "mcp-session-id" not in refused.headers
 
 
+@pytest.mark.attack("held-24")
+@pytest.mark.attack("held-25")
 async def test_a_session_is_of_its_principal_and_endpoint_alone(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")

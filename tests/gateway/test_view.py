@@ -150,6 +150,7 @@ def test_a_group_chooses_renames_and_describes() -> None:
 
 
 @pytest.mark.parametrize("other", ["y", "z"])
+@pytest.mark.attack("held-60")
 def test_a_name_that_is_taken_hides_nothing(other: str) -> None:
     known = catalog(a={"tools": [tool("x")]}, b={"tools": [tool("y"), tool("z")]})
     shown = view(known, "a", "b", selection=ToolFilter(renames={"a.x": f"b__{other}", "b.z": "b__y"}))

@@ -163,6 +163,7 @@ def test_what_is_sent_is_what_was_said(place: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["..", ".", "../x", "a/../b", "..\\x", "..;/x", ".;", "..;a=b", "a/..", "./a", "..\0"])
+@pytest.mark.attack("held-42")
 def test_dots_in_a_path_are_refused_because_many_servers_decode_first(text: str) -> None:
     of = operation({"parameters": [parameter("it", "path")]}, path="/things/{it}")
     with pytest.raises(UnencodableArguments, match=r"\.\."):
@@ -201,6 +202,7 @@ def test_parts_of_one_segment_do_not_make_dots_together() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\r\nX: 1", "a\nb", "a\rb", "a\0b", "\x1b[0m", "a\x7f"])
+@pytest.mark.attack("held-42")
 def test_a_header_with_control_characters_is_refused(text: str) -> None:
     of = operation({"parameters": [parameter("X-It", "header")]})
     with pytest.raises(UnencodableArguments, match="header"):
@@ -215,6 +217,7 @@ def test_letters_beyond_ascii_are_percent_encoded_in_a_header() -> None:
 @pytest.mark.parametrize(
     "name", ["Host", "content-length", "Transfer-Encoding", "Authorization", "Cookie", "a b", "x\r\ny", ""]
 )
+@pytest.mark.attack("held-42")
 def test_a_document_cannot_give_headers_that_steer_the_request_away(name: str) -> None:
     of = operation({"parameters": [parameter(name, "header", required=True)]})
     assert of.parameters == () and of.tool["inputSchema"]["properties"] == {}
@@ -230,6 +233,7 @@ def test_fields_of_an_object_do_not_pose_as_other_parameters() -> None:
             encode_operation(of, {"filter": {name: "1"}})
 
 
+@pytest.mark.attack("held-42")
 def test_an_object_is_one_cookie() -> None:
     of = operation({"parameters": [parameter("it", "cookie")]})
     cookie = "it=session,evil,a%3Bb,c%3Dd"

@@ -298,6 +298,7 @@ def chain(length: int) -> Json:
 
 
 @pytest.mark.parametrize("tree", [references(100), chain(200)], ids=["references", "chain"])
+@pytest.mark.attack("held-40")
 def test_much_that_refers_to_much_is_no_work(tree: Json) -> None:
     data = json.dumps(tree).encode()
     begun = time.process_time()

@@ -139,6 +139,7 @@ def merging(levels: int) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
+@pytest.mark.attack("held-41")
 def test_what_would_hurt_is_refused_in_time_and_little_memory(data: bytes, why: str) -> None:
     tracing = len(data) < 1 << 20  # tracing makes the large ones too slow to tell anything
     if tracing:

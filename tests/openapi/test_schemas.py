@@ -75,6 +75,7 @@ def test_cycles_stay_cycles() -> None:
     assert not jsonschema_rs.is_valid(made, {"next": {"of": {"back": [{"next": 3}]}}})
 
 
+@pytest.mark.attack("held-40")
 def test_a_reference_to_itself_and_nothing_else_is_open() -> None:
     made = input_of(
         {"$ref": "#/components/schemas/A"}, components={"schemas": {"A": {"$ref": "#/components/schemas/A"}}}
@@ -93,6 +94,7 @@ def test_a_reference_that_leads_nowhere_is_open_and_told(reference: str) -> None
 @pytest.mark.parametrize(
     "reference", ["http://evil.example/x.json#/A", "other.yaml", "file:///etc/passwd", "//evil.example/x"]
 )
+@pytest.mark.attack("held-39")
 def test_another_document_is_never_opened(reference: str) -> None:
     inside = {"requestBody": {"content": {"application/json": {"schema": {"items": {"$ref": reference}}}}}}
     answer = {"responses": {"200": {"content": {"application/json": {"schema": {"$ref": reference}}}}}}

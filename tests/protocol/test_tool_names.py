@@ -32,6 +32,7 @@ def test_a_name_for_models_is_accepted_by_all_of_them(tool: str) -> None:
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool_names.model_name_for(ToolRef("server", tool)))
 
 
+@pytest.mark.attack("held-60")
 def test_names_that_would_collide_are_told_apart_and_stay_the_same() -> None:
     made = {tool_names.model_name_for(ToolRef("s", tool)) for tool in ("a.b", "a_b", "a/b", "x" * 100, "x" * 101)}
     assert len(made) == 5

@@ -107,6 +107,7 @@ def test_repeated_failures_of_a_server_warn_once_and_again_when_it_has_failed() 
     assert events == ["s is backing off", "s is failed", "s is backing off"]
 
 
+@pytest.mark.attack("held-72")
 def test_no_secret_is_in_any_line() -> None:
     secret = "canary-8f0a6c1d2b"
     for form in ("text", "json"):
@@ -114,6 +115,7 @@ def test_no_secret_is_in_any_line() -> None:
         assert secret not in text and "***" in text
 
 
+@pytest.mark.attack("held-73")
 def test_text_of_a_server_cannot_forge_a_log_line() -> None:
     text = lines("text", detail="x\n2026-01-01 [info] all is well\x1b[2J" + "y" * 5000)
     assert len(text.splitlines()) == 3 and "\x1b" not in text

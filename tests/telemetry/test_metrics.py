@@ -115,6 +115,7 @@ async def test_an_open_breaker_is_reported(tmp_path: Path) -> None:
     assert value(families, "toolway_breaker_open", server="a", tool="echo") == 1
 
 
+@pytest.mark.attack("held-21")
 async def test_metrics_require_authentication(tmp_path: Path) -> None:
     async with edge(tmp_path, metrics=Metrics()) as found:
         scraper = found.keyring.create_key_sync("prometheus", ["/metrics"], False, 0.0)[0]

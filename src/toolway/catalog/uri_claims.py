@@ -52,6 +52,13 @@ class UriClaims:
         return other == len(self._sorted) or not self._sorted[other][0].startswith(prefix)
 
 
+def find_claiming_servers(resources: Iterable[Item], templates: Iterable[Item], uri: str) -> set[str]:
+    """Return the servers that list a URI or have a template for it. For one lookup: it builds no index."""
+    found = {item.server for item in resources if item.name == uri}
+    prefixes = ((literal_prefix(item.name), item.server) for item in templates)
+    return found | {server for prefix, server in prefixes if _is_claimable(prefix) and uri.startswith(prefix)}
+
+
 def literal_prefix(template: str) -> str:
     """Return the part of a URI template before its first variable, which all its URIs share."""
     return template.partition("{")[0]

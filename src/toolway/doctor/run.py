@@ -61,7 +61,7 @@ async def run_checks(
         subjects = await asyncio.gather(*(check_one(target) for target in targets))
     finally:
         await spawner.close()
-    mask = build_masker(map(_strip_server_references, named.values()))
+    mask = build_masker(map(_strip_server_references, named.values()), named.keys())
     return Report((*files, *subjects, *_machine_reports(orphans))).apply_mask(mask)
 
 

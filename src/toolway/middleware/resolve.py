@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog, Tool
 from toolway.catalog.tool_access import denied_error
-from toolway.catalog.uri_claims import UriClaims
+from toolway.catalog.uri_claims import find_claiming_servers
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
 
@@ -170,7 +170,7 @@ def find_resource_server(catalog: Catalog, uri: str) -> str:
 
     Raises `NotFound` if there is no such server, or more than one.
     """
-    servers = UriClaims(catalog.items("resources"), catalog.items("templates")).servers_for(uri)
+    servers = find_claiming_servers(catalog.items("resources"), catalog.items("templates"), uri)
     if len(servers) == 1:
         return servers.pop()
     hint = "name the server: read_resource(uri, server=…)"

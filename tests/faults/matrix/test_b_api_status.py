@@ -215,6 +215,7 @@ async def test_a_redirect_within_the_origin_is_followed_and_the_work_done_once()
 
 
 @pytest.mark.row("B20")
+@pytest.mark.attack("held-44")
 async def test_a_redirect_elsewhere_is_not_followed_and_no_credential_leaves() -> None:
     async def never(conn: Any) -> None:
         raise AssertionError("the other origin was connected to")

@@ -60,6 +60,7 @@ def test_the_entry_goes_before_the_document():
     [{"headers": {"X-Key": "k"}}, {"api": {"credentials": (ApiCredential("k", "bearer"),)}}],
     ids=["headers", "credentials"],
 )
+@pytest.mark.attack("held-43")
 def test_credentials_go_to_no_origin_that_only_a_fetched_document_names(more: dict[str, Any]):
     with pytest.raises(NoBaseUrl, match="must not get the credentials") as caught:
         base_url_for(OPERATION, document("https://api.example/v2"), api(**more))
@@ -173,6 +174,7 @@ HERE = HttpTarget.parse("https://api.example/v1/x")
         ("DELETE", 301, "javascript:1", Certainty.UNKNOWN),
     ],
 )
+@pytest.mark.attack("held-44")
 def test_redirects(method: str, status: int, location: str, expected: Any):
     operation = Operation("op", method, "/x")
     if isinstance(expected, str):

@@ -123,6 +123,7 @@ async def test_a_file_that_changes_changes_the_tools(tmp_path: Path, monkeypatch
                 assert caught.value.code == "E-OPENAPI-DOCUMENT" and caught.value.hint
 
 
+@pytest.mark.attack("held-43")
 async def test_only_the_operators_own_words_send_headers_to_where_the_document_is():
     async with api() as server, shop() as where:
         entry = server.entry(headers={"X-Key": "canary"})
@@ -133,6 +134,17 @@ async def test_only_the_operators_own_words_send_headers_to_where_the_document_i
         entry["url"] = f"http://127.0.0.1:{where.peer.port}/api"
         async with hub_of(entry):
             assert where.requests[1].headers["x-key"] == "canary"
+
+
+@pytest.mark.attack("held-44")
+async def test_the_redirect_of_a_document_leads_nowhere_else():
+    async with shop() as elsewhere, shop() as here:
+        here.answer = response(302, Location=elsewhere.url)
+        entry = {"type": "openapi", "openapi": {"url": here.url, "headers": {"X-Key": "canary-of-headers"}}}
+        with pytest.raises(ServerUnavailable, match="redirects to"):
+            async with hub_of(entry):
+                raise AssertionError("it started")
+        assert here.requests and elsewhere.requests == []
 
 
 async def test_what_is_not_wanted_is_no_tool():
