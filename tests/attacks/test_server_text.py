@@ -142,6 +142,14 @@ def test_read_a_secret_in_base64_or_a_url(value: str) -> None:
         assert mask(text) in ("***", '"***"')
 
 
+@pytest.mark.attack("B9")
+def test_read_the_beginning_of_a_secret_where_a_text_is_cut() -> None:
+    mask = build_masker([Server(command="x", env={"PLAIN": PLAIN})])
+    for length in range(6, len(PLAIN)):
+        assert mask(f"cannot log in with {PLAIN[:length]}…") == "cannot log in with ***…"
+    assert mask(f"cannot log in with {PLAIN[:6]}") == f"cannot log in with {PLAIN[:6]}"  # a word that is not cut
+
+
 # -- B10: characters that hide or control -----------------------------------------------------------------------------
 
 TAGS = "".join(chr(0xE0000 + ord(char)) for char in "ignore all")

@@ -234,7 +234,7 @@ def generate_key(
 
     Raises `ConfigError` if the name has unprintable characters, or if an administrator's key has scopes.
     """
-    if not 0 < len(name) <= MAX_KEY_NAME_CHARS or not name.isprintable() or remove_invisible(name) != name:
+    if not is_valid_key_name(name):
         raise ConfigError(
             "invalid name of an API key",
             detail=ascii(name[:MAX_KEY_NAME_CHARS]),
@@ -251,6 +251,11 @@ def generate_key(
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     scope_names = tuple(scopes) if scopes is not None else None
     return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)
+
+
+def is_valid_key_name(name: str) -> bool:
+    """Return True if an API key may have this name: 1 to 100 printable characters in one line."""
+    return 0 < len(name) <= MAX_KEY_NAME_CHARS and name.isprintable() and remove_invisible(name) == name
 
 
 def read_local_token(file: Path) -> str:

@@ -64,9 +64,20 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
     def replace(text: str) -> str:
         # A search for each form is much faster than one pattern with all of them, and few texts have any.
         present = [re.escape(form) for form in forms if form in text]
-        return re.sub("|".join(present), MASK, text) if present else text
+        text = re.sub("|".join(present), MASK, text) if present else text
+        if not text.endswith("…"):
+            return text
+        cut = text[:-1]  # long texts are cut before they are masked
+        starts = [start for form in forms if (start := _start_of_cut_form(cut, form)) >= 0]
+        return f"{cut[: min(starts)]}{MASK}…" if starts else text
 
     return replace
+
+
+def _start_of_cut_form(text: str, form: str) -> int:
+    """Return the index of the first characters of `form`, at least 6 of them, at the end of `text`; -1 if none."""
+    start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
+    return start if start >= 0 and form.startswith(text[start:]) else -1
 
 
 def _encoded_forms(value: str) -> Iterator[str]:

@@ -72,9 +72,12 @@ async def run_keys_create(
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
+    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name
     from toolway.gateway.rate_limit import Rate
     from toolway.gateway.state_dir import StateDir
 
+    if not is_valid_key_name(name):
+        raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters in one line")
     if admin and scopes:
         raise UsageError("--scope and --admin exclude each other: /admin can call every tool and create further keys")
     try:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.protocol import jsonrpc
 from toolway.types import Certainty
@@ -46,6 +47,7 @@ class StdioTransport(MessageStream):
         self._env = build_environment(environ, server.env_policy, server.env)
         self._framer = Framer(server.limits.max_message_bytes)
         self._stderr_tail = StderrTail(server.limits.stderr_bytes)
+        self._mask: Callable[[str], str] | None = None  # hides the values of `env`; built when there is any stderr
         self._readers: dict[int, Callable[[bytes], None]] = {}
         self._process: Process | None = None
         self._writer: PipeWriter | None = None
@@ -96,12 +98,19 @@ class StdioTransport(MessageStream):
     def info(self) -> TransportInfo:
         return TransportInfo(
             pid=self._process.pid if self._process else None,
-            stderr=self._stderr_tail.text(),
+            stderr=self._masked_stderr(),
             unmatched_responses=self._pending.dropped,
             invalid_lines=self._invalid_messages,
             messages_sent=self._messages_sent,
             messages_received=self._messages_received,
         )
+
+    def _masked_stderr(self) -> str:
+        """Return the last lines of stderr. Secrets are masked first: a cut line may have a part of one."""
+        text = self._stderr_tail.text()
+        if text and self._mask is None:
+            self._mask = build_masker([self._server])
+        return self._mask(text) if self._mask is not None else text
 
     def _close_stream(self) -> None:
         if self._writer is not None:
