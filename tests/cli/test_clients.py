@@ -122,7 +122,8 @@ def test_a_project_s_file_is_taken_only_when_that_is_said(machine):
     machine.write("project/.cursor/mcp.json", {"mcpServers": {"local": {"command": "./run"}}})
     machine.toolway("import")
     assert not machine.own.exists()
-    machine.toolway("import", "--project")
+    digest = json.loads(machine.toolway("import", "--project", "--json").stdout)["untrusted"]["digest"]
+    machine.toolway("import", "--project", "--digest", digest)
     assert machine.entries()["local"] == {"command": "./run", "cwd": str(machine.project)}
 
 

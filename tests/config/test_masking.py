@@ -61,7 +61,7 @@ def test_secrets_of_our_own_environment_are_masked(monkeypatch):
     ("written", "shown"),
     [
         ({"env": {"A_TOKEN": "plain-token", "LEVEL": "debug"}}, {"env": {"A_TOKEN": "***", "LEVEL": "debug"}}),
-        ({"env": {"A_TOKEN": "${VAR}", "B_KEY": "x${VAR}"}}, {"env": {"A_TOKEN": "${VAR}", "B_KEY": "***"}}),
+        ({"env": {"A_TOKEN": "${VAR}", "B_KEY": "x${VAR}"}}, {"env": {"A_TOKEN": "${VAR}", "B_KEY": "***${VAR}"}}),
         (
             {"headers": {"Authorization": "Bearer ${VAR}", "X-Anything": "plain", "Accept": "*/*"}},
             {"headers": {"Authorization": "Bearer ${VAR}", "X-Anything": "***", "Accept": "*/*"}},

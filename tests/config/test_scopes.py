@@ -172,9 +172,9 @@ def test_without_a_place_for_approvals_nothing_of_a_project_is_used(tmp_path):
     assert scopes.load_scopes({"XDG_CONFIG_HOME": str(tmp_path / "c")}, tmp_path).servers == {}
 
 
-def test_a_symbolic_link_is_approved_as_what_it_leads_to(place, tmp_path):
+def test_a_symbolic_link_is_approved_as_what_it_leads_to(place):
     _, project, environment = place
-    good, evil = write(tmp_path / "good", {"a": {"command": "x"}}), write(tmp_path / "evil", {"a": {"command": "evil"}})
+    good, evil = write(project / "good", {"a": {"command": "x"}}), write(project / "evil", {"a": {"command": "evil"}})
     (project / "mcp.json").symlink_to(good)
     approve(project / "mcp.json", environment)
     assert list(scopes.load_scopes(environment, project).servers) == ["a"]

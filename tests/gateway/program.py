@@ -59,7 +59,7 @@ class Program:
     def write(self, servers: Mapping[str, Any], **block: Any) -> None:
         """Another configuration, all at once."""
         fresh = self.file.with_suffix(".new")
-        fresh.write_text(json.dumps({"mcpServers": dict(servers), "toolway": block}))
+        fresh.write_text(json.dumps({"mcpServers": dict(servers), "toolway": with_reload(block)}))
         fresh.replace(self.file)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
@@ -127,7 +127,7 @@ async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, 
     folder.mkdir(exist_ok=True)
     named = []
     if servers is not None:
-        (folder / "mcp.json").write_text(json.dumps({"mcpServers": dict(servers), "toolway": block}))
+        (folder / "mcp.json").write_text(json.dumps({"mcpServers": dict(servers), "toolway": with_reload(block)}))
         named = ["-c", str(folder / "mcp.json")]
     words = ["serve", *named, "--json", *(options or ("--port", "0", "--drain-delay", "0"))]
     environ = {"TOOLWAY_STATE": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
@@ -145,6 +145,11 @@ async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, 
         start_new_session=True,
     )
     return Program(folder, process)
+
+
+def with_reload(block: Mapping[str, Any]) -> Json:
+    """Settings with which new commands in the file wait for nobody; tests/attacks is about those that wait."""
+    return {**block, "gateway": {"reload": "all", **block.get("gateway", {})}}
 
 
 async def kill(run: Program) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.gateway.bridge_lab import full, pipe_entry
 from tests.gateway.load_clients import Failed, HandshakeRider, ModernRider, rider
-from tests.gateway.program import Program, program, runs, until
+from tests.gateway.program import Program, program, runs, until, with_reload
 from tests.gateway.test_bridge_changes import hearing
 from toolway.config.server_entry import parse_entry
 from toolway.hub.hub import Hub
@@ -182,7 +182,7 @@ async def test_a_link_that_is_turned_to_another_file_is_followed(tmp_path: Path)
         before = await pids(run, "one", "two")
         one, other = run.folder / "one.json", run.folder / "other.json"
         one.write_text(run.file.read_text())
-        other.write_text(json.dumps({"mcpServers": {**TWO, "new": fake_server()}}))
+        other.write_text(json.dumps({"mcpServers": {**TWO, "new": fake_server()}, "toolway": with_reload({})}))
         _turn(run.file, one)
         await asyncio.sleep(1.5)
         assert await pids(run, *await run.servers()) == before

@@ -14,6 +14,7 @@ from toolway.cli.exit_codes import UsageError, did_you_mean
 from toolway.cli.options import TargetOptions
 from toolway.cli.output import Output
 from toolway.config import scopes
+from toolway.config.approval.held_entries import approve_written
 from toolway.config.clients import plan_export, read_client_file, toolway_file
 from toolway.config.clients.models import ClientConfigFile, ExportPlan, RootPath
 from toolway.config.editing import document, jsonc
@@ -23,8 +24,10 @@ from toolway.config.loader import (
     TOOLWAY_BLOCK,
     decode_config,
     find_server_map,
+    find_toolway_block,
     normalize_name,
     read_config_bytes,
+    reject_outside_project,
 )
 from toolway.config.loader import load_file as read_file
 from toolway.config.locations import CONFIG_FILE_VARIABLE
@@ -89,7 +92,8 @@ def plan_own_change(file: Path, servers: dict[str, Any], remove: Sequence[str] =
 def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, Any]:
     """Apply a change to one of Toolway's own config files, and return the result as JSON.
 
-    A trusted project file stays trusted. With `dry_run`, nothing is written.
+    A trusted project file stays trusted, and what the change writes to the user's own files is approved. With
+    `dry_run`, nothing is written.
     """
     trust_store = open_trust_store(os.environ)
     was_trusted = edit.before is None or trust_store.is_trusted(edit.path, edit.before)
@@ -98,13 +102,43 @@ def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, An
         print_edit(output, edit)
     backup = apply_edit(edit) if will_write else None
     if will_write and was_trusted and _is_project_file(edit.path):
-        trust_store.trust(edit.path, edit.after)
+        trust_store.trust(edit.path, edit.after, allow_commands=True)
+    elif will_write:
+        approve_own_edit(edit.path, edit.before, edit.after)
     return {
         "file": str(edit.path),
         "changed": will_write,
         "diff": edit.diff(),
         "backup": str(backup) if backup is not None else None,
     }
+
+
+def approve_own_edit(path: Path, before: bytes | None, after: bytes, *, keep_waiting: bool = False) -> None:
+    """Approve the entries that a command of ours wrote to one of the user's own files.
+
+    Entries that were there before the change stay as they are: approved, or waiting; with `keep_waiting` also those
+    that waited and were changed. A named file of which nothing was recorded yet is taken as a whole when a gateway
+    first starts with it.
+    """
+    trust_store, file = open_trust_store(os.environ), os.fspath(path)
+    if trust_store.approved_entries(file) is None and not _is_own_scope_file(path):
+        return
+    contents = parse_entries(before, file), parse_entries(after, file)
+    approve_written(trust_store, file, *contents, keep_waiting=keep_waiting)
+
+
+def _is_own_scope_file(path: Path) -> bool:
+    paths = find_config_paths(os.environ, Path.cwd())
+    return os.path.realpath(path) in (os.path.realpath(paths.user), os.path.realpath(paths.local))
+
+
+def parse_entries(data: bytes | None, file: str) -> tuple[dict[str, Any], Any]:
+    """Return the server map and the `toolway` block of a config file; empty if it cannot be parsed."""
+    try:
+        found = jsonc.parse_jsonc((data or b"{}").decode(errors="replace"), file)
+        return find_server_map(found, file)[1], find_toolway_block(found)
+    except ConfigError:
+        return {}, None
 
 
 def has_changes(edit: Edit) -> bool:
@@ -188,7 +222,9 @@ def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
         )
     scope_files = scopes.find_config_paths(os.environ, Path.cwd())
     if scope == "project":
-        return scope_files.project[-1] if scope_files.project else scope_files.root / ".mcp.json"
+        file = scope_files.project[-1] if scope_files.project else scope_files.root / ".mcp.json"
+        reject_outside_project(file, scope_files.root)
+        return file
     return scope_files.local if scope == "local" else scope_files.user
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -16,7 +17,8 @@ import msgspec
 from toolway.catalog.catalog import Catalog, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
 from toolway.cli.gateway_client import GatewayClient
-from toolway.config.schema import Server
+from toolway.config.approval.held_entries import HELD_CODE
+from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -49,6 +51,7 @@ class RemoteHub:
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
         self._status: dict[str, ServerStatus] = {}
+        self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that wait for approval
         self._catalog = Catalog()
 
     def status(self) -> dict[str, ServerStatus]:
@@ -82,6 +85,8 @@ class RemoteHub:
     async def _refresh_status(self) -> None:
         response = await self._gateway.request_admin("GET", "servers")
         self._status = {fields["server"]: msgspec.convert(fields, ServerStatus) for fields in response["servers"]}
+        held = response.get("held", ())  # an older gateway holds nothing
+        self.config_issues = tuple(replace(msgspec.convert(fields, ConfigIssue), code=HELD_CODE) for fields in held)
 
     async def _load_tools(self) -> None:
         tools_by_server: dict[str, list[Json]] = {server: [] for server in self._status}

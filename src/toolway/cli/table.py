@@ -75,7 +75,7 @@ COMMANDS: Final = {
     "secrets": CommandSpec("Store secrets of servers outside of config files.", subcommands=SECRETS_COMMANDS),
     "login": CommandSpec("Log in to a server that requires it.", "login:login"),
     "logout": CommandSpec("Delete a login and revoke it at its issuer.", "login:logout"),
-    "trust": CommandSpec("Review a project's config file and trust it.", "trust:trust", OUTPUT_OPTIONS),
+    "trust": CommandSpec("Review a project's config file and trust it.", "trust:trust", CONFIG_OPTIONS),
     "top": CommandSpec("Watch the load and health of all servers.", "activity:top"),
     "calls": CommandSpec("Show recent calls: all, failed or slow ones.", "activity:calls"),
     "trace": CommandSpec("Show how long each phase of a call took.", "activity:trace"),

@@ -21,12 +21,13 @@ from toolway.cli.output import Output
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.masking import build_masker
 from toolway.config.schema import ConfigIssue, Server
-from toolway.config.scopes import load_config
+from toolway.config.scopes import ApprovalGate, load_config
 from toolway.errors import CallError, ConfigError
 from toolway.middleware.resolve import require_server
 from toolway.types import ProgressCallback, ToolResult
 
 if TYPE_CHECKING:
+    from toolway.cli.remote_hub import RemoteHub
     from toolway.upstream.status import HealthResult, ServerStatus
 
 __all__ = [
@@ -168,12 +169,13 @@ def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayCli
     return gateway
 
 
-def load_masked_config(output: Output, config: Path | None) -> LoadedConfig:
+def load_masked_config(output: Output, config: Path | None, gate: ApprovalGate | None = None) -> LoadedConfig:
     """Load the config file `config`, or those of all scopes; mask their secrets in the output.
 
-    Raises `ConfigError` if there is no file or it cannot be read.
+    Entries of the user's own files that wait for approval are left out; without a `gate`, those of `config` are not
+    checked. Raises `ConfigError` if there is no file or it cannot be read.
     """
-    found = load_config(os.environ, Path.cwd(), config)
+    found = load_config(os.environ, Path.cwd(), config, gate or ApprovalGate.open(os.environ))
     output.mask = build_masker(found.servers.values(), found.servers.keys())
     return found
 
@@ -255,16 +257,20 @@ class _GatewayTarget:
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
+        self._remote_hub: RemoteHub | None = None
         self.name = gateway.url
 
     def problems(self, server: str | None = None) -> tuple[ConfigIssue, ...]:
-        return ()  # the gateway logs the problems of its file
+        """Return the entries that wait for approval. The gateway logs the other problems of its file."""
+        found = self._remote_hub.config_issues if self._remote_hub is not None else ()
+        return tuple(each for each in found if server in (None, each.server))
 
     @asynccontextmanager
     async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
         from toolway.cli.remote_hub import RemoteHub
 
-        yield RemoteHub(self._gateway)
+        self._remote_hub = RemoteHub(self._gateway)
+        yield self._remote_hub
 
     def cached(self, only_server: str | None = None) -> None:
         return None  # the gateway itself responds quickly

@@ -184,7 +184,7 @@ class ClusterNode:
         """
         if not file.file:
             return
-        document, digest = await asyncio.to_thread(read_document, file.file)
+        document, digest = await asyncio.to_thread(read_document, file.file, {each.name for each in file.held})
         tenant = self.options.tenant
         if not force and not document[SERVER_MAP_KEYS[0]] and await self.config_store.load_settings(tenant) is not None:
             # An operator who starts a node with an empty file hardly wants to stop all servers of the cluster.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.config.approval.held_entries import HeldEntry
 from toolway.config.dotenv import DOTENV_NAME, ENV_FILE_CODE, DotenvVariables, env_file_error, read_env_file
 from toolway.config.editing import jsonc
 from toolway.config.field_reader import json_type_name, parse_duration, unset_variables_error
@@ -55,6 +56,7 @@ class LoadedConfig:
     reload: Callable[[], LoadedConfig] | None = field(default=None, compare=False)
     watched_files: tuple[str, ...] = ()  # further files; a change of one of them may change this result
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the file; its servers already include it
+    held: tuple[HeldEntry, ...] = ()  # entries that wait for approval; they are not among the servers
 
 
 def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:
@@ -63,8 +65,12 @@ def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None 
     Raises `ConfigError` if the file cannot be read or parsed, has no server map, or has invalid gateway settings.
     """
     file = os.fspath(path)
-    text = decode_config(read_config_bytes(file), file)
-    with_file, issues = add_dotenv(file, os.environ if variables is None else variables)
+    return load_text(decode_config(read_config_bytes(file), file), file, os.environ if variables is None else variables)
+
+
+def load_text(text: str, file: str, variables: Mapping[str, str]) -> LoadedConfig:
+    """Load the servers and settings of a configuration file from its text, as `load_file` does."""
+    with_file, issues = add_dotenv(file, variables)
     loaded = parse_config(text, file, with_file)
     issues += find_missing_env_files(loaded)
     return replace(loaded, issues=(*loaded.issues, *issues), watched_files=(dotenv_path(file),))
@@ -101,6 +107,23 @@ def is_inside(path: str, folder: str) -> bool:
     """Return True if a path leads to a file in `folder` or below it, links included."""
     real_folder = os.path.realpath(folder)
     return os.path.commonpath([os.path.realpath(path), real_folder]) == real_folder
+
+
+def reject_outside_project(path: Path, root: Path) -> None:
+    """Raise `ConfigError` if a file of a project is outside of its folder `root`, by a link.
+
+    A repository may hold a link to any file: to one that is trusted for another project, or to one that we would
+    overwrite.
+    """
+    if is_inside(os.fspath(path), os.fspath(root)):
+        return
+    raise ConfigError(
+        f"{path} leads out of its project",
+        file=os.fspath(path),
+        detail=f"it is a link, and leads to {os.path.realpath(path)}; the project is {os.path.realpath(root)}",
+        hint="replace the link by a file of the project, or move its entries to your own file",
+        code="E-CONFIG-LINK",
+    )
 
 
 def find_missing_env_files(loaded: LoadedConfig) -> list[ConfigIssue]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from toolway.config.schema import Server
 from toolway.config.secret_refs import SecretTemplate
+from toolway.config.variables import split_references
 from toolway.secrets.detection import (
     MASK,
     MIN_SECRET_CHARS,
@@ -116,7 +117,8 @@ def find_secrets_in_args(args: Iterable[str]) -> Iterator[str]:
 def mask_value(value: Any, *path: str) -> Any:
     """Return a server entry, or its part at `path`, with each plain-text secret masked as `***`.
 
-    References to secrets and variables stay.
+    References to secrets and variables always stay, also inside of a masked text: what a text runs, reads and sends
+    must be visible before a person approves it.
     """
     if isinstance(value, Mapping):
         return {str(key): mask_value(inner, *path, str(key)) for key, inner in value.items()}
@@ -128,7 +130,7 @@ def mask_value(value: Any, *path: str) -> Any:
     name = path[-1] if path else ""
     hidden = _has_plain_text(value) if _is_credential(path, name) else False
     if hidden or (is_secret_name(name) and _has_plain_text(value)) or looks_like_secret(name, value):
-        return _mask_texts(set(secrets_in_url(value)), value) if "://" in value else MASK
+        return _mask_texts(set(secrets_in_url(value)), value) if "://" in value else _mask_plain_parts(value)
     return _mask_texts(set(secrets_in_url(value)), value)
 
 
@@ -174,6 +176,17 @@ def _has_plain_text(value: str) -> bool:
     return bool(_AUTH_SCHEME.sub("", _VARIABLE.sub("", value), count=1).strip())
 
 
+def _mask_plain_parts(text: str) -> str:
+    """Mask all of a text except the references in it: `v1-${keyring:x}` becomes `***${keyring:x}`."""
+    return "".join(
+        (MASK if part.strip() else part) if isinstance(part, str) else part.text for part in split_references(text)
+    )
+
+
 def _mask_texts(secrets: set[str], text: str) -> str:
-    chosen = {each for each in secrets if each}
-    return build_replacer(chosen)(text) if chosen else text
+    """Mask the secrets in a text, except the references in it or in them."""
+    plain = {part for secret in secrets for part in split_references(secret) if isinstance(part, str) and part}
+    if not plain:
+        return text
+    mask = build_replacer(plain)
+    return "".join(mask(part) if isinstance(part, str) else part.text for part in split_references(text))

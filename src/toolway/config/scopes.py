@@ -1,25 +1,29 @@
 """Search and merge of the configuration files of all scopes: user, project, local.
 
     user      $XDG_CONFIG_HOME/toolway/mcp.json
-    project   mcp.json or .mcp.json of the project; used only if its exact content is trusted (`TrustStore`)
+    project   mcp.json or .mcp.json of the project; used only if its exact content is trusted (`TrustStore`), and if it
+              is inside of the project, links included
     local     $XDG_CONFIG_HOME/toolway/projects/<project>/mcp.json: of one user for one project. It is outside of the
               project folder, so that a repository cannot contain one
 
 A later scope overrides an earlier one by whole entries: a server is defined by one file, never by a mixture of two.
-A file that cannot be read does not hide the other files.
+A file that cannot be read does not hide the other files. With an `ApprovalGate`, entries of the user and local files
+that are not approved are left out (approval/held_entries.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.config.approval.held_entries import HELD_CODE, RELOAD_ALL_NAME, ApprovalGate, HeldEntry
+from toolway.config.approval.trust_store import TrustStore, content_digest, open_trust_store
 from toolway.config.dotenv import env_file_error
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
@@ -33,9 +37,11 @@ from toolway.config.loader import (
     find_toolway_block,
     is_inside,
     load_file,
+    load_text,
     normalize_name,
     parse_config,
     read_config_bytes,
+    reject_outside_project,
 )
 from toolway.config.locations import (
     CONFIG_FILE_VARIABLE,
@@ -51,10 +57,11 @@ from toolway.config.secret_refs import find_unset_variables, join_folder
 from toolway.config.settings import GatewaySettings, parse_gateway, with_network_policy
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
-from toolway.secrets.encrypted_file import locked, read_private, write_private
 
 __all__ = [
+    "HELD_CODE",
     "UNTRUSTED_CODE",
+    "ApprovalGate",
     "ConfigPaths",
     "MergedConfig",
     "Provenance",
@@ -119,6 +126,7 @@ class MergedConfig:
     overridden: Mapping[str, tuple[Provenance, ...]]  # by server: origins of overridden entries
     untrusted: tuple[UntrustedFile, ...]  # project files that are not trusted
     file_errors: tuple[ConfigError, ...]  # files that cannot be used at all
+    held: tuple[HeldEntry, ...] = ()  # entries of the user and local files that wait for approval
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policies of all files together
 
     @property
@@ -126,35 +134,89 @@ class MergedConfig:
         return {value.path: value.origin for value in self.values}
 
 
-def load_scopes(environment: Mapping[str, str], directory: Path) -> MergedConfig:
+def load_scopes(environment: Mapping[str, str], directory: Path, gate: ApprovalGate | None = None) -> MergedConfig:
     """Find and merge the configuration files of user, project and local scope.
 
-    Project files that the user does not trust are not used, only listed in `untrusted`.
+    Project files that the user does not trust are not used, only listed in `untrusted`. Without a `gate`, all entries
+    of the user and local files are used.
     """
-    return _ScopeMerger(find_config_paths(environment, directory), environment).merge()
+    paths = find_config_paths(environment, directory)
+    if gate is not None and any(path.is_file() for _, path in paths.iter_by_scope()) and gate.start():
+        _take_own_files(paths, gate)
+    return _ScopeMerger(paths, environment, gate).merge()
 
 
-def load_config(environment: Mapping[str, str], directory: Path, named_file: Path | None = None) -> LoadedConfig:
+def _take_own_files(paths: ConfigPaths, gate: ApprovalGate) -> None:
+    """Approve all entries of the user file and of the local files of all projects: the first start takes them."""
+    for path in (paths.user, *sorted(paths.local.parent.parent.glob(f"*/{paths.local.name}"))):
+        file, entries, block = os.fspath(path), {}, None
+        with suppress(ConfigError):
+            document = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
+            entries, block = find_server_map(document, file)[1], find_toolway_block(document)
+        gate.take(file, entries, block)
+
+
+def load_config(
+    environment: Mapping[str, str], directory: Path, named_file: Path | None = None, gate: ApprovalGate | None = None
+) -> LoadedConfig:
     """Load the servers of `named_file`, else of `$TOOLWAY_CONFIG`, else of all scopes merged.
 
-    A named file needs no trust. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is
-    no server because files are unusable or untrusted.
+    A named file needs no trust. With a `gate`, entries that are not approved are left out; those of a named file only
+    if the gate covers it. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is no
+    server because files are unusable or untrusted.
     """
     if named_file is None and environment.get(CONFIG_FILE_VARIABLE):
         named_file = Path(environment[CONFIG_FILE_VARIABLE]).expanduser()
+    if named_file is not None and gate is not None and gate.covers_named:
+        return _load_named_file(named_file, environment, directory, gate)
     if named_file is not None:
         return load_file(named_file, environment)
-    merged = load_scopes(environment, directory)
+    merged = load_scopes(environment, directory, gate)
     if not merged.files and not merged.untrusted and not merged.file_errors:
         raise no_config_error(merged.paths)
     if not merged.servers:
         _raise_no_servers(merged)
     main_file = merged.files[0].file if merged.files else os.fspath(merged.paths.user)
     watched_files = [os.fspath(path) for path in _iter_watched_files(merged.paths, environment)]
-    reload = partial(load_config, environment, directory)
     return LoadedConfig(
-        merged.servers, merged.issues, main_file, merged.gateway, reload, tuple(watched_files), merged.network_policy
+        merged.servers,
+        merged.issues,
+        main_file,
+        merged.gateway,
+        partial(load_config, environment, directory, None, gate),
+        tuple(watched_files),
+        merged.network_policy,
+        merged.held,
     )
+
+
+def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path, gate: ApprovalGate) -> LoadedConfig:
+    """Load a named file without the entries that wait for approval."""
+    file = os.fspath(path)
+    text = decode_config(read_config_bytes(file), file)  # read once: what is checked is what is used
+    loaded, document = load_text(text, file, environment), jsonc.parse_jsonc(text, file)
+    if gate.start(file):
+        gate.take(file, find_server_map(document, file)[1], find_toolway_block(document))
+    watched_files = loaded.watched_files
+    with suppress(ConfigError):
+        watched_files = (*watched_files, os.fspath(open_trust_store(environment).file))
+    return replace(
+        without_held(loaded, document, gate),
+        reload=partial(load_config, environment, directory, path, gate),
+        watched_files=watched_files,
+    )
+
+
+def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: ApprovalGate) -> LoadedConfig:
+    """Leave out the servers of a file that wait for approval. `document` is the content of the file."""
+    root, entries = find_server_map(document, config.file)
+    servers, held = dict(config.servers), list(config.held)
+    for each in gate.find_held(config.file, entries, find_toolway_block(document)):
+        name = each.name if each.name in servers else normalize_name(each.name)
+        if each.name == RELOAD_ALL_NAME or servers.pop(name, None) is not None:
+            held.append(replace(each, line=document.lines.get((*root, each.name))))
+    new = [each.issue for each in held if each not in config.held]
+    return replace(config, servers=servers, issues=(*config.issues, *new), held=tuple(held))
 
 
 def _raise_no_servers(merged: MergedConfig) -> None:
@@ -180,9 +242,11 @@ def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> I
 class _ScopeMerger:
     """Merger of the configuration files of all scopes, lowest priority first."""
 
-    def __init__(self, paths: ConfigPaths, environment: Mapping[str, str]) -> None:
+    def __init__(self, paths: ConfigPaths, environment: Mapping[str, str], gate: ApprovalGate | None) -> None:
         self._paths = paths
         self._environment = environment
+        self._gate = gate
+        self._held: list[HeldEntry] = []
         self._servers: dict[str, Server] = {}
         self._values: dict[str, list[ValueWithOrigin]] = {}
         self._origins: dict[str, Provenance] = {}
@@ -212,6 +276,7 @@ class _ScopeMerger:
             self._overridden,
             tuple(self._untrusted),
             tuple(self._file_errors),
+            tuple(self._held),
             self._network_policy,
         )
 
@@ -221,6 +286,8 @@ class _ScopeMerger:
         The file is read once, so the content checked for trust is the content parsed.
         """
         file = os.fspath(path)
+        if scope == "project":
+            reject_outside_project(path, self._paths.root)
         data = read_config_bytes(file)
         if scope == "project" and not self._is_trusted(path, data):
             return
@@ -229,6 +296,9 @@ class _ScopeMerger:
         config = parse_config(text, file, variables)
         if scope == "project":
             config = without_foreign_env_files(config, os.fspath(self._paths.root))
+        elif self._gate is not None:
+            config = without_held(config, jsonc.parse_jsonc(text, file), self._gate)
+        self._held += config.held
         origin = Provenance(scope, file)
         self._files.append(origin)
         self._issues.extend((*config.issues, *dotenv_issues, *find_missing_env_files(config)))
@@ -242,7 +312,7 @@ class _ScopeMerger:
             trust_store = TrustStore(Path(os.devnull))
         if trust_store.is_trusted(path, data):
             return True
-        untrusted = UntrustedFile(path, data, os.path.realpath(path) in trust_store.load())
+        untrusted = UntrustedFile(path, data, trust_store.was_trusted(path))
         self._untrusted.append(untrusted)
         self._issues.append(_untrusted_issue(untrusted))
         return False
@@ -340,77 +410,6 @@ def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:
         code=UNTRUSTED_CODE,
         file=os.fspath(untrusted.path),
     )
-
-
-# -- trust in project files -------------------------------------------------------------------------------------------
-
-
-class TrustStore:
-    """Store of the project files that the user trusts: real path → digest, in a JSON file.
-
-    A project file starts programs, and everyone who can change the repository can change it. So nothing in it is used
-    before the user has reviewed it, and any change needs a new review. An unreadable trust store trusts nothing.
-    """
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def is_trusted(self, path: Path, content: bytes) -> bool:
-        return self.load().get(os.path.realpath(path)) == content_digest(content)
-
-    def trust(self, path: Path, content: bytes) -> None:
-        """Trust this content of a project file, and no other content of it.
-
-        Raises `ConfigError` if the trust store cannot be written.
-        """
-        self._update({os.path.realpath(path): content_digest(content)})
-
-    def revoke(self, path: Path) -> bool:
-        """Revoke the trust in a project file. Return True if the file was trusted.
-
-        Raises `ConfigError` if the trust store cannot be written.
-        """
-        was_trusted = os.path.realpath(path) in self.load()
-        if was_trusted:
-            self._update({os.path.realpath(path): None})
-        return was_trusted
-
-    def load(self) -> dict[str, str]:
-        try:
-            found = json.loads(read_private(self.file))
-        except (OSError, ValueError):
-            return {}
-        return found if isinstance(found, dict) else {}
-
-    def _update(self, changes: Mapping[str, str | None]) -> None:
-        try:
-            with locked(self.file):
-                new = {path: digest for path, digest in {**self.load(), **changes}.items() if digest is not None}
-                write_private(self.file, json.dumps(new, indent=2).encode())
-        except OSError as exc:
-            raise ConfigError(
-                "the trust cannot be saved", detail=f"{self.file}: {exc.strerror or exc}", code="E-STATE"
-            ) from None
-
-
-def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
-    """Return the trust store of this user.
-
-    Raises `ConfigError` if neither `XDG_STATE_HOME` nor `HOME` is set.
-    """
-    base = environment.get("XDG_STATE_HOME")
-    if not base and not environment.get("HOME"):
-        raise ConfigError(
-            "no folder for the list of trusted files",
-            detail="neither HOME nor XDG_STATE_HOME is set",
-            hint="name the file to use: --config FILE",
-            code="E-STATE",
-        )
-    return TrustStore(Path(base or f"{environment['HOME']}/.local/state") / "toolway" / "approvals.json")
-
-
-def content_digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 # -- origin of values -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from toolway.errors import ConfigError, ToolwayError
 from toolway.secrets import check_secret_name
 
 SecretKind = Literal["keyring", "file", "command", "env"]
-_REFERENCE: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
+REFERENCE_PATTERN: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def split_secret_refs(text: str) -> tuple[str | SecretRef, ...]:
     """
     parts: list[str | SecretRef] = []
     end = 0
-    for found in _REFERENCE.finditer(text):
+    for found in REFERENCE_PATTERN.finditer(text):
         parts += [text[end : found.start()], _check_ref(SecretRef(cast(SecretKind, found[1]), found[2].strip()))]
         end = found.end()
     parts.append(text[end:])

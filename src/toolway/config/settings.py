@@ -40,6 +40,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, h
 DEFAULT_GATEWAY_PORT: Final = 8765
 AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
 SECONDS_PER_DAY: Final = 86_400.0
+RELOAD_RULES: Final = ("approved", "all")
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
@@ -159,6 +160,7 @@ class GatewaySettings:
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
+    reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
     def admission(self) -> AdmissionPolicy:
@@ -199,6 +201,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             InvisibleCharacters,
             fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
         ),
+        reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -209,7 +212,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes and invisibleCharacters",
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters and reload",
     )
     return settings
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from toolway.config.secret_refs import SecretTemplate
+from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
-_VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
+VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
 class ExpandedText(NamedTuple):
@@ -50,7 +50,7 @@ def expand_to_pieces(text: str, variables: Mapping[str, str]) -> tuple[str | Uns
     """Split `text` into expanded text and references to unset variables."""
     pieces: list[str | UnsetVariable] = []
     end = 0
-    for found in _VARIABLE_PATTERN.finditer(text):
+    for found in VARIABLE_PATTERN.finditer(text):
         pieces += [text[end : found.start()], _expand_match(found, variables)]
         end = found.end()
     return tuple(piece for piece in (*pieces, text[end:]) if piece != "")
@@ -65,6 +65,41 @@ def _expand_match(found: re.Match[str], variables: Mapping[str, str]) -> str | U
     if name in variables:
         return variables[name]
     return default if default is not None else UnsetVariable(name, found[0])
+
+
+class WrittenReference(NamedTuple):
+    """Reference in a config text: its kind (keyring, file, command or env), its target, and its text."""
+
+    kind: str
+    target: str
+    text: str
+
+
+def split_references(text: str) -> tuple[str | WrittenReference, ...]:
+    """Split a config text into plain parts and the references to secrets and variables, as they will be resolved.
+
+    Unlike `split_secret_refs` it accepts invalid references too, and it knows variables.
+
+    >>> split_references("v1-${command:pass show x}")
+    ('v1-', WrittenReference(kind='command', target='pass show x', text='${command:pass show x}'))
+    """
+    parts: list[str | WrittenReference] = []
+    end = 0
+    for found in REFERENCE_PATTERN.finditer(text):
+        parts += _split_variables(text[end : found.start()])
+        parts.append(WrittenReference(found[1], found[2].strip(), found[0]))
+        end = found.end()
+    return tuple(part for part in (*parts, *_split_variables(text[end:])) if part != "")
+
+
+def _split_variables(text: str) -> list[str | WrittenReference]:
+    parts: list[str | WrittenReference] = []
+    end = 0
+    for found in VARIABLE_PATTERN.finditer(text):
+        if found[1] is not None and found[0].endswith("}"):
+            parts += [text[end : found.start()], WrittenReference("env", found[1], found[0])]
+            end = found.end()
+    return [*parts, text[end:]]
 
 
 def expand_home(path: str, variables: Mapping[str, str]) -> str:

@@ -35,6 +35,7 @@ from toolway.config.loader import (
     normalize_name,
     parse_config,
     read_config_bytes,
+    reject_outside_project,
 )
 from toolway.config.locations import CONFIG_FILE_VARIABLE, gateway_state_folder
 from toolway.config.server_entry import URL_KEYS
@@ -275,30 +276,39 @@ class CheckPlan:
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the files read so far
 
 
-def plan_own_files(environ: Mapping[str, str], directory: Path, config_path: OptionalPath = None) -> CheckPlan:
+def plan_own_files(
+    environ: Mapping[str, str],
+    directory: Path,
+    config_path: OptionalPath = None,
+    gate: scopes.ApprovalGate | None = None,
+) -> CheckPlan:
     """Check Toolway's own config files; return their entries as check targets.
 
     These are the file `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project
-    file gets a failed check, and its servers are not started. Raises `ConfigError` if there is no file.
+    file gets a failed check, and its servers are not started; nor is an entry that waits for approval at the `gate`
+    (default: that of this user). Raises `ConfigError` if there is no file.
     """
+    gate = gate or scopes.ApprovalGate.open(environ)
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
     plan = CheckPlan()
     if config_path is not None:
-        _add_file(plan, config_path, environ, None)
+        _add_file(plan, config_path, environ, None, gate=gate if gate.covers_named else None)
         return plan
     scope_paths = scopes.find_config_paths(environ, directory)
     files = [(scope, path) for scope, path in scope_paths.iter_by_scope() if path.is_file()]
     if not files:
         scopes.load_config(environ, directory)  # raises an error that lists the searched files
-    untrusted_files = {os.fspath(each.path): each for each in scopes.load_scopes(environ, directory).untrusted}
+    merged = scopes.load_scopes(environ, directory, gate)
+    untrusted_files = {os.fspath(each.path): each for each in merged.untrusted}
     for scope, path in files:
         untrusted = untrusted_files.get(os.fspath(path))
         if untrusted is not None:
             plan.files.append(_report_untrusted(untrusted))
         else:
             folder = scope_paths.root if scope != "user" else None
-            _add_file(plan, path, environ, folder, is_project=scope == "project")
+            is_project = scope == "project"
+            _add_file(plan, path, environ, folder, is_project=is_project, gate=None if is_project else gate)
     plan.targets = _mark_overridden(plan.targets)
     return plan
 
@@ -318,10 +328,16 @@ def _report_untrusted(untrusted: scopes.UntrustedFile) -> SubjectReport:
 
 
 def _add_file(
-    plan: CheckPlan, path: Path, environ: Mapping[str, str], folder: Path | None, *, is_project: bool = False
+    plan: CheckPlan,
+    path: Path,
+    environ: Mapping[str, str],
+    folder: Path | None,
+    *,
+    is_project: bool = False,
+    gate: scopes.ApprovalGate | None = None,
 ) -> None:
     file = check_file(path, ReaderRules())
-    loaded = _load(file, environ, is_project)
+    loaded = _load(file, environ, folder if is_project else None, gate)
     if loaded is not None:
         file.checks.extend(check_audit(loaded.gateway, environ))
     plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
@@ -330,16 +346,23 @@ def _add_file(
         plan.targets += [_build_target(loaded, file, name, folder, plan.network_policy) for name in file.entries or {}]
 
 
-def _load(file: CheckedFile, environ: Mapping[str, str], is_project: bool) -> LoadedConfig | None:
+def _load(
+    file: CheckedFile, environ: Mapping[str, str], project: Path | None, gate: scopes.ApprovalGate | None
+) -> LoadedConfig | None:
+    """Load a config file as a hub or gateway does; `project` is the folder of the project it belongs to, if any."""
     if file.entries is None:
         return None
     name = os.fspath(file.path)
     try:
+        if project is not None:
+            reject_outside_project(file.path, project)
         text = decode_config(read_config_bytes(name), name)
-        variables, dotenv_issues = add_dotenv(name, environ, is_project=is_project)
+        variables, dotenv_issues = add_dotenv(name, environ, is_project=project is not None)
         loaded = parse_config(text, name, variables)
-        if is_project:
+        if project is not None:
             loaded = scopes.without_foreign_env_files(loaded, os.path.dirname(name))
+        if gate is not None:
+            loaded = scopes.without_held(loaded, jsonc.parse_jsonc(text, name), gate)
         loaded = replace(loaded, issues=(*loaded.issues, *dotenv_issues, *find_missing_env_files(loaded)))
         for problem in loaded.issues:
             if not problem.server and problem.severity != "note":

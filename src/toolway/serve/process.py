@@ -18,7 +18,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from toolway.config.loader import LoadedConfig, load_file
+from toolway.config.approval.held_entries import HELD_CODE, count_waiting
+from toolway.config.loader import LoadedConfig, load_file, normalize_name
+from toolway.config.schema import Server
 from toolway.config.settings import GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
@@ -252,12 +254,27 @@ class GatewayProcess:
                 return {"changed": []}  # without a file, only the database is used, and it is polled anyway
             loaded = await asyncio.to_thread(self._file_config.reload or partial(load_file, self._file_config.file))
             _reject_new_errors(self._file_config, loaded)
-            self._file_config = loaded
+            self._report_held(loaded)
+            kept = _held_servers(self._file_config, loaded)
+            if kept and self._cluster_node is not None:
+                raise ConfigError(
+                    count_waiting(kept), detail="their entries were changed, and not by toolway", code=HELD_CODE
+                )
+            self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
             if self._cluster_node is not None:
                 # The change feed delivers it to this node too.
                 await self._cluster_node.publish_config(loaded, force=True)
                 return {"changed": [], "published_to": "all nodes"}
             return await self._apply_config(loaded)
+
+    def _report_held(self, loaded: LoadedConfig) -> None:
+        """Log the entries that wait for approval since this reload, and show them among the events."""
+        known = {each.digest for each in self._file_config.held}
+        new = [each for each in loaded.held if each.digest not in known]
+        if new:
+            _log.warning("%s", count_waiting(each.name for each in new))
+        for each in new:
+            self.gateway.activity.add_event("change", "", f"{each.issue.message}: {each.issue.hint}")
 
     async def _apply_cluster_config(self, loaded: LoadedConfig) -> None:
         """Apply the configuration that all nodes of the cluster share."""
@@ -357,11 +374,13 @@ def _create_cluster_node(cluster: ClusterOptions, state_dir: StateDir, *, auth: 
 def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
     """Raise `ConfigError` if a server's entry was valid before this reload and is invalid now.
 
-    A user who breaks an entry while the gateway runs does not intend to remove the server.
+    A user who breaks an entry while the gateway runs does not intend to remove the server. An entry that waits for
+    approval does not reject the file.
     """
     known_errors = {(problem.server, problem.file) for problem in before.issues if problem.severity == "error"}
     for problem in now.issues:
-        if problem.severity == "error" and (problem.server, problem.file) not in known_errors:
+        is_known = problem.code == HELD_CODE or (problem.server, problem.file) in known_errors
+        if problem.severity == "error" and not is_known:
             raise ConfigError(
                 problem.message,
                 file=problem.file,
@@ -370,6 +389,12 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
                 hint=problem.hint,
                 code=problem.code,
             )
+
+
+def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
+    """Return the servers whose changed entries wait for approval, as they were before this reload."""
+    names = {name for each in now.held for name in (each.name, normalize_name(each.name))}
+    return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}
 
 
 def _file_stamp(file: str) -> tuple[int, int, int] | None:

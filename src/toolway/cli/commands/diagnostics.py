@@ -204,10 +204,18 @@ async def _run_checks(output: Output, scene: CheckPlan, environ: Mapping[str, st
 
 
 def _apply_fixes(output: Output, report: Report) -> list[str]:
+    from toolway.cli.file_changes import approve_own_edit
+    from toolway.config.editing.document import read_file_bytes
+    from toolway.doctor.report import EntryFix, FileFix
+
     fixed = []
     for repair in report.auto_fixes:
         try:
+            file = repair.path if isinstance(repair, EntryFix | FileFix) else None
+            before = read_file_bytes(file) if file is not None else None
             fixed.append(repair.apply())
+            if file is not None:
+                approve_own_edit(file, before, read_file_bytes(file) or b"", keep_waiting=True)
         except ToolwayError as exc:
             output.print_error(exc)
     return fixed

@@ -155,11 +155,13 @@ def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]
     explicit = explicit_file(context.target_options)
     if explicit is not None:
         return {normalize_name(name): entry for name, entry in read_own_entries(explicit).items()}
-    merged = scopes.load_scopes(os.environ, Path.cwd())
+    merged = scopes.load_scopes(os.environ, Path.cwd(), scopes.ApprovalGate.open(os.environ))
+    held = {(each.file, each.name) for each in merged.held}
     found: dict[str, dict[str, Any]] = {}
     for origin in merged.files:
         for entry in read_client_file(own_config_file(Path(origin.file))).entries:
-            if normalize_name(entry.name) in merged.servers:
+            is_held = (origin.file, entry.name) in held
+            if normalize_name(entry.name) in merged.servers and not is_held:
                 found[normalize_name(entry.name)] = to_portable(entry)
     return found
 
@@ -310,11 +312,16 @@ def _apply_exports(
     from toolway.cli.file_changes import confirm, has_changes, with_tilde
     from toolway.config.editing.document import apply_edit
 
+    for export in exports:
+        _reject_foreign_target(export.config_file)
     changed = [export for export in exports if has_changes(export.plan.edit)]
     for export in exports if not output.as_json else ():
         _print_export(output, export)
     confirmed = bool(changed) and not dry_run and confirm(output, _confirmation_question(changed), yes)
-    backups = {export.config_file.path: apply_edit(export.plan.edit) for export in changed} if confirmed else {}
+    backups = {}
+    for export in changed if confirmed else ():
+        _reject_foreign_target(export.config_file)  # the link may be new since the question
+        backups[export.config_file.path] = apply_edit(export.plan.edit)
     if output.as_json:
         found = {"imported": import_document} if import_document is not None else {}
         output.print_json({**found, "clients": [_export_to_json(export, confirmed) for export in exports]})
@@ -324,6 +331,14 @@ def _apply_exports(
     if not exports:
         output.info("no client found on this machine")
     return ExitCode.OK
+
+
+def _reject_foreign_target(config_file: ClientConfigFile) -> None:
+    """Raise `ConfigError` if a client's file of a project is a link that leads out of the project."""
+    from toolway.config.loader import reject_outside_project
+
+    if config_file.scope == "project" and config_file.directory is not None:
+        reject_outside_project(config_file.path, config_file.directory)
 
 
 def _confirmation_question(exports: Sequence[ClientExport]) -> str:

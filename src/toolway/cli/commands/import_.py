@@ -37,13 +37,24 @@ def import_(
     clients: ClientNames = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Import from all clients (the default).")] = False,
     project: Annotated[bool, typer.Option("--project", help="Also import files of this project.")] = False,
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            "--digest", metavar="SHA256", help="With --project: trust these servers of it.", show_default=False
+        ),
+    ] = None,
     scope: Scope = None,
     plain: Plain = False,
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Import a server in two files only once. Plain-text tokens can go to the secret store."""
-    return run_import(context, clients or [], project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
+    """Import a server in two files only once. Plain-text tokens can go to the secret store.
+
+    Servers of a project's files are shown and need your confirmation; --yes is not enough, --digest is.
+    """
+    return run_import(
+        context, clients or [], project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run, digest=digest
+    )
 
 
 # -- import ------------------------------------------------------------------------------------------------------------
@@ -59,6 +70,7 @@ class DiscoveredServer:
     status: ImportStatus
     source: str  # file and line
     note: str = ""
+    is_project: bool = False  # of a file of the project, which everyone who can change the repository can change
 
 
 def run_import(
@@ -70,16 +82,19 @@ def run_import(
     plain: bool,
     yes: bool,
     dry_run: bool,
+    digest: str | None = None,
     first_run: bool = False,
 ) -> ExitCode:
     """Import new servers from clients into one of Toolway's config files, and print the result."""
-    document = import_servers(context, clients, project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run)
+    document = import_servers(
+        context, clients, project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run, digest=digest
+    )
     output = context.output
     if output.as_json:
         output.print_json(document)
     elif first_run and not document["found"]:
         output.info("add one: toolway add NAME -- COMMAND …, or toolway add URL")
-    return ExitCode.OK
+    return ExitCode.CONFIG if document["untrusted"] else ExitCode.OK
 
 
 def import_servers(
@@ -91,10 +106,12 @@ def import_servers(
     plain: bool = False,
     yes: bool,
     dry_run: bool,
+    digest: str | None = None,
 ) -> dict[str, Any]:
     """Import new servers from clients into one of Toolway's config files.
 
-    Returns the result as JSON. Prints messages too, unless --json is set.
+    Servers of a project are imported only if the user confirms them, or gives their digest. Returns the result as JSON.
+    Prints messages too, unless --json is set.
     """
     from toolway.cli.commands.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
@@ -106,6 +123,7 @@ def import_servers(
         read_own_entries,
         with_tilde,
     )
+    from toolway.config.approval.held_entries import json_digest
     from toolway.config.server_entry import find_ignored_keys
     from toolway.config.settings import find_private_hosts
 
@@ -116,6 +134,9 @@ def import_servers(
     if not output.as_json:
         _print_discovered(output, found)
         output.print_problems(problems)
+    of_project = {each.name: each.entry for each in found if each.status == "new" and each.is_project}
+    untrusted = of_project if not dry_run and not _confirm_project_servers(output, of_project, digest) else {}
+    new = {name: entry for name, entry in new.items() if name not in untrusted}
     if new and not plain and not dry_run and _should_move_secrets(output, new, yes):
         new = move_secrets_to_store(output, new)
     entry_problems = [*find_private_hosts(new, network_policy_for(file)), *find_ignored_keys(new)]
@@ -131,7 +152,19 @@ def import_servers(
     rows = [
         {"server": f.name, "client": f.client, "status": f.status, "source": f.source, "note": f.note} for f in found
     ]
-    return {"found": rows, "problems": [problem_to_json(p) for p in (*problems, *entry_problems)], **edit_result}
+    return {
+        "found": rows,
+        "untrusted": {"servers": list(untrusted), "digest": json_digest(untrusted)} if untrusted else None,
+        "problems": [problem_to_json(p) for p in (*problems, *entry_problems)],
+        **edit_result,
+    }
+
+
+def _confirm_project_servers(output: Output, entries: Mapping[str, Any], digest: str | None) -> bool:
+    """Show the servers of a project's files in full, and return True if the user wants to import them."""
+    from toolway.cli.commands.trust import confirm_review, review_entries
+
+    return not entries or confirm_review(output, review_entries("servers of this project", entries), digest)
 
 
 def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], yes: bool) -> bool:
@@ -225,6 +258,7 @@ class _Deduplicator:
         value, client = to_portable(entry), entry.file.client
         source = f"{entry.file.path}:{entry.line}" if entry.line else str(entry.file.path)
         name, note = normalize_name(entry.name), ""
+        is_project = entry.file.scope == "project"
         for known_name, first_client, first in self._seen:
             if server_identity(first) == server_identity(value) and not _has_conflict(first, value):
                 if not first_client:
@@ -239,7 +273,7 @@ class _Deduplicator:
             name, note = self._unused_name(f"{name}-{client}"), f"another server is named {name}"
         self._names.add(name)
         self._seen.append((name, client, value))
-        return DiscoveredServer(name, client, value, "new", source, note)
+        return DiscoveredServer(name, client, value, "new", source, note, is_project)
 
     def _unused_name(self, name: str) -> str:
         return next(each for each in (name, *(f"{name}-{n}" for n in range(2, 1000))) if each not in self._names)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from toolway.cluster.options import ClusterOptions
     from toolway.config.loader import LoadedConfig
     from toolway.config.schema import Server
+    from toolway.config.scopes import ApprovalGate
     from toolway.gateway.admin.overview import RunDoctor
     from toolway.types import Json
 
@@ -126,6 +127,7 @@ def run_serve(
     """
     from toolway.cli.targets import load_masked_config
     from toolway.config.masking import create_mask
+    from toolway.config.scopes import ApprovalGate
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.own_process import protect_process
     from toolway.serve.process import GatewayProcess
@@ -135,11 +137,14 @@ def run_serve(
     reject_stdio_in_cluster(cluster, stdio)
     protect_process(cluster)
 
+    # A person at a terminal who names a file has decided about it.
+    gate = ApprovalGate.open(os.environ, "take" if config is not None and sys.stdin.isatty() else "hold")
+
     async def main() -> int:
         tls = tls_context(certificate, key) if certificate is not None and not stdio else None
         stop = asyncio.Event()
         try:
-            loaded = load_masked_config(output, config)
+            loaded = load_masked_config(output, config, gate)
         except ConfigError as exc:
             if cluster is None:
                 raise
@@ -147,7 +152,7 @@ def run_serve(
             output.info("no config file on this machine; serving the configuration of the cluster", "dim")
         if not stdio:
             output.print_problems(loaded.issues)
-        doctor = build_doctor(config, None if loaded.file else lambda: serving.hub.servers)
+        doctor = build_doctor(config, None if loaded.file else lambda: serving.hub.servers, gate)
         serving = GatewayProcess(loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster)
         telemetry = loaded.gateway.telemetry
         configure_logging(
@@ -275,10 +280,15 @@ async def load_from_database(
 # -- doctor of the gateway ---------------------------------------------------------------------------------------------
 
 
-def build_doctor(config: Path | None, current_servers: Callable[[], Mapping[str, Server]] | None = None) -> RunDoctor:
+def build_doctor(
+    config: Path | None,
+    current_servers: Callable[[], Mapping[str, Server]] | None = None,
+    gate: ApprovalGate | None = None,
+) -> RunDoctor:
     """Return the function that the gateway calls to run the doctor on its servers.
 
-    `current_servers` replaces the config file if there is none. The doctor is loaded on its first use.
+    `current_servers` replaces the config file if there is none. An entry that waits for approval at the `gate` is not
+    started. The doctor is loaded on its first use.
     """
 
     async def run_checks_as_json(name: str | None) -> Json:
@@ -289,7 +299,7 @@ def build_doctor(config: Path | None, current_servers: Callable[[], Mapping[str,
         from toolway.doctor.run import run_checks
 
         if current_servers is None:
-            own_config = plan_own_files(os.environ, Path.cwd(), config)
+            own_config = plan_own_files(os.environ, Path.cwd(), config, gate)
         else:
             own_config = CheckPlan(
                 targets=[

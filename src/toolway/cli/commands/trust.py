@@ -10,9 +10,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -20,9 +22,12 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
+from toolway.config.locations import CONFIG_FILE_VARIABLE
 from toolway.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
+    from toolway.config.approval.accesses import Access
+    from toolway.config.approval.held_entries import HeldEntry
     from toolway.config.scopes import UntrustedFile
     from toolway.config.secrets import SecretMove
     from toolway.types import Json
@@ -36,20 +41,35 @@ SecretName = Annotated[
 
 def trust(
     context: CommandContext,
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Default: the file of this project.", show_default=False)
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE|SERVER]",
+            help="A project's file, or a server that waits in your own file. Default: all that wait.",
+            show_default=False,
+        ),
     ] = None,
     digest: Annotated[
         str | None,
         typer.Option("--digest", metavar="SHA256", help="Trust this content without a prompt.", show_default=False),
     ] = None,
-    revoke: Annotated[bool, typer.Option("--revoke", help="No longer trust the file.")] = False,
+    allow_commands: Annotated[
+        bool, typer.Option("--allow-commands", help="Also allow the commands in ${command:…}.")
+    ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="No longer trust the file, or the entry.")] = False,
 ) -> CommandResult:
     """A project's config file starts no server before you trust it.
 
     After a change of the file it must be trusted again.
+
+    An entry of your own file that another program wrote waits in the same way: toolway trust SERVER.
+
+    Everything that would be run, read or sent is listed. ${command:…} needs a second confirmation, or --allow-commands.
     """
-    return run_trust_revoke(context.output, file) if revoke else run_trust(context.output, file, digest)
+    config = context.target_options.config
+    if revoke:
+        return run_trust_revoke(context.output, config, target)
+    return run_trust(context.output, config, target, digest, allow_commands=allow_commands)
 
 
 def secrets_set(
@@ -73,47 +93,50 @@ def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
-def run_trust(output: Output, file: Path | None, digest: str | None) -> ExitCode:
-    """Show the project config files that are not trusted yet, and trust those the user confirms.
+def run_trust(
+    output: Output, config: Path | None, target: str | None, digest: str | None, *, allow_commands: bool
+) -> ExitCode:
+    """Show the project files and the held entries that wait, and trust those the user confirms.
 
-    Trust is for the current content. A given digest replaces the confirmation. Commands and arguments are shown in
-    full, with invisible characters escaped: the user must see what is trusted. Only values in `env` and `headers`
-    that are clearly secrets are masked.
+    Trust is for the current content. A given digest replaces the confirmation. Everything that would be run, read or
+    sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
+    clearly a secret is masked, never a reference.
     """
-    from toolway.config.scopes import open_trust_store
-
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
         raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway trust")
-    pending = _files_to_trust(file)
-    documents = [_file_to_json(each) for each in pending]
+    pending = _find_pending(config, target)
     trusted = []
-    for each, document in zip(pending, documents, strict=True):
-        if not output.as_json:
-            _print_file(output, document)
-        if _confirm_trust(each, digest, only_file=len(pending) == 1, interactive=not output.as_json):
-            open_trust_store(os.environ).trust(each.path, each.content)
-            trusted.append(each.path)
+    for each in pending:
+        if confirm_review(output, each, digest, only_one=len(pending) == 1, allow_commands=allow_commands):
+            each.approve()
+            trusted.append(each)
             if not output.as_json:
-                output.info(f"trusted: {each.path}", "green")
-        elif not output.as_json:
-            output.info(f"not trusted; to trust this content: toolway trust --digest {each.digest}", "yellow")
+                output.info(f"trusted: {each.title}", "green")
     if output.as_json:
+        rows = [(each.kind, {**each.document, "trusted": each in trusted}) for each in pending]
         output.print_json(
-            {"files": [{**document, "trusted": Path(document["file"]) in trusted} for document in documents]}
+            {
+                "files": [row for kind, row in rows if kind == "file"],
+                "entries": [row for kind, row in rows if kind == "entry"],
+            }
         )
     elif not pending:
-        output.info("no file needs to be trusted")
+        output.info("no file needs to be trusted, and no entry waits")
     return ExitCode.OK if len(trusted) == len(pending) else ExitCode.CONFIG
 
 
-def run_trust_revoke(output: Output, file: Path | None) -> ExitCode:
-    """Revoke the trust in a project's config file, so that it is no longer used."""
+def run_trust_revoke(output: Output, config: Path | None, target: str | None) -> ExitCode:
+    """Revoke the trust in a project's config file, or in an entry of the user's own file."""
     from toolway.config.scopes import find_config_paths, open_trust_store
 
-    files = [file] if file is not None else list(find_config_paths(os.environ, Path.cwd()).project)
-    revoked = [str(each) for each in files if open_trust_store(os.environ).revoke(each)]
+    trust_store = open_trust_store(os.environ)
+    if target is None or _is_file(target):
+        files = [Path(target)] if target is not None else list(find_config_paths(os.environ, Path.cwd()).project)
+        revoked = [str(each) for each in files if trust_store.revoke(each.absolute())]
+    else:
+        revoked = _revoke_entry(config, target)
     if not revoked:
-        raise NotFound("no trusted file found here", hint="name the file: toolway trust --revoke FILE")
+        raise NotFound("no trusted file or entry found here", hint="name it: toolway trust --revoke FILE or SERVER")
     if output.as_json:
         output.print_json({"revoked": revoked})
     else:
@@ -121,62 +144,224 @@ def run_trust_revoke(output: Output, file: Path | None) -> ExitCode:
     return ExitCode.OK
 
 
-def _files_to_trust(file: Path | None) -> Sequence[UntrustedFile]:
-    """Return the config files to review: the named one, or the untrusted ones of this project.
+def _revoke_entry(config: Path | None, name: str) -> list[str]:
+    from toolway.config.approval.held_entries import entry_digest
+    from toolway.config.scopes import open_trust_store
 
-    Raises `UsageError` if the named file is not a project's config file.
+    found = [
+        file
+        for file, entries in _own_files(config)
+        for each, entry in entries.items()
+        if each == name and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry)])
+    ]
+    return [f"{name} of {file}" for file in found]
+
+
+def confirm_review(
+    output: Output, pending: PendingReview, digest: str | None, *, only_one: bool = True, allow_commands: bool = False
+) -> bool:
+    """Show what is to be trusted, and return True if the user confirms it or gave its digest.
+
+    Raises `ConfigError` if the digest is that of another content and only this one waits (`only_one`).
     """
-    from toolway.config.loader import read_config_bytes
-    from toolway.config.scopes import UntrustedFile, find_config_paths, load_scopes
+    if not output.as_json:
+        _print_review(output, pending)
+    confirmed = _confirm_trust(pending, digest, only_one=only_one, interactive=not output.as_json)
+    if confirmed and _confirm_commands(pending, allow_commands, interactive=digest is None and not output.as_json):
+        return True
+    if not output.as_json:
+        flag = " --allow-commands" if pending.secret_commands else ""
+        command = f"{pending.command} --digest {pending.digest}{flag}"
+        output.info(f"not trusted; to trust this content: {command}", "yellow")
+    return False
 
-    if file is None:
-        return load_scopes(os.environ, Path.cwd()).untrusted
-    path = file.absolute()
-    if path not in find_config_paths(os.environ, path.parent).project:
-        raise UsageError(
-            f"{file} is not a project's config file",
-            detail="a project's file is its mcp.json or .mcp.json; other files need not be trusted",
-            hint=f"use it: toolway --config {file}",
+
+@dataclass(frozen=True, eq=False)
+class PendingReview:
+    """A project's file, or entries for the user's own file, that wait for the trust of the user."""
+
+    kind: Literal["file", "entry"]
+    title: str
+    digest: str
+    document: Json  # for --json, with what it runs, reads and sends
+    accesses: Sequence[Access]
+    approve: Callable[[], None] = lambda: None
+    command: str = "toolway trust"  # accepts the digest instead of a confirmation
+
+    @property
+    def secret_commands(self) -> list[str]:
+        """Commands in references `${command:…}`, which run on this machine to get a value."""
+        return [each.what for each in self.accesses if each.kind == "runs" and each.key != "command"]
+
+
+def _find_pending(config: Path | None, target: str | None) -> list[PendingReview]:
+    """Return what waits: the project files and entries of this folder, or the named one.
+
+    Raises `UsageError` if the named file is not a project's config file, and `NotFound` if the named entry does not
+    wait.
+    """
+    from toolway.config.loader import read_config_bytes, reject_outside_project
+    from toolway.config.scopes import (
+        ApprovalGate,
+        UntrustedFile,
+        find_config_paths,
+        load_config,
+        load_scopes,
+        open_trust_store,
+    )
+
+    if target is not None and _is_file(target):
+        path = Path(target).absolute()
+        paths = find_config_paths(os.environ, path.parent)
+        if path not in paths.project:
+            raise UsageError(
+                f"{target} is not a project's config file",
+                detail="a project's file is its mcp.json or .mcp.json; other files need not be trusted",
+                hint=f"use it: toolway --config {target}",
+            )
+        reject_outside_project(path, paths.root)
+        return [_review_file(UntrustedFile(path, read_config_bytes(os.fspath(path)), changed=False))]
+    named = _named_file(config)
+    if named is not None:
+        untrusted: Sequence[UntrustedFile] = ()
+        is_recorded = open_trust_store(os.environ).approved_entries(os.fspath(named)) is not None
+        gate = ApprovalGate.open(os.environ, "hold")
+        held = load_config(os.environ, Path.cwd(), named, gate).held if is_recorded else ()
+    else:
+        merged = load_scopes(os.environ, Path.cwd(), ApprovalGate.open(os.environ))
+        untrusted, held = merged.untrusted, merged.held
+        outside = [each for each in merged.file_errors if each.code == "E-CONFIG-LINK"]
+        if outside and target is None:
+            raise outside[0]
+    entries = [_review_entry(each) for each in held if target in (None, each.name)]
+    if target is None:
+        return [*map(_review_file, untrusted), *entries]
+    if not entries:
+        raise NotFound(
+            f"no entry {target!r} waits for approval", server=target, hint="show all that wait: toolway trust"
         )
-    return [UntrustedFile(path, read_config_bytes(os.fspath(path)), changed=False)]
+    return entries
 
 
-def _confirm_trust(pending: UntrustedFile, digest: str | None, *, only_file: bool, interactive: bool) -> bool:
+def _is_file(target: str) -> bool:
+    """Return True if a target is a path, not the name of a server."""
+    return "/" in target or target.endswith(".json") or Path(target).is_file()
+
+
+def _named_file(config: Path | None) -> Path | None:
+    """Return the file named by --config or `$TOOLWAY_CONFIG`."""
+    if config is None and os.environ.get(CONFIG_FILE_VARIABLE):
+        return Path(os.environ[CONFIG_FILE_VARIABLE]).expanduser()
+    return config
+
+
+def _own_files(config: Path | None) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the server maps of the named file, or of the user and local files, by file."""
+    from toolway.cli.file_changes import parse_entries
+    from toolway.config.scopes import find_config_paths
+
+    paths, named = find_config_paths(os.environ, Path.cwd()), _named_file(config)
+    files = [named] if named is not None else [paths.user, paths.local]
+    return [(os.fspath(file), parse_entries(file.read_bytes(), os.fspath(file))[0]) for file in files if file.is_file()]
+
+
+# -- confirmation ------------------------------------------------------------------------------------------------------
+
+
+def _confirm_trust(pending: PendingReview, digest: str | None, *, only_one: bool, interactive: bool) -> bool:
     from toolway.config.scopes import UNTRUSTED_CODE
 
     if digest is not None:
-        if only_file and pending.digest != digest:
+        if only_one and pending.digest != digest:
             raise ConfigError(
-                f"{pending.path} differs from the content to trust",
+                f"{pending.title} differs from the content to trust",
                 detail=f"its digest is {pending.digest}",
-                hint="review it again: toolway trust",
+                hint=f"review it again: {pending.command}",
                 code=UNTRUSTED_CODE,
             )
         return pending.digest == digest
-    if not interactive or not sys.stdin.isatty():
+    return interactive and _ask(f"Use {'this file' if pending.kind == 'file' else 'it'}, exactly as it is now?")
+
+
+def _confirm_commands(pending: PendingReview, allow_commands: bool, *, interactive: bool) -> bool:
+    """Ask a second time if commands would run to get a value. Without a terminal --allow-commands is needed."""
+    if allow_commands or not pending.secret_commands:
+        return True
+    number = len(pending.secret_commands)
+    subject = "this command" if number == 1 else f"these {number} commands"
+    listed = "".join(f"\n  {_escape_json(command)[1:-1]}" for command in pending.secret_commands)
+    return interactive and _ask(f"Its values come from {subject}:{listed}\nRun {subject} on this machine?")
+
+
+def _ask(question: str) -> bool:
+    if not sys.stdin.isatty():
         return False
-    sys.stderr.write("Use this file, exactly as it is now? [y/N] ")
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def _file_to_json(pending: UntrustedFile) -> Json:
+# -- display -----------------------------------------------------------------------------------------------------------
+
+
+def _review_file(pending: UntrustedFile) -> PendingReview:
+    from toolway.config.approval.accesses import find_accesses
+    from toolway.config.approval.trust_store import has_commands
     from toolway.config.editing import jsonc
     from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map
     from toolway.config.masking import mask_value
+    from toolway.config.scopes import open_trust_store
 
     file = os.fspath(pending.path)
     document = jsonc.parse_jsonc(decode_config(pending.content, file), file)
     _, entries = find_server_map(document, file)
+    block = document.value.get(TOOLWAY_BLOCK) if isinstance(document.value, dict) else None
+    accesses = find_accesses(entries, block)
     fields: Json = {
         "file": file,
         "digest": pending.digest,
         "changed": pending.changed,
         "servers": {name: _mask_entry(entry) for name, entry in entries.items()},
+        **_accesses_to_json(accesses),
     }
-    if isinstance(document.value, dict) and TOOLWAY_BLOCK in document.value:
-        fields[TOOLWAY_BLOCK] = mask_value(document.value[TOOLWAY_BLOCK], TOOLWAY_BLOCK)
-    return fields
+    if block is not None:
+        fields[TOOLWAY_BLOCK] = mask_value(block, TOOLWAY_BLOCK)
+
+    def approve() -> None:
+        open_trust_store(os.environ).trust(pending.path, pending.content, allow_commands=has_commands(pending.content))
+
+    return PendingReview("file", file, pending.digest, fields, accesses, approve)
+
+
+def _review_entry(held: HeldEntry) -> PendingReview:
+    from toolway.config.scopes import open_trust_store
+
+    fields: Json = {
+        "server": held.name,
+        "file": held.file,
+        "line": held.line,
+        "digest": held.digest,
+        "servers": {held.name: _mask_entry(held.entry)},
+        **_accesses_to_json(held.accesses),
+    }
+    title = f"{held.name} of {held.file}"
+    approve = partial(open_trust_store(os.environ).approve_entries, held.file, [held.digest])
+    return PendingReview("entry", title, held.digest, fields, held.accesses, approve)
+
+
+def review_entries(title: str, entries: Mapping[str, Any]) -> PendingReview:
+    """Return the review of server entries that `toolway import` would write to the user's own file."""
+    from toolway.config.approval.accesses import find_accesses
+    from toolway.config.approval.held_entries import json_digest
+
+    fields: Json = {"servers": {name: _mask_entry(entry) for name, entry in entries.items()}}
+    digest, accesses = json_digest(entries), find_accesses(entries)
+    return PendingReview("entry", title, digest, fields, accesses, command="toolway import --project")
+
+
+def _accesses_to_json(accesses: Sequence[Access]) -> Json:
+    kinds = ("runs", "reads", "sends")
+    return {kind: [each.to_json() for each in accesses if each.kind == kind] for kind in kinds}
 
 
 def _mask_entry(entry: Any) -> Any:
@@ -188,11 +373,13 @@ def _mask_entry(entry: Any) -> Any:
     return {**mask_value(entry), **unmasked}
 
 
-def _print_file(output: Output, document: Json) -> None:
+def _print_review(output: Output, pending: PendingReview) -> None:
     from toolway.config.loader import TOOLWAY_BLOCK
 
-    output.print_line(f"{document['file']}{' has changed since it was trusted' if document['changed'] else ''}", "bold")
-    output.print_line(f"sha256 {document['digest']}", "dim")
+    document = pending.document
+    changed = " has changed since it was trusted" if document.get("changed") else ""
+    output.print_line(f"{_escape_json(pending.title)[1:-1]}{changed}", "bold")
+    output.print_line(f"sha256 {pending.digest}", "dim")
     for name, entry in document["servers"].items():
         output.print_line(f"\n{_escape_json(name)[1:-1]}", "bold")
         for key, value in entry.items() if isinstance(entry, Mapping) else [("", entry)]:
@@ -203,6 +390,11 @@ def _print_file(output: Output, document: Json) -> None:
                 _print_field(output, key, value)
     if TOOLWAY_BLOCK in document:
         output.print_line(f"\n{TOOLWAY_BLOCK}  {_escape_json(document[TOOLWAY_BLOCK])}")
+    if pending.accesses:
+        output.print_line("\nwhat it does", "bold")
+    for access in pending.accesses:
+        where = f"{access.server} {access.key}" if access.server else access.key
+        output.print_line(f"  {_escape_json(str(access))[1:-1]}  ({_escape_json(where)[1:-1]})")
     output.print_line()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -27,15 +27,16 @@ from toolway.config.loader import (
 from toolway.types import Json
 
 
-def read_document(file: str) -> tuple[Json, str]:
+def read_document(file: str, held: Collection[str] = ()) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
-    White space and comments do not change the digest. Variables stay unexpanded, since each node has its own. Raises
-    `ConfigError` if the file is not readable or invalid.
+    The entries `held`, which wait for approval, are left out. White space and comments do not change the digest.
+    Variables stay unexpanded, since each node has its own. Raises `ConfigError` if the file is not readable or invalid.
     """
     found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
     _, entries = find_server_map(found, file)
     block = find_toolway_block(found)
+    entries = {name: entry for name, entry in entries.items() if name not in held}
     document = {SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: block} if block else {})
     return document, hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()
 

@@ -93,9 +93,13 @@ class Edit:
         return self.before != self.after
 
     def diff(self, context: int = 3) -> str:
-        """Return the edit in the format of `diff -u`, secrets masked. Empty if nothing changes."""
+        """Return the edit in the format of `diff -u`, secrets masked. Empty if nothing changes.
+
+        The name of a link is followed by the file that it leads to, because that file is changed.
+        """
         old, new = (self._masked_lines(data) for data in (self.before or b"", self.after))
-        name = str(self.path)
+        is_link = self.path.is_symlink() or self.path.parent.is_symlink()
+        name = f"{self.path} -> {os.path.realpath(self.path)}" if is_link else str(self.path)
         source = name if self.before is not None else "/dev/null"
         return "\n".join(difflib.unified_diff(old, new, source, name, lineterm="", n=context))
 

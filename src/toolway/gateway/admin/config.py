@@ -57,6 +57,21 @@ class ConfigHistory:
             ],
         }
 
+    def list_held(self) -> list[Json]:
+        """Return the entries of the configuration that wait for approval, each with the command that reviews it."""
+        issues = [each.issue for each in self._get_loaded().held]
+        return [
+            {
+                "server": each.server,
+                "message": each.message,
+                "detail": each.detail,
+                "hint": each.hint,
+                "file": each.file,
+                "line": each.line,
+            }
+            for each in issues
+        ]
+
     def value_origins(self, server: str) -> list[Json]:
         """Return the file and line of each value of a server's entry, with secrets masked.
 

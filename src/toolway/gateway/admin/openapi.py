@@ -229,6 +229,16 @@ _GROUP: Final = _object(
         "servers": _STRINGS,
     }
 )
+_HELD_ENTRY: Final = _object(
+    {
+        "server": _STRING,
+        "message": _STRING,
+        "detail": _STRING,
+        "hint": _STRING,
+        "file": _STRING,
+        "line": _nullable("integer"),
+    }
+)
 _CONFIG_ISSUE: Final = _object(
     {
         "severity": _STRING,
@@ -287,7 +297,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     # servers
     "ServerStatus": _STATUS,
     "HealthList": _object({"servers": _array(_object_from(HealthResult))}),
-    "ServerList": _object({"servers": _array(_ref("ServerStatus"))}),
+    "ServerList": _object({"servers": _array(_ref("ServerStatus")), "held": _array(_HELD_ENTRY)}),
     "ServerEntry": {**_ANY_OBJECT, "description": "an entry of mcpServers, see docs/reference/config.md"},
     "ServerAdded": _object({"server": _STRING, "problems": _STRINGS}),
     "MinuteStats": _object(

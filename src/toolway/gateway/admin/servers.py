@@ -62,7 +62,10 @@ class ServersAdmin:
 
     async def list_status(self) -> Json:
         owners = await self._owners()
-        return {"servers": [self._status_row(status, owners) for status in self._hub.status().values()]}
+        return {
+            "servers": [self._status_row(status, owners) for status in self._hub.status().values()],
+            "held": self._config_history.list_held() if self._config_history is not None else [],
+        }
 
     async def check_health(self) -> Json:
         """Check all servers now, and return the results as JSON."""

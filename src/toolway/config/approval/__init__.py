@@ -1,0 +1,6 @@
+"""Approval of what config files run: what an entry does, and what a person has approved.
+
+accesses.py      what an entry runs, reads and sends
+trust_store.py   trusted project files and approved entries, by content
+held_entries.py  entries of the user's own files that wait for approval
+"""

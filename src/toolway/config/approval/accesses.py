@@ -1,0 +1,145 @@
+"""List of what the entries of a config file run, read and send, for a person who decides about the file.
+
+Only the text of the file is examined: no variable is expanded and no reference is resolved.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from toolway.config.server_entry import URL_KEYS
+from toolway.config.variables import WrittenReference, split_references
+
+AccessKind = Literal["runs", "reads", "sends"]
+_FILE_KEYS: Final = frozenset({"envFile", "openapi.file", "tls.caFile", "tls.certFile", "tls.keyFile"})
+_WHOLE_ENVIRONMENT: Final = "all variables of your environment"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One thing that a config file runs, reads or sends, and the key that says so."""
+
+    kind: AccessKind
+    what: str  # a command line, a path, or a reference as written
+    key: str  # path of the key in the entry, such as `env.API_TOKEN`
+    server: str = ""  # empty: the `toolway` block
+    to: str = ""  # receiver of what is sent: a URL, or a command line
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.what}{f' to {self.to}' if self.to else ''}"
+
+    def to_json(self) -> dict[str, str]:
+        return {
+            "what": self.what,
+            **({"to": self.to} if self.to else {}),
+            **({"server": self.server} if self.server else {}),
+            "key": self.key,
+        }
+
+
+def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]:
+    """Return what these server entries, and the `toolway` block beside them, run, read and send."""
+    found = [access for name, entry in servers.items() for access in entry_accesses(entry, name)]
+    for key, text in _iter_texts(block):
+        found += _reference_accesses(text, f"toolway.{key}", "", _block_receiver(block, key, text))
+    return found
+
+
+def entry_accesses(entry: Any, server: str = "") -> list[Access]:
+    """Return what a server entry runs, reads and sends."""
+    if isinstance(entry, str):
+        entry = {"url": entry} if "://" in entry.split(" ", 1)[0] else {"command": entry}
+    if not isinstance(entry, Mapping):
+        return []
+    command_line = _command_line(entry)
+    found = [Access("runs", command_line, "command", server)] if command_line else []
+    for key, text in _iter_texts(entry):
+        receiver = _receiver(entry, key, command_line)
+        found += _reference_accesses(text, key, server, receiver)
+        if key in _FILE_KEYS and text:
+            found.append(Access("reads", text, key, server))
+        if key == "envFile" and text:
+            found.append(Access("sends", f"the variables in {text}", key, server, receiver))
+        if key in ("envPolicy", "env_policy") and text == "inherit":
+            found.append(Access("sends", _WHOLE_ENVIRONMENT, key, server, receiver))
+    return found
+
+
+def runs_secret_command(value: Any) -> bool:
+    """Return True if a text in a config file, at any depth, has a reference `${command:…}`."""
+    return any(
+        isinstance(part, WrittenReference) and part.kind == "command"
+        for _, text in _iter_texts(value)
+        for part in split_references(text)
+    )
+
+
+def _reference_accesses(text: str, key: str, server: str, receiver: str) -> Iterator[Access]:
+    for part in split_references(text):
+        if isinstance(part, str):
+            continue
+        if part.kind == "command":
+            yield Access("runs", part.target, key, server)
+        elif part.kind == "file":
+            yield Access("reads", part.target, key, server)
+        elif part.kind == "keyring":
+            yield Access("reads", part.text, key, server)
+        yield Access("sends", part.text, key, server, receiver)
+
+
+def _command_line(entry: Mapping[str, Any]) -> str:
+    command, args = entry.get("command"), entry.get("args")
+    if not isinstance(command, str) or not command:
+        return ""
+    words = [str(each) for each in args] if isinstance(args, list | tuple) else []
+    return " ".join([command, *map(shlex.quote, words)])
+
+
+def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
+    """Return who receives a value of an entry: the command, or the URL for this key."""
+    auth, openapi = entry.get("auth"), entry.get("openapi")
+    if key.startswith("auth.") and isinstance(auth, Mapping) and isinstance(auth.get("issuer"), str):
+        return _origin(auth["issuer"])
+    if key.startswith("openapi.headers.") and isinstance(openapi, Mapping) and isinstance(openapi.get("url"), str):
+        return _origin(openapi["url"])
+    urls = [entry[each] for each in URL_KEYS if isinstance(entry.get(each), str)]
+    if isinstance(openapi, Mapping):
+        urls += [openapi[each] for each in ("server", "url") if isinstance(openapi.get(each), str)]
+    return command_line or (_origin(urls[0]) if urls else "the server")
+
+
+def _block_receiver(block: Any, key: str, text: str) -> str:
+    alerts = block.get("alerts") if isinstance(block, Mapping) else None
+    if key.startswith("alerts.headers.") and isinstance(alerts, Mapping) and isinstance(alerts.get("webhook"), str):
+        return _origin(alerts["webhook"])
+    return _origin(text) if "://" in text else f"the setting toolway.{key}"
+
+
+def _origin(url: str) -> str:
+    """Return scheme and host of a URL: a path or a query may hold a secret, and hides no receiver."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else url
+
+
+def _iter_texts(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield each text inside a JSON value, with the path of its key. Items of a list have the path of the list.
+
+    It uses no recursion, because a file may be deeply nested.
+    """
+    pending = [("", value)]
+    while pending:
+        path, current = pending.pop()
+        if isinstance(current, str):
+            yield path, current
+        elif isinstance(current, Mapping):
+            inner = [(f"{path}.{key}" if path else str(key), each) for key, each in current.items()]
+            pending += reversed(inner)
+        elif isinstance(current, list | tuple):
+            pending += [(path, each) for each in reversed(current)]

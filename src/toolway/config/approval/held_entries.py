@@ -1,0 +1,178 @@
+"""Entries of the user's own files that wait for approval, because another program may have written them.
+
+An entry that runs a command, or sends a secret or a variable, is used only if a person approved its content: by
+writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust NAME`. What is there at the first start
+counts as approved. A plain URL needs no approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all of
+its entries; the setting itself must be approved like an entry.
+
+The library (`Hub`) holds nothing: a program decides itself which files it reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from toolway.config.approval.accesses import Access, entry_accesses
+from toolway.config.approval.trust_store import TrustStore, open_trust_store
+from toolway.config.masking import mask_value
+from toolway.config.schema import ConfigIssue
+from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, TIMEOUT_KEYS
+from toolway.errors import ConfigError
+
+HELD_CODE: Final = "E-CONFIG-HELD"
+#: A file that is named by --config or $TOOLWAY_CONFIG: "ignore" holds none of its entries, "take" takes those that are
+#: there at the start, because a person named it, "hold" takes them only at the very first start.
+NamedFileRule = Literal["ignore", "take", "hold"]
+RELOAD_ALL_NAME: Final = "toolway.gateway.reload"  # `"reload": "all"` is approved like an entry of this name
+#: Keys without influence on what an entry runs, reads and sends: a change of them needs no approval.
+HARMLESS_KEYS: Final = frozenset(
+    {
+        *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
+        *("idleTimeout", "keepAliveInterval", "era", "shareConnection", "limits", "instances", "nodeLabels"),
+        *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools", "idempotencyMetaKey"),
+        *("notProcessedCodes", "retry", "rateLimit", "validateArguments", "description", *ALLOW_KEYS, *DENY_KEYS),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEntry:
+    """Entry of one of the user's own files that waits for approval."""
+
+    name: str  # as written in the file
+    file: str
+    entry: Any = field(repr=False)
+    digest: str
+    line: int | None = None
+
+    @property
+    def accesses(self) -> list[Access]:
+        return entry_accesses(self.entry, self.name) if self.name != RELOAD_ALL_NAME else []
+
+    @property
+    def issue(self) -> ConfigIssue:
+        shown = entry_accesses(mask_value(self.entry), self.name)
+        what = str(shown[0]) if shown else "it approves all later entries of the file"
+        return ConfigIssue(
+            self.name,
+            f"{self.name} waits for your approval",
+            detail=f"its entry is new or was changed, and not by toolway: {what}",
+            hint=f"review it: toolway trust {self.name}",
+            code=HELD_CODE,
+            file=self.file,
+            line=self.line,
+        )
+
+
+class ApprovalGate:
+    """Decides which entries of the user's own files a process may use, by the trust store.
+
+    The first load of the process may take all that is there (`start`), every later one only what was approved. What the
+    process took stays approved for it even if the store cannot be written.
+    """
+
+    def __init__(self, store: TrustStore | None, named: NamedFileRule = "ignore") -> None:
+        self._store = store
+        self._named = named
+        self._taken: dict[str, set[str]] = {}
+        self._is_started = False
+
+    @classmethod
+    def open(cls, environment: Mapping[str, str], named: NamedFileRule = "ignore") -> ApprovalGate:
+        """Return the gate of a process, with the trust store of this user."""
+        try:
+            return cls(open_trust_store(environment), named)
+        except ConfigError:
+            return cls(None, named)
+
+    @property
+    def covers_named(self) -> bool:
+        """True if the entries of a named file need approval too."""
+        return self._named != "ignore"
+
+    def start(self, named_file: str | None = None) -> bool:
+        """Return True if this load takes all that is there: the first one ever, or of a named file."""
+        is_first_load, self._is_started = not self._is_started, True
+        if not is_first_load:
+            return False
+        if self._store is None:
+            return True
+        if named_file is None:
+            return not self._store.has_entries
+        return self._named == "take" or self._store.approved_entries(named_file) is None
+
+    def take(self, file: str, entries: Mapping[str, Any], block: Any = None) -> None:
+        """Approve the entries that a file has now, for this process and, if it can be written, in the store."""
+        digests = _digests(entries, block)
+        self._taken.setdefault(os.path.abspath(file), set()).update(digests.values())
+        if self._store is not None:
+            with suppress(ConfigError):
+                self._store.approve_entries(file, list(dict.fromkeys(digests.values())))
+
+    def find_held(self, file: str, entries: Mapping[str, Any], block: Any = None) -> list[HeldEntry]:
+        """Return the entries of a file that are not approved."""
+        approved = set(self._taken.get(os.path.abspath(file), ()))
+        if self._store is not None:
+            approved |= self._store.approved_entries(file) or frozenset()
+        digests = _digests(entries, block)
+        if digests.get(RELOAD_ALL_NAME) in approved:
+            return []
+        return [
+            HeldEntry(name, file, entries.get(name), digest)
+            for name, digest in digests.items()
+            if digest not in approved
+        ]
+
+
+FileContent = tuple[Mapping[str, Any], Any]  # server map and `toolway` block of a config file
+
+
+def approve_written(
+    store: TrustStore, file: str, before: FileContent, after: FileContent, *, keep_waiting: bool = False
+) -> None:
+    """Approve the entries that a person wrote with a command of ours: those that are in `after` and not in `before`.
+
+    What another program wrote before still waits; with `keep_waiting` even if the command has changed it. Raises
+    `ConfigError` if the store cannot be written.
+    """
+    if not store.has_entries:
+        return  # the first load takes all that is there
+    old, new = _digests(*before), _digests(*after)
+    approved = store.approved_entries(file) or frozenset()
+    waiting = {name for name, digest in old.items() if digest not in approved} if keep_waiting else set()
+    written = {name: digest for name, digest in new.items() if digest not in old.values() and name not in waiting}
+    store.approve_entries(file, list(dict.fromkeys(written.values())))
+
+
+def count_waiting(names: Iterable[str]) -> str:
+    """Return one line about the entries that wait: `1 new command waits: toolway trust planted`."""
+    found = list(names)
+    subject = "1 new command waits" if len(found) == 1 else f"{len(found)} new commands wait"
+    return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
+
+
+def entry_digest(entry: Any) -> str:
+    """Return the digest of what an entry runs, reads and sends. Its name and harmless keys do not count."""
+    if isinstance(entry, Mapping):
+        entry = {key: value for key, value in entry.items() if key not in HARMLESS_KEYS}
+    return json_digest(entry)
+
+
+def json_digest(value: Any) -> str:
+    """Return the digest of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(entries: Mapping[str, Any], block: Any) -> dict[str, str]:
+    """Return the digests of the entries that need approval, by name."""
+    found = {name: entry_digest(entry) for name, entry in entries.items() if entry_accesses(entry)}
+    gateway = block.get("gateway") if isinstance(block, Mapping) else None
+    if isinstance(gateway, Mapping) and gateway.get("reload") == "all":
+        found[RELOAD_ALL_NAME] = entry_digest({RELOAD_ALL_NAME: "all"})
+    return found

@@ -1,0 +1,163 @@
+"""Trust store: which project files, and which entries of the user's own files, a person has approved, by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from toolway.config.approval.accesses import runs_secret_command
+from toolway.config.editing import jsonc
+from toolway.errors import ConfigError
+from toolway.secrets.encrypted_file import locked, read_private, write_private
+
+_WITH_COMMANDS: Final = " with commands"  # after the digest: the commands in references were approved too
+_ENTRIES_KEY: Final = "entries"  # no path of a project file: those are absolute
+MAX_APPROVED_ENTRIES: Final = 2000  # digests per file; the oldest are dropped
+
+
+class TrustStore:
+    """Store of what the user trusts, in a JSON file of the state folder.
+
+    A project file (`is_trusted`) starts programs, and everyone who can change the repository can change it. So nothing
+    in it is used before the user has reviewed it, and any change needs a new review. Trust is bound to the real folder
+    of the project, the name of the file and its content, so that it serves no other project. A content with
+    `${command:…}` needs an explicit permission to run commands.
+
+    Entries of the user's own files (`approved_entries`) are approved by their digests. See `held_entries.py`.
+
+    An unreadable trust store trusts nothing.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    # -- project files ------------------------------------------------------------------------------------------------
+
+    def is_trusted(self, path: Path, content: bytes) -> bool:
+        found, digest = self._load().get(_project_key(path)), content_digest(content)
+        return found == digest + _WITH_COMMANDS or (found == digest and not has_commands(content))
+
+    def was_trusted(self, path: Path) -> bool:
+        """Return True if this or an earlier content of a project file is in the store."""
+        return _project_key(path) in self._load()
+
+    def trust(self, path: Path, content: bytes, *, allow_commands: bool = False) -> None:
+        """Trust this content of a project file, and no other content of it.
+
+        Without `allow_commands`, a content with `${command:…}` stays untrusted. Raises `ConfigError` if the trust
+        store cannot be written.
+        """
+        value = content_digest(content) + (_WITH_COMMANDS if allow_commands else "")
+        self._update(lambda stored: {**stored, _project_key(path): value})
+
+    def revoke(self, path: Path) -> bool:
+        """Revoke the trust in a project file. Return True if the file was trusted.
+
+        Raises `ConfigError` if the trust store cannot be written.
+        """
+        was_trusted = self.was_trusted(path)
+        if was_trusted:
+            self._update(lambda stored: {key: value for key, value in stored.items() if key != _project_key(path)})
+        return was_trusted
+
+    # -- entries of the user's own files ------------------------------------------------------------------------------
+
+    @property
+    def has_entries(self) -> bool:
+        """True if the entries of any file were recorded, or if the store is damaged."""
+        return self._is_damaged() or _ENTRIES_KEY in self._load()
+
+    def approved_entries(self, file: str) -> frozenset[str] | None:
+        """Return the digests of the approved entries of a file; None if nothing was recorded for it yet."""
+        recorded = self._load().get(_ENTRIES_KEY)
+        found = recorded.get(os.path.abspath(file)) if isinstance(recorded, dict) else None
+        if isinstance(found, list):
+            return frozenset(each for each in found if isinstance(each, str))
+        return frozenset() if self._is_damaged() else None
+
+    def approve_entries(self, file: str, digests: Collection[str]) -> None:
+        """Add digests to the approved entries of a file. Raises `ConfigError` if the store cannot be written."""
+        self._update_entries(file, lambda known: [*(each for each in known if each not in digests), *digests])
+
+    def revoke_entries(self, file: str, digests: Collection[str]) -> bool:
+        """Remove digests from the approved entries of a file. Return True if one of them was approved.
+
+        Raises `ConfigError` if the store cannot be written.
+        """
+        was_approved = bool((self.approved_entries(file) or frozenset()) & set(digests))
+        self._update_entries(file, lambda known: [each for each in known if each not in digests])
+        return was_approved
+
+    def _update_entries(self, file: str, change: Callable[[list[str]], list[str]]) -> None:
+        def update(stored: dict[str, Any]) -> dict[str, Any]:
+            recorded = stored.get(_ENTRIES_KEY)
+            by_file = dict(recorded) if isinstance(recorded, dict) else {}
+            known = by_file.get(os.path.abspath(file))
+            by_file[os.path.abspath(file)] = change(known if isinstance(known, list) else [])[-MAX_APPROVED_ENTRIES:]
+            return {**stored, _ENTRIES_KEY: by_file}
+
+        self._update(update)
+
+    # -- file ---------------------------------------------------------------------------------------------------------
+
+    def _is_damaged(self) -> bool:
+        """Return True if the store has a content that it did not write. Without a store, nothing was recorded yet."""
+        try:
+            return not isinstance(json.loads(read_private(self.file)), dict)
+        except OSError:
+            return False
+        except ValueError:
+            return True
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            found = json.loads(read_private(self.file))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _update(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        try:
+            with locked(self.file):
+                write_private(self.file, json.dumps(change(self._load()), indent=2).encode())
+        except OSError as exc:
+            raise ConfigError(
+                "the trust cannot be saved", detail=f"{self.file}: {exc.strerror or exc}", code="E-STATE"
+            ) from None
+
+
+def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
+    """Return the trust store of this user.
+
+    Raises `ConfigError` if neither `XDG_STATE_HOME` nor `HOME` is set.
+    """
+    base = environment.get("XDG_STATE_HOME")
+    if not base and not environment.get("HOME"):
+        raise ConfigError(
+            "no folder for the list of trusted files",
+            detail="neither HOME nor XDG_STATE_HOME is set",
+            hint="name the file to use: --config FILE",
+            code="E-STATE",
+        )
+    return TrustStore(Path(base or f"{environment['HOME']}/.local/state") / "toolway" / "approvals.json")
+
+
+def content_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def has_commands(content: bytes) -> bool:
+    """Return True if a config file has a reference `${command:…}`. A file that cannot be parsed runs nothing."""
+    try:
+        return runs_secret_command(jsonc.parse_jsonc(content.decode()).value)
+    except (ConfigError, UnicodeDecodeError):
+        return False
+
+
+def _project_key(path: Path) -> str:
+    """Return the key of a project file: the real folder of its project, and its name there."""
+    return os.path.join(os.path.realpath(path.parent), path.name)
