@@ -14,7 +14,8 @@ TOOLWAY = [sys.executable, "-m", "toolway.cli"]
 
 
 def servers(machine, **entries):
-    machine.write(".config/toolway/mcp.json", {"mcpServers": entries})
+    """The user's file, with all of its entries approved, however often it is written."""
+    machine.write(".config/toolway/mcp.json", {"mcpServers": entries, "toolway": {"gateway": {"reload": "all"}}})
 
 
 def test_toolway_alone_starts_nothing_and_says_what_to_do(machine):
