@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from tests.cli.conftest import Machine, machine  # noqa: F401  # a fixture
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.admission.command_line import RUNNERS, check_command_line
+from toolway.config.mcpb import read_bundle, unpack_bundle
 from toolway.config.settings import parse_gateway
+from toolway.errors import ConfigError
 
 PYTHON: Final = sys.executable
 #: What a careless operator lists: runners and interpreters without a package or script.
@@ -448,6 +450,26 @@ def test_stop_the_command_with_a_manifest_of_other_types(config: dict[str, Any],
     assert (result.exit_code, "E-CONFIG-BUNDLE" in result.stderr) == (3, True), result.output
 
 
+@pytest.mark.attack("B3")
+def test_replace_the_files_of_another_bundle(machine: Machine) -> None:  # noqa: F811
+    """Name and version of a bundle do not decide where its files are, and a bundle that was swapped is not unpacked."""
+    path = machine.home / "notes.mcpb"
+    for name, version, code in (("notes-server", "1.2.0", "honest"), ("notes", "server-1.2.0", "hostile")):
+        manifest = {"name": name, "version": version, "server": {"type": "python", "entry_point": "server.py"}}
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("manifest.json", json.dumps(manifest))
+            archive.writestr("server.py", code)
+        assert machine.toolway("add", str(path), "--yes").exit_code == 0
+    assert Path(machine.entries()["notes-server"]["args"][0]).read_text() == "honest"
+    assert Path(machine.entries()["notes"]["args"][0]).read_text() == "hostile"
+    reviewed = read_bundle(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("more.py", "swapped")
+    with pytest.raises(ConfigError, match="is not a usable bundle"):
+        unpack_bundle(reviewed, machine.home / "at")
+    assert not (machine.home / "at").exists()
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -476,6 +498,7 @@ def test_become_an_entry_unseen(machine: Machine) -> None:  # noqa: F811
     for text in ('"npx"', '["-y", "@nice/weather@1.0.0", "--log=\\u202e/tmp/x"]', "env.MODE", "v1-$(id)-$${HOME}"):
         assert text in shown, shown
     digest = next(line.split()[1] for line in shown.splitlines() if line.startswith("sha256"))
+    assert json.loads(machine.toolway("add", file, "--dry-run", "--json").stdout)["digest"] == digest
     machine.write("server.json", package(**variable("MODE", "v2")))
     changed = machine.toolway("add", file, "--digest", digest)
     assert (changed.exit_code, "differs from the one that was reviewed" in changed.stderr) == (3, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolway.config.admission.command_line import is_interpreter
 from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry
@@ -58,6 +59,24 @@ def test_what_the_operator_listed_is_taken(server: Server) -> None:
 )
 def test_what_could_bring_code_of_its_own_is_not(server: Server, why: str) -> None:
     assert why in (rejection_reason(server, ALLOWED) or "")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        *(
+            (name, True)
+            for name in ("python", "python3.11", "/usr/bin/python3", "pypy3", "node-20", "NODE.EXE", "nodejs")
+        ),
+        *(
+            (name, True)
+            for name in ("bash", "ruby3.2", "perl5.36.0", "python3.11-dbg", "python3.13t", "iPython", "lua5.4")
+        ),
+        *((name, False) for name in ("node-server", "pythonista", "server", "my-bash-server", "sharp", "perl6-tool")),
+    ],
+)
+def test_an_interpreter_is_known_by_its_name_with_or_without_a_version(command: str, expected: bool) -> None:
+    assert is_interpreter(command) is expected
 
 
 def test_without_a_list_nothing_is_started() -> None:

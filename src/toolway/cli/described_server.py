@@ -77,8 +77,7 @@ def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, st
 
     bundle = mcpb.read_bundle(file, name)
     values = _collect_answers(output, bundle.inputs, answers)
-    version = f"-{bundle.version}" if bundle.version else ""
-    folder = _data_dir() / "bundles" / f"{bundle.name}{version}".replace("/", "-")
+    folder = _data_dir() / "bundles" / bundle.folder_name
     entry = mcpb.build_bundle_entry(bundle, folder, values, sys.platform)
     policy = mcpb.admission_policy(bundle, folder, values, sys.platform)
     return DescribedServer(bundle.name, entry, policy, bundle.inputs, bundle, folder)

@@ -43,6 +43,12 @@ class Bundle:
     sha256: str
     manifest: Mapping[str, Any] = field(repr=False)
 
+    @property
+    def folder_name(self) -> str:
+        """Name of the folder for its files. Another content has another folder, whatever its name and version are."""
+        version = re.sub(r"[^A-Za-z0-9.+-]+", "-", self.version)[:40]
+        return "-".join(filter(None, (self.name, version, self.sha256[:16])))
+
 
 def read_bundle(path: Path, name: str = "") -> Bundle:
     """Return the description of an MCPB bundle from its manifest. Nothing is unpacked.
@@ -71,17 +77,21 @@ def read_bundle(path: Path, name: str = "") -> Bundle:
 def unpack_bundle(bundle: Bundle, folder: Path) -> None:
     """Unpack a bundle into `folder`, completely or not at all. An existing folder is replaced.
 
-    Raises `ConfigError` if the bundle is damaged or unsafe, or if the folder cannot be written.
+    Raises `ConfigError` if the bundle is damaged, unsafe or changed since it was read, or if the folder cannot be
+    written.
     """
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
-        with zipfile.ZipFile(bundle.path) as archive:
-            _check_archive(archive, bundle.path)
-            for info in archive.infolist():
-                archive.extract(info, temporary)
-                _make_executable(info, temporary)
+        with bundle.path.open("rb") as opened:
+            if hashlib.file_digest(opened, "sha256").hexdigest() != bundle.sha256:
+                raise _bundle_error(bundle.path, "it has changed since it was read")
+            with zipfile.ZipFile(opened) as archive:
+                _check_archive(archive, bundle.path)
+                for info in archive.infolist():
+                    archive.extract(info, temporary)
+                    _make_executable(info, temporary)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except (OSError, zipfile.BadZipFile, RuntimeError) as exc:

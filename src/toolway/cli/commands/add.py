@@ -196,6 +196,7 @@ def run_add(
             hint=f"choose another name, or replace it: toolway add --replace {name} …",
             code="E-CONFIG-NAME",
         )
+    reviewed = {} if described is None else {"entry": entry, "digest": described.digest(entry)}
     if described is not None:
         described_server.review(output, described, entry, yes=yes, digest=digest, dry_run=dry_run)
         if not dry_run:
@@ -208,7 +209,7 @@ def run_add(
     document = apply_own_edit(output, edit, dry_run=dry_run)
     if output.as_json:
         output.print_json(
-            {"server": name, "problems": [problem_to_json(each) for each in address_problems], **document}
+            {"server": name, "problems": [problem_to_json(each) for each in address_problems], **reviewed, **document}
         )
     elif not dry_run:
         output.info(f"added {name} to {with_tilde(file)}", "green")

@@ -82,10 +82,12 @@ RUNNERS: Final[Mapping[str, _Runner]] = {
     "podman": _CONTAINERS,
 }
 _INTERPRETER: Final = re.compile(
-    r"(?:python|pythonw|pypy|node|nodejs|tsx|ts-node|ruby|perl|php|lua|luajit|tclsh|wish|osascript|Rscript"
-    r"|sh|ash|bash|dash|zsh|ksh|fish|csh|tcsh|pwsh|powershell|raku|julia|elixir|groovy|guile|racket)[0-9.-]*",
+    r"(?:i|b|j|micro)?python|pythonw|pypy|node|nodejs|tsx|ts-node|qjs|gjs|d8|ruby|irb|perl|raku|php|lua|luajit|tclsh|wish"
+    r"|sh|ash|bash|dash|zsh|ksh|mksh|fish|csh|tcsh|nu|xonsh|pwsh|powershell|cscript|wscript|osascript|rscript|julia"
+    r"|elixir|iex|groovy|clojure|bb|guile|racket|runghc|ghci|swift",
     re.IGNORECASE,
 )
+_VERSION_SUFFIX: Final = re.compile(r"[0-9][0-9.]*[a-z]?(?:-dbg)?$|-dbg$|(?<=[a-z])-[0-9][0-9.]*$")
 _STARTS_PROGRAMS: Final = frozenset(
     (
         *(
@@ -137,6 +139,7 @@ _STARTS_PROGRAMS: Final = frozenset(
             "vim",
             "emacs",
         ),
+        *("mcp", "fastmcp", "mcp-proxy", "supergateway", "toolway", "pipenv", "rye", "nodemon", "pm2", "concurrently"),
         *("gdb", "strace", "ltrace", "taskset", "flock", "cmd", "wsl", "kubectl", "nerdctl", "docker-compose", "ctr"),
     )
 )
@@ -159,7 +162,9 @@ def program_name(command: str) -> str:
 
 
 def is_interpreter(command: str) -> bool:
-    return _INTERPRETER.fullmatch(program_name(command)) is not None
+    """Return True for a program that runs scripts, with or without its version: python, python3.11, node-20."""
+    name = program_name(command)
+    return any(_INTERPRETER.fullmatch(each) for each in (name, _VERSION_SUFFIX.sub("", name).rstrip("-")))
 
 
 def check_command_line(
