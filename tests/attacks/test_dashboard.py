@@ -79,6 +79,20 @@ async def test_use_a_session_after_logout(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("W2")
+async def test_go_on_reading_a_stream_after_logout(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        first, second = await log_in(found), await log_in(found)
+        async with found.connected() as ended, found.connected() as other:
+            for client, session in ((ended, first), (other, second)):
+                fields = session | {"Accept": "text/event-stream"}
+                await client.send(found.request("GET", "/admin/events", fields=fields, token=None))
+                assert (await client.head()).status == 200
+            assert await log_out(found, first) == 204
+            await ended.closed()
+            assert not other.reader.at_eof()
+
+
+@pytest.mark.attack("W2")
 async def test_end_the_sessions_of_an_administrator_or_fill_the_list_of_ended_ones(tmp_path: Path) -> None:
     ended = EndedSessions(tmp_path / "ended.json")
     async with edge(tmp_path, ended_sessions=ended) as found:

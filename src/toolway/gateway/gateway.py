@@ -135,6 +135,7 @@ class Gateway:
             cluster,
             invisible_characters,
         )
+        self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)

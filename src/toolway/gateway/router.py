@@ -15,7 +15,13 @@ import msgspec
 
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
-from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, is_dashboard_path
+from toolway.gateway.admin.dashboard import (
+    PAGE_KEY_HEADER,
+    BrowserSessions,
+    DashboardEndpoint,
+    is_dashboard_path,
+    session_digest,
+)
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.authenticator import (
@@ -245,6 +251,13 @@ class Router:
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
         self._logins.log_out_everywhere(f"key:{principal_id}")
+
+    def end_browser_session(self, digest: str) -> None:
+        """Abort all active requests of a dashboard session, such as its stream of events."""
+        for exchanges in list(self._active_requests.values()):
+            for exchange in [each for each in exchanges if PAGE_KEY_HEADER in each.request.headers]:
+                if session_digest(exchange.request) == digest:
+                    exchange.abort()
 
     def _reply_health(self, exchange: Exchange) -> None:
         healthy = exchange.request.path == "/healthz" or (self.ready and not self._cluster.is_draining())

@@ -194,6 +194,7 @@ class EndedSessions:
         self._file = file
         self._now = now
         self._until: dict[str, float] = {}  # by digest of the page key
+        self.on_add: Callable[[str], None] = lambda digest: None
         if file is not None:
             with suppress(OSError, ValueError):  # an unreadable file must not keep the gateway from starting
                 self._until = msgspec.json.decode(file.read_bytes(), type=dict[str, float])
@@ -211,6 +212,7 @@ class EndedSessions:
         self._drop_expired()
         if len(self._until) > MAX_ENDED_SESSIONS:
             del self._until[min(self._until, key=self._until.__getitem__)]
+        self.on_add(digest)
         if save and self._file is not None:
             try:
                 write_private(self._file, msgspec.json.encode(self._until))
@@ -298,6 +300,11 @@ class BrowserSessions:
         if id_ == LOCAL_ADMIN.id:
             return LOCAL_ADMIN
         return self._api_keys.principal_for(id_) if self._api_keys is not None else None
+
+
+def session_digest(request: HttpRequest) -> str:
+    """Return the digest that names the browser session of a request; it proves nothing."""
+    return _sha256_hex(request.headers.get(PAGE_KEY_HEADER, ""))
 
 
 def cookie_name(host: str) -> str:
