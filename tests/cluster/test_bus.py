@@ -267,6 +267,7 @@ async def test_tenants_of_one_account_are_kept_apart_by_their_subjects() -> None
         assert other.heard == []
 
 
+@pytest.mark.attack("held-78")
 async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(caplog: pytest.LogCaptureFixture) -> None:
     sealer, now = Sealer(b"k" * 32, time.time), time.time()
     a, b = Node("a", sealer=sealer), Node("b", sealer=sealer)
@@ -290,6 +291,7 @@ async def test_who_only_reaches_nats_can_neither_make_news_up_nor_read_them(capl
         for other in (stranger, late, plain):
             assert await other.bus.publish("keys", {"revoked": "another"})
         await outside.publish("toolway.test.default.news.places", spied[0].data)  # what was said, as something else
+        await outside.publish("toolway.test.default.news.keys", spied[0].data)  # what was said, again
         await outside.close()
         assert await a.bus.publish("end", {})
         await _until(lambda: ("end", {}) in b.heard)

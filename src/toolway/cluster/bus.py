@@ -7,7 +7,8 @@ One wildcard subscription receives all messages of a tenant. Heartbeats are sepa
 other nodes, traffic would grow with the square of their number. A node subscribes only to the nodes that it currently
 waits for (`heartbeat.py`).
 
-Messages are sealed with the cluster key: a process that merely reaches NATS can neither forge nor read them.
+Messages are sealed with the cluster key: a process that merely reaches NATS can neither forge nor read them. Each is
+accepted once, so a recorded message has no effect either.
 
 All subjects of a tenant have one prefix, and no message crosses tenants. So a tenant can be a NATS account of its own,
 isolated by the NATS server: its nodes get the credentials of that account, and nothing else differs.
@@ -34,7 +35,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener
-from toolway.cluster.node_auth import CallTokenSealer
+from toolway.cluster.node_auth import MAX_CLOCK_SKEW_S, CallTokenSealer
 from toolway.types import Json
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024  # bytes of one message
@@ -43,6 +44,8 @@ CONNECT_TIMEOUT_S: Final = 2.0  # seconds
 WARNING_INTERVAL_S: Final = 60.0  # seconds between two warnings about unreadable messages
 MESSAGE_SEAL_KIND: Final = "news"  # purpose of the seal
 MESSAGE_LIFETIME_S: Final = 300.0  # seconds a sealed message is valid: clocks of nodes may differ
+NONCE_BYTES: Final = 16  # bytes: the unique beginning of every sealed text
+MAX_SEEN_MESSAGES: Final = 50_000  # received messages that are remembered, twice
 _SUBJECT_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 _CREDS_BLOCK: Final = re.compile(rb"-{3,}BEGIN ([A-Z ]+)-{3,}\s*([A-Za-z0-9_.=-]+)\s*-{3,}END \1-{3,}")
@@ -71,6 +74,9 @@ class Bus:
         self._node = subject_token(node)
         self._sealer = sealer
         self._warned_at = -WARNING_INTERVAL_S
+        self._seen: set[bytes] = set()  # beginnings of the messages that were received
+        self._seen_before: set[bytes] = set()
+        self._seen_since = 0.0
         self._on_message = on_message
         self._on_gap = on_gap
         self._nats: Client | None = None
@@ -140,10 +146,22 @@ class Bus:
     async def _handle_message(self, message: Msg) -> None:
         kind = message.subject.removeprefix(f"{self.subject_prefix}.news.")
         decoded = self._unseal(message.data) if len(message.data) <= MAX_MESSAGE_BYTES else None
+        if decoded is not None and self._sealer is not None and not self._is_new(message.data[:NONCE_BYTES]):
+            return
         if not isinstance(decoded, dict) or decoded.get("kind") != kind or not isinstance(decoded.get("body"), dict):
             self._warn_unreadable(kind)
         elif decoded.get("from") != self._node:
             self._on_message(kind, decoded["body"])
+
+    def _is_new(self, nonce: bytes) -> bool:
+        """Return False if a sealed message with this beginning, which is random, was received before."""
+        now = asyncio.get_running_loop().time()
+        if now - self._seen_since > MESSAGE_LIFETIME_S + MAX_CLOCK_SKEW_S or len(self._seen) >= MAX_SEEN_MESSAGES:
+            self._seen, self._seen_before, self._seen_since = set(), self._seen, now
+        if nonce in self._seen or nonce in self._seen_before:
+            return False
+        self._seen.add(nonce)
+        return True
 
     def _warn_unreadable(self, kind: str) -> None:
         """Log a warning about an unreadable message, at most once a minute.

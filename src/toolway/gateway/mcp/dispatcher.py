@@ -30,7 +30,7 @@ from toolway.gateway.authenticator import ThrottleLog
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
-from toolway.gateway.mcp.errors import CALL_TOKEN_META_KEY, TIMEOUT_META_KEY, RpcFailure
+from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
     NoCallbacks,
@@ -70,7 +70,6 @@ _GATEWAY_META_KEYS: Final = frozenset(
         "progressToken",
         TIMEOUT_META_KEY,
         IDEMPOTENCY_META_KEY,
-        CALL_TOKEN_META_KEY,
     }
 )
 _KIND_BY_LIST_METHOD: Final[Mapping[str, ListKind]] = {method: kind for kind, (_, method, _) in LIST_METHODS.items()}

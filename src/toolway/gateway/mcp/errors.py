@@ -55,9 +55,6 @@ ERROR_DATA_KEY: Final = "toolway"
 #: In `_meta` of a request: the client's timeout in milliseconds.
 TIMEOUT_META_KEY: Final = "toolway/timeoutMs"
 
-#: In `_meta` of a request from another node: the call token that names the caller. Sealed, and valid once.
-CALL_TOKEN_META_KEY: Final = "toolway/pass"
-
 
 _HTTP_STATUS: Final = {
     UNAVAILABLE: 503,
