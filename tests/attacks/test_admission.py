@@ -519,3 +519,30 @@ def test_get_the_stored_secret_of_another_server_unseen(machine: Machine) -> Non
     assert re.search(r"gets a stored secret +weather\.TOKEN", shown), shown
     assert machine.toolway("add", "mine", file, "--yes").exit_code == 0
     assert machine.entries()["mine"]["env"] == {"TOKEN": "${keyring:mine.TOKEN}"}
+
+
+def test_write_to_the_terminal_by_the_description_of_an_input(
+    machine: Machine,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a document says about an input is shown without control and direction characters."""
+    ask = {"name": "PLACE", "isRequired": True, "description": "\x1b[2Jwhere \u202eyou are\x07"}
+    file = str(machine.write("server.json", package(environmentVariables=[ask])))
+    monkeypatch.setattr("toolway.cli.described_server._can_prompt", lambda output: True)
+    result = machine.toolway("add", file, "--yes", input="Berlin\n")
+    assert (result.exit_code, machine.entries()["weather"]["env"]) == (0, {"PLACE": "Berlin"}), result.output
+    assert "where" in result.stderr and not re.search(r"[\x1b\x07\u202e]", result.output)
+
+
+@pytest.mark.anyio
+async def test_write_a_secret_of_the_caller_to_the_log(gateway: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason of a rejection is logged, so it contains no arguments."""
+    seen: list[str] = []
+    emit = gateway.hub.emit
+    monkeypatch.setattr(gateway.hub, "emit", lambda event: (seen.append(repr(event)), emit(event)))
+    body = command("curl", "--header=Bearer abcdef0123456789", "npx-flag")
+    assert (await gateway.ask("PUT", "/admin/servers/x", json.dumps(body).encode())).status == 422
+    body = command("npx", "--auth=abcdef0123456789", "a@1.0.0")
+    assert (await gateway.ask("PUT", "/admin/servers/x", json.dumps(body).encode())).status == 422
+    assert any("PolicyDecision" in event for event in seen)
+    assert not any("abcdef0123456789" in event for event in seen)

@@ -139,7 +139,7 @@ def _collect_answers(output: Output, asks: Sequence[InstallInput], answers: Mapp
 def _prompt(output: Output, ask: InstallInput) -> str:
     typed = ""
     if _can_prompt(output):
-        sys.stderr.write(f"{ask.name} ({', '.join(ask.choices) or ask.description}): ")
+        sys.stderr.write(output.sanitize(f"{ask.name} ({', '.join(ask.choices) or ask.description}): "))
         sys.stderr.flush()
         typed = sys.stdin.readline().strip()
     if not typed:
@@ -238,7 +238,8 @@ def _store_secret(output: Output, ask: InstallInput) -> None:
     store = open_store(os.environ)
     if store.get(ask.secret_name) is not None:
         return
-    value = getpass.getpass(f"{ask.name} ({ask.description}; not shown): ") if _can_prompt(output) else ""
+    prompt = output.sanitize(f"{ask.name} ({ask.description}; not shown): ")
+    value = getpass.getpass(prompt) if _can_prompt(output) else ""
     if value:
         remember_secret(value)
         store.set(ask.secret_name, value)

@@ -25,7 +25,7 @@ _MAX_SHOWN_CHARS: Final = 200  # characters of a command line in a message
 class Rejection:
     """Why an entry is rejected, and what the operator may write in `toolway.gateway` to allow it."""
 
-    reason: str
+    reason: str  # is logged: without arguments, which may be secrets
     setting: str = ""  # for example "allowedCommands": ["npx -y name@1.2.3"]
 
 
@@ -178,9 +178,7 @@ def check_command_line(
     listed = sorted((split_line(line) for line in lines), key=len)
     candidates = [line for line in listed if words[: len(line)] == line]
     if not candidates:
-        return Rejection(
-            f"the command line {_shorten(shlex.join(words))} is not listed", _suggest(_suggested_line(words))
-        )
+        return Rejection(f"the command line of {_shorten(words[0])} is not listed", _suggest(_suggested_line(words)))
     rejection: Rejection | None = None
     for line in candidates:
         rejection = _check_rest(line, words, volumes, variables)
@@ -198,8 +196,8 @@ def check_runner(
         return Rejection(f"{program} is allowed only as {shlex.join((program, *runner.subcommand))}")
     flags, package, rest = _split_runner_words(runner, words)
     for flag, value in flags:
-        shown = _shorten(flag if value is None else f"{flag} {value}")
         form = runner.values.get(flag)
+        shown = _shorten(flag if form is None else f"{flag} {value}")  # other values may be secrets
         if (value is not None or flag not in runner.flags) and (form is None or not form.fullmatch(value or "")):
             return Rejection(f"{program} may not be given {shown} here", _suggest(shlex.join(words)))
         if flag in _VARIABLE_FLAGS and value not in variables:
