@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gateway.program import kill, program, start, until
-from toolway import Hub
+from tests.process.test_processes import alive, descendants
+from toolway import CallError, Hub
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +117,59 @@ async def test_the_dashboard_opens_in_a_real_browser(tmp_path: Path) -> None:
         await until(page.exists, 60)
     assert "· Toolway</title>" in page.read_text()
     assert "Skip to content" in page.read_text()  # the script of the dashboard ran, with a session
+
+
+# -- reaper -----------------------------------------------------------------------------------------------------------
+
+DAEMON = "env -i setsid sh -c 'sleep 4711 & exec sleep 4712' > /dev/null 2>&1 < /dev/null & sleep 0.1"
+REAPERS = ("parent of the server", "outer process")
+HOLDER = """
+import asyncio, sys
+from toolway import Hub
+async def main():
+    async with Hub({"shell": {"command": sys.executable, "args": sys.argv[1:]}}, catalog_storage=None) as hub:
+        print((await hub.call_tool("shell.run", {"command": sys.stdin.readline()})).text, flush=True)
+        await asyncio.sleep(300)
+asyncio.run(main())
+"""
+
+
+def kill_reapers(signal_name: str, *which: str) -> str:
+    """A command that sends a signal to the processes of the reaper, which are above the server."""
+    inner = "$(ps -o ppid= -p $PPID | tr -d ' ')"
+    pids = {"parent of the server": inner, "outer process": f"$(ps -o ppid= -p {inner} | tr -d ' ')"}
+    return f"kill -{signal_name} {' '.join(pids[each] for each in which)}"
+
+
+@pytest.mark.attack("W9")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sub-reapers")
+@pytest.mark.parametrize("which", REAPERS)
+@pytest.mark.parametrize("name", ["STOP", "KILL"])
+async def test_leave_a_daemon_behind_by_a_signal_to_the_reaper(name: str, which: str) -> None:
+    before = descendants(os.getpid())
+    async with Hub({"shell": shell()}, catalog_storage=None, token_store=None) as hub:
+        await run(hub, DAEMON)
+        daemons = {pid for pid in descendants(os.getpid()) - before if b"sleep\x00471" in read_proc(pid, "cmdline")}
+        assert len(daemons) == 2
+        with suppress(CallError):  # the server dies with its reaper
+            await run(hub, kill_reapers(name, which))
+        if name == "KILL":
+            await until(lambda: not any(alive(pid) for pid in daemons), 10)  # at once, while the hub runs
+            assert await run(hub, "echo again") == "again\n"  # under a new reaper
+    assert not any(alive(pid) for pid in daemons)
+
+
+@pytest.mark.attack("W9", "held-75")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sub-reapers")
+async def test_leave_a_daemon_behind_by_stopping_the_reaper_before_the_hub_is_killed() -> None:
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", HOLDER, *shell()["args"]), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdin is not None and holder.stdout is not None
+    holder.stdin.write(f"{DAEMON}; {kill_reapers('STOP', *REAPERS)}; echo done\n".encode())
+    assert await holder.stdout.readline() == b"done\n"
+    family = descendants(holder.pid)
+    assert len([pid for pid in family if b"sleep\x00471" in read_proc(pid, "cmdline")]) == 2
+    holder.kill()
+    await holder.wait()
+    await until(lambda: not any(alive(pid) for pid in family), 20)

@@ -196,6 +196,7 @@ async def test_zombies_are_reaped() -> None:
         keeper = hub._core._spawner._reaper
         assert keeper is not None
         await hub.call_tool("fake.bad")
+        inner = int(Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text())
 
         def orphans() -> int:
             count = 0
@@ -205,7 +206,7 @@ async def test_zombies_are_reaped() -> None:
                         fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
                     except OSError:
                         continue
-                    count += fields[0] == "Z" and int(fields[1]) == keeper.pid
+                    count += fields[0] == "Z" and int(fields[1]) == inner
             return count
 
         await until(lambda: orphans() == 0, 1)

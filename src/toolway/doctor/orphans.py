@@ -94,7 +94,8 @@ def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
     server_by_words = {_command_words(server): name for name, server in servers.items() if server.command is not None}
     candidates = {pid: name for pid in _user_pids() if (name := _matching_server(pid, server_by_words)) is not None}
     disconnected = _without_writer({pid: _fd_target(pid, 0) for pid in candidates}) if candidates else set()
-    found = {pid: candidates[pid] for pid in disconnected}
+    # The files of a gateway are not readable, so its servers seem to have no writer. A reaper never outlives its hub.
+    found = {pid: candidates[pid] for pid in disconnected if not _has_reaper(pid)}
     for pid in _user_pids():
         if pid not in candidates and _has_tag(pid) and not _has_reaper(pid):
             found[pid] = ""

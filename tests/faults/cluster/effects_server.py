@@ -40,7 +40,7 @@ def main() -> None:
     from toolway.testing import command_line
     from toolway.testing.server import FakeServer
 
-    gateway = _parent_of(os.getppid())  # ours is the keeper
+    gateway = _parent_of(_parent_of(os.getppid()))  # ours is the reaper, which is two processes
 
     class Telling(FakeServer):
         def record_effect(self, call: Any) -> int:

@@ -8,6 +8,9 @@ the reaper kills everything that it started and exits.
   reaper dies first (parent-death signal; the child checks its parent after setting it, which closes the race).
 - The reaper is a child sub-reaper: what a server leaves behind, daemons that called `setsid` included, becomes the
   reaper's child, is found by the random tag in its environment, and is ended with its server.
+- On Linux the reaper is two processes. The outer one only waits for the inner one, which does all the work. It
+  continues an inner process that was stopped. If the inner process is killed, the outer one adopts and kills all that
+  it started; if the outer one is killed, the inner one kills all. The death of the hub continues the outer process.
 - What it started is recorded in a file (pid, start time, boot, tag), so that after a crash of both, the next reaper
   can end what still matches all four.
 
@@ -32,6 +35,7 @@ import sys
 import time
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 TAG_VARIABLE = "TOOLWAY_TAG"
@@ -56,8 +60,9 @@ class Child:
 class Reaper:
     """Executes the hub's commands, reaps server processes, and kills all when the hub is gone."""
 
-    def __init__(self, control: socket.socket, runtime_dir: str) -> None:
+    def __init__(self, control: socket.socket, runtime_dir: str, outer: int = -1) -> None:
         self.control = control
+        self.outer = outer  # descriptor that is closed when the outer process ends; -1 without one
         self.pid_file = PidFile(runtime_dir)
         self.children: dict[int, Child] = {}  # by the hub's id
         self.inbox = b""
@@ -70,6 +75,8 @@ class Reaper:
         self.pid_file.sweep()
         poll = select.poll()
         poll.register(self.wakeup, select.POLLIN)
+        if self.outer >= 0:
+            poll.register(self.outer, select.POLLIN)
         while True:
             poll.register(self.control, select.POLLIN | (select.POLLOUT if self.outbox else 0))
             ready = dict(poll.poll(self._poll_timeout_ms()))
@@ -79,6 +86,8 @@ class Reaper:
             self._reap()
             self._kill_leftovers()
             if self.control.fileno() in ready and not self._receive():
+                break
+            if self.outer in ready:
                 break
             self._flush()
         self._kill_everything()
@@ -132,6 +141,7 @@ class Reaper:
 
     def _spawn(self, command: dict, stdio: list[int]) -> None:  # type: ignore[type-arg]
         report_r, report_w = os.pipe()
+        parent = os.getpid()
         try:
             pid = os.fork()
         except OSError as exc:
@@ -140,7 +150,7 @@ class Reaper:
                 os.close(fd)
             return
         if pid == 0:
-            _become_server(command, stdio, report_w)
+            _become_server(command, stdio, report_w, parent)
         for fd in (report_w, *stdio):
             os.close(fd)
         report = b""
@@ -208,23 +218,10 @@ class Reaper:
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _kill_everything(self) -> None:
-        """Kill all server processes and their descendants without a grace period: the hub is gone.
-
-        Gives up after `KILL_ALL_TIMEOUT_S` seconds.
-        """
-        end = time.monotonic() + KILL_ALL_TIMEOUT_S
-        while time.monotonic() < end:
-            for child in self.children.values():
-                _signal_group(child.pid, signal.SIGKILL)
-            found = _descendants(os.getpid()) - {os.getpid()}
-            for pid in found:
-                _signal(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            if not found:
-                return
-            time.sleep(0.01)
+        """Kill all server processes and their descendants without a grace period: the hub is gone."""
+        for child in self.children.values():
+            _signal_group(child.pid, signal.SIGKILL)
+        kill_descendants(os.getpid())
 
 
 class PidFile:
@@ -287,13 +284,12 @@ class PidFile:
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-def _become_server(command: dict, stdio: list[int], report: int) -> None:  # type: ignore[type-arg]
+def _become_server(command: dict, stdio: list[int], report: int, parent: int) -> None:  # type: ignore[type-arg]
     """Become the server process, in the forked child; on failure write the error to `report`.
 
     Never returns.
     """
     try:
-        parent = command["keeper"]
         os.setsid()
         os.umask(0o077)
         if LINUX:
@@ -322,6 +318,52 @@ def _become_server(command: dict, stdio: list[int], report: int) -> None:  # typ
 def _become_subreaper() -> None:
     if LINUX:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _split(control: socket.socket) -> int:
+    """Fork the inner process, and return in it a descriptor that is closed when the outer process ends.
+
+    In the outer process this function never returns.
+    """
+    _become_subreaper()
+    reader, writer = os.pipe()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    inner = os.fork()
+    if inner == 0:
+        os.close(writer)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+        return reader
+    os.close(reader)
+    control.close()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
+    while True:
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if pid == inner and not os.WIFSTOPPED(status):
+            break
+        if pid == inner:
+            _signal(inner, signal.SIGCONT)
+    kill_descendants(os.getpid())
+    os._exit(0)
+
+
+def kill_descendants(root: int) -> None:
+    """Kill all descendants of the process `root`, repeatedly: one may fork before it is killed.
+
+    Gives up after `KILL_ALL_TIMEOUT_S` seconds. Reaps those that are children of this process.
+    """
+    end = time.monotonic() + KILL_ALL_TIMEOUT_S
+    while time.monotonic() < end:
+        found = _descendants(root) - {os.getpid()}
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+        if root == os.getpid():
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+        if not found:
+            return
+        time.sleep(0.01)
 
 
 def _signal(pid: int, signum: int) -> None:
@@ -433,7 +475,11 @@ def _recv_with_fds(sock: socket.socket) -> tuple[bytes, list[int]]:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.setblocking(False)
-    Reaper(control, sys.argv[2] if len(sys.argv) > 2 else "").run()
+    outer = -1
+    if LINUX:
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no program of the same user may inspect it
+        outer = _split(control)
+    Reaper(control, sys.argv[2] if len(sys.argv) > 2 else "", outer).run()
 
 
 if __name__ == "__main__":

@@ -94,6 +94,7 @@ class Spawner:
         self._started: dict[int, asyncio.Future[int]] = {}
         self._exited: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
+        self._ending: set[asyncio.Task[None]] = set()  # reapers that lost their inner process and still kill
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
@@ -103,7 +104,6 @@ class Spawner:
         """
         loop = asyncio.get_running_loop()
         self._ensure_reaper(loop)
-        assert self._reaper is not None
         self._last_id += 1
         number = self._last_id
         started: asyncio.Future[int] = loop.create_future()
@@ -116,7 +116,6 @@ class Spawner:
         command = {
             "op": "spawn",
             "id": number,
-            "keeper": self._reaper.pid,
             "argv": list(argv),
             "env": {**env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
             "cwd": cwd,
@@ -141,10 +140,10 @@ class Spawner:
 
     async def close(self) -> None:
         """Close the control socket of the reaper, which then kills the remaining server processes."""
-        reaper_process, self._reaper = self._reaper, None
         self._drop_control("the hub is closing")
-        if reaper_process is not None:
-            await _wait_for_exit(reaper_process)
+        self._retire_reaper()
+        if self._ending:
+            await asyncio.wait(self._ending)
 
     # -- the reaper ---------------------------------------------------------------------------------------------------
 
@@ -190,7 +189,7 @@ class Spawner:
             data = b""
         if not data:
             self._drop_control("the reaper ended")
-            self._reap_reaper()
+            self._retire_reaper()
             return
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
@@ -222,11 +221,13 @@ class Spawner:
             _resolve_future(future, -signal.SIGKILL)  # without its reaper a process is killed by the kernel
         self._exited.clear()
 
-    def _reap_reaper(self) -> None:
+    def _retire_reaper(self) -> None:
+        """Let a reaper without a control socket kill its processes and exit, in the background."""
         reaper_process, self._reaper = self._reaper, None
         if reaper_process is not None:
-            reaper_process.kill()  # it closed its socket, so it is gone or going
-            reaper_process.wait()
+            task = asyncio.get_running_loop().create_task(_wait_for_exit(reaper_process))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
 
     def _send(self, command: dict[str, Any], fds: tuple[int, ...] = (), process_number: int | None = None) -> None:
         self._outbox.append(_Command(json.dumps(command).encode() + b"\n", fds, process_number))
@@ -310,13 +311,18 @@ def _resolve_future(future: asyncio.Future[int] | None, outcome: int | SpawnErro
 
 
 async def _wait_for_exit(process: subprocess.Popen[bytes], limit: float = 2.0) -> None:
-    """Wait for the reaper's exit; after `limit` seconds kill it, which ends its children too."""
+    """Wait until the reaper has killed its processes and exited; after `limit` seconds do its work and kill it.
+
+    A server of the same user may have stopped the reaper: it is continued.
+    """
     end = asyncio.get_running_loop().time() + limit
     while process.poll() is None:
         if asyncio.get_running_loop().time() > end:
+            reaper.kill_descendants(process.pid)
             process.kill()
             process.wait()
             return
+        process.send_signal(signal.SIGCONT)
         await asyncio.sleep(0.005)
 
 
