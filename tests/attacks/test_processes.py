@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.gateway.program import kill, program, start, until
 from tests.process.test_processes import alive, descendants
 from toolway import CallError, Hub
+from toolway.upstream.process import landlock
 
 pytestmark = pytest.mark.anyio
 
@@ -173,3 +175,125 @@ async def test_leave_a_daemon_behind_by_stopping_the_reaper_before_the_hub_is_ki
     holder.kill()
     await holder.wait()
     await until(lambda: not any(alive(pid) for pid in family), 20)
+
+
+# -- state ------------------------------------------------------------------------------------------------------------
+
+LANDLOCK = landlock.abi_version()
+needs_landlock = pytest.mark.skipif(LANDLOCK < landlock.MIN_ABI, reason="this kernel has no Landlock")
+
+
+@pytest.mark.attack("W10", "H1")
+@needs_landlock
+async def test_become_administrator_with_the_token_of_the_gateway(tmp_path: Path) -> None:
+    servers = {"guarded": shell(sandbox="guard"), "open": shell(sandbox="off")}
+    async with program(tmp_path / "gateway", servers) as gateway:
+        state = tmp_path / "gateway" / "state"
+
+        async def steal(server: str) -> str:
+            command = f"cat {state}/token {state}/key; readlink /proc/{gateway.pid}/exe"
+            body = {"server": server, "tool": "run", "arguments": {"command": command}}
+            status, found = await gateway.request("POST", "/admin/call", body)
+            assert status == 200, found
+            return str(found)
+
+        assert gateway.token in await steal("open")  # the attack works on a server without the sandbox
+        found = await steal("guarded")
+        assert found.count("Permission denied") == 2 and gateway.token not in found and "python" not in found
+
+
+@pytest.mark.attack("W10", "W9")
+@needs_landlock
+async def test_change_the_state_of_toolway_from_a_guarded_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, work, bundle = tmp_path / "state" / "toolway", tmp_path / "work", tmp_path / "data/toolway/bundles/b-1"
+    for folder in (state / "gateway", work, bundle):
+        folder.mkdir(parents=True)
+    token = state / "gateway" / "token"
+    token.write_text("canary")
+    (work / "file").write_text("text")
+    (bundle / "script").write_text("echo from the bundle")
+    attacks = [
+        f"cat {token}",
+        f"cat /proc/self/root{token}",
+        f"cat /proc/{os.getpid()}/root{token}",
+        f"echo x > {token}",
+        f"echo x > {state}/new",
+        f"rm {token}",
+        f"ln -s {work}/file {state}/link",
+        f"ln {token} {work}/link",
+        f"mv {token} {work}/token",
+        f"mv {work}/file {token}",
+        f"mv {state} {work}/state",
+        f"mv {tmp_path}/state {work}/state",
+        f"mkdir {state}/bundles",
+        f"readlink /proc/{os.getpid()}/exe",
+        *([] if os.geteuid() == 0 else [f"cat /proc/{os.getpid()}/environ"]),  # root may read it by CAP_PERFMON
+        *([f"kill -0 {os.getpid()}", kill_reapers("STOP", *REAPERS)] if LANDLOCK >= 6 else []),
+    ]
+    honest = [
+        f"cat {work}/file && echo x > {work}/new && mkdir {work}/a && mv {work}/new {work}/a/new && rm -r {work}/a",
+        f"sh {bundle}/script",
+        "sleep 9 & kill $!",
+        "ls / > /dev/null && cat /proc/self/status > /dev/null && echo x > /dev/null",
+        f"ls {tmp_path} {state}",
+    ]
+    async with Hub({"shell": shell(sandbox="guard")}, catalog_storage=None, token_store=None) as hub:
+        for command in attacks:
+            assert (await run(hub, f"({command}) > /dev/null 2>&1; echo $?")).strip() != "0", command
+        for command in honest:
+            assert (await run(hub, f"({command}) 2>&1; echo $?")).endswith("0\n"), command
+    assert token.read_text() == "canary" and sorted(path.name for path in state.iterdir()) == ["gateway"]
+
+
+def test_a_folder_is_hidden_unasked_only_if_that_hides_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(os, "getegid", lambda: 12345)
+    monkeypatch.setattr(os, "getgroups", list)
+    assert landlock.hides_nothing_else("/var/lib/toolway")
+    assert not landlock.hides_nothing_else("/tmp/toolway")
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid)
+    assert not landlock.hides_nothing_else(str(tmp_path / "toolway"))
+
+
+@pytest.mark.attack("W10")
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="becomes another user, which needs root")
+def test_read_the_memory_and_environment_of_the_gateway_as_the_same_user() -> None:
+    script = """
+import ctypes, os, sys
+from toolway.serve.own_process import protect_process
+libc = ctypes.CDLL(None)
+def readable(pid):
+    os.setuid(65534)
+    try:
+        open(f"/proc/{pid}/environ").read()
+    except PermissionError:
+        return 0
+    return 1
+ready, go = os.pipe()
+back, done = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setuid(65534)
+    libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: a change of the user has cleared it
+    os.write(go, b"1")
+    os.read(back, 1)
+    protect_process()
+    os.write(go, b"2")
+    os.read(back, 1)
+    os._exit(0)
+found = []
+for _ in range(2):
+    os.read(ready, 1)
+    reader = os.fork()
+    if reader == 0:
+        os._exit(readable(pid))
+    found.append(os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]))
+    os.write(done, b"x")
+print(found)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[1, 0]\n", done.stderr

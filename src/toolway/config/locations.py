@@ -83,6 +83,15 @@ def _is_same_path(one: Path, other: Path) -> bool:
 # -- state folder -----------------------------------------------------------------------------------------------------
 
 
+def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the folders with Toolway's tokens, keys, secrets and configuration, which no server needs."""
+    home = environ.get("HOME")
+    bases = (("XDG_STATE_HOME", ".local/state"), ("XDG_DATA_HOME", ".local/share"), ("XDG_CONFIG_HOME", ".config"))
+    found = [environ.get(variable) or (f"{home}/{default}" if home else "") for variable, default in bases]
+    state = gateway_state_folder(environ)
+    return (*(Path(base) / "toolway" for base in found if base), *([state] if state is not None else []))
+
+
 def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
     """Return the state folder of a gateway: `$TOOLWAY_STATE`, else the default folder.
 

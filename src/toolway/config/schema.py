@@ -21,6 +21,7 @@ from toolway.types import Effect
 
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
+Sandbox = Literal["auto", "guard", "off"]
 Grant = Literal["authorization_code", "client_credentials"]
 CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
@@ -368,6 +369,8 @@ class Server:
         env: environment variables, added to those that `env_policy` allows. Default none.
         cwd: working directory of the program. Default None: that of this process.
         env_policy: "safe" passes base, proxy and CA variables, "inherit" everything, "none" base only. Default "safe".
+        sandbox: "guard" hides Toolway's own folders from the process, "auto" only if that hides nothing else, "off"
+            never. Default "auto".
         url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
         sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
         headers: headers of every HTTP request. Default none.
@@ -412,6 +415,7 @@ class Server:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the variables that `env_policy` allows
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
+    sandbox: Sandbox = "auto"  # guard: hide Toolway's own folders; auto: if that hides nothing else; off: never
     url: str | None = None  # a Streamable HTTP or WebSocket endpoint; with `openapi` the base URL of the API
     sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request

@@ -35,6 +35,7 @@ from toolway.config.schema import (
     OAuth,
     RestartPolicy,
     RetryPolicy,
+    Sandbox,
     Server,
     Timeout,
     Tls,
@@ -79,6 +80,7 @@ KNOWN_KEYS: Final = (
         "era",
         "shareConnection",
         "env_policy",
+        "sandbox",
         "envPolicy",
         "limits",
         *CLUSTER_KEYS,
@@ -261,6 +263,7 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
     policy = fields.get_choice("env_policy", policies, fields.get_choice("envPolicy", policies, "safe"))
     return {
         "env_policy": cast(EnvPolicy, policy),
+        "sandbox": cast(Sandbox, fields.get_choice("sandbox", get_args(Sandbox), "auto")),
         "era": cast(EraSetting, fields.get_choice("era", get_args(EraSetting), "auto")),
         # Either key can disable a server.
         "enabled": fields.get_bool("enabled", True) and not fields.get_bool("disabled", False),

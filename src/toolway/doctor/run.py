@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from toolway.config.locations import own_folders
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.doctor import entry_checks, http_checks, tool_checks
@@ -42,7 +43,7 @@ async def run_checks(
     """
     named = {_unique_name(target): target.server for target in targets if target.server is not None}
     orphans = await asyncio.to_thread(find_orphans, named) if check_machine else []
-    spawner = Spawner()
+    spawner = Spawner(own_folders=own_folders(environ))
     slots = asyncio.Semaphore(MAX_PARALLEL_STARTS)
     duplicates = DuplicateEntries(targets)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.callbacks import FunctionCallbacks
-from toolway.config.schema import Server
+from toolway.config.schema import Sandbox, Server
 from toolway.doctor import orphans
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import METHOD_NOT_FOUND
@@ -224,8 +224,10 @@ class TappedSpawner(Spawner):
         self._real_spawner = spawner
         self._taps: list[_StdoutTap] = []
 
-    async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
-        process = await self._real_spawner.start(argv, env, cwd)
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, sandbox: Sandbox = "off"
+    ) -> Process:
+        process = await self._real_spawner.start(argv, env, cwd, sandbox)
         loop = asyncio.get_running_loop()
         self.stats.pid, self.stats.spawned_at = process.pid, loop.time()
         reader, writer = os.pipe()

@@ -28,6 +28,7 @@ from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.persister import CatalogPersister
 from toolway.catalog.storage import CatalogStorage
+from toolway.config.locations import own_folders
 from toolway.config.masking import create_mask
 from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
 from toolway.config.settings import AlertSettings, AuditSettings, alert_settings_from, with_network_policy
@@ -186,7 +187,7 @@ class HubCore:
         self._broadcaster = EventBroadcaster()
         self._instrumentation = Instrumentation(self._broadcaster)
         self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)
-        self._spawner = Spawner(default_runtime_dir(environment.environ))
+        self._spawner = Spawner(default_runtime_dir(environment.environ), own_folders(environment.environ))
         resolved_token_store = (
             default_token_store(environment.environ) if token_store is DEFAULT_TOKENS else token_store
         )

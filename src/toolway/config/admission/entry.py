@@ -73,6 +73,8 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
         return Rejection("cwd chooses the files that a program loads; the program runs in the folder of Toolway")
     if server.env_policy == "inherit":
         return Rejection("env_policy inherit would pass the environment of Toolway to the server")
+    if server.sandbox == "off":
+        return Rejection("sandbox off would let the server read the folders of Toolway")
     return _check_command(server, policy) or _check_env(server, policy)
 
 

@@ -21,7 +21,7 @@ _HUB_ONLY_KEYS: Final = frozenset(
         *("connectTimeout", "maxRestarts", "lazy", "idleTimeout", "keepAliveInterval", "era", "shareConnection"),
         *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "idempotencyMetaKey"),
         *("notProcessedCodes", "env_policy", "envPolicy", "healthCheckUrl", "instances", "nodeLabels", "limits"),
-        *("retry", "restart", "health", "rateLimit", "validateArguments"),
+        *("retry", "restart", "health", "rateLimit", "validateArguments", "sandbox"),
     }
 )
 _CONVERTED_KEYS: Final = frozenset(

@@ -26,6 +26,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import importlib
 import json
 import os
 import select
@@ -33,6 +34,7 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -142,6 +144,8 @@ class Reaper:
     def _spawn(self, command: dict, stdio: list[int]) -> None:  # type: ignore[type-arg]
         report_r, report_w = os.pipe()
         parent = os.getpid()
+        if command.get("hidden"):
+            _load_landlock()  # here, so that no child loads it again
         try:
             pid = os.fork()
         except OSError as exc:
@@ -306,6 +310,8 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
             os.dup2(fd, target)
         os.closerange(3, report)
         os.closerange(report + 1, 4096)  # the reaper itself never has more than a handful
+        if command.get("hidden"):
+            _load_landlock().restrict(command["hidden"], command["kept"])
         os.execvpe(command["argv"][0], command["argv"], command["env"])
     except BaseException as exc:
         code = errno.errorcode.get(getattr(exc, "errno", None) or 0, type(exc).__name__)
@@ -313,6 +319,14 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
             os.write(report, f"{code} {getattr(exc, 'strerror', None) or exc}".encode()[:4000])
     finally:
         os._exit(127)
+
+
+def _load_landlock() -> Any:
+    """Return the module `landlock` beside this file, which runs by its path and outside of its package."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("landlock")
 
 
 def _become_subreaper() -> None:

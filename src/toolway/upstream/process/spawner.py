@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolway.config.schema import EnvPolicy
-from toolway.upstream.process import reaper
+from toolway.config.schema import EnvPolicy, Sandbox
+from toolway.upstream.process import landlock, reaper
 
 KILL_TIMEOUT_S = 1.0  # after SIGKILL, for the exit notification to arrive
 TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # transient lack of system resources
+BUNDLES_FOLDER = "bundles"  # in the data folder: programs of unpacked bundles, which servers run
 SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds in between
 
 
@@ -85,8 +86,9 @@ class _Command:
 class Spawner:
     """Starts server processes through a reaper process, which it starts on first use."""
 
-    def __init__(self, runtime_dir: Path | None = None) -> None:
+    def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
         self._runtime_dir = runtime_dir
+        self._own_folders = own_folders  # hidden from servers, if the kernel has Landlock
         self._reaper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._inbox = b""
@@ -96,13 +98,16 @@ class Spawner:
         self._last_id = 0
         self._ending: set[asyncio.Task[None]] = set()  # reapers that lost their inner process and still kill
 
-    async def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Process:
+    async def start(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, sandbox: Sandbox = "off"
+    ) -> Process:
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
-        Raises `SpawnError` if the program is not found or cannot be executed, or if the reaper cannot be
-        started.
+        Raises `SpawnError` if the program is not found or cannot be executed, if the reaper cannot be started, or if
+        the sandbox `guard` is not possible.
         """
         loop = asyncio.get_running_loop()
+        hidden = self._hidden_folders(sandbox)
         self._ensure_reaper(loop)
         self._last_id += 1
         number = self._last_id
@@ -119,6 +124,8 @@ class Spawner:
             "argv": list(argv),
             "env": {**env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
             "cwd": cwd,
+            "hidden": hidden,
+            "kept": [os.path.join(folder, BUNDLES_FOLDER) for folder in hidden],
         }
         self._send(command, child_fds, number)
         try:
@@ -132,6 +139,17 @@ class Spawner:
         finally:
             self._started.pop(number, None)
         return Process(pid, *our_fds, exited, self, number)
+
+    def _hidden_folders(self, sandbox: Sandbox) -> list[str]:
+        """Return the folders to hide from a server. Raises `SpawnError` if `guard` is not possible."""
+        if sandbox == "off" or not self._own_folders:
+            return []
+        if landlock.abi_version() < landlock.MIN_ABI:
+            if sandbox == "guard":
+                raise SpawnError("ENOSYS", 'this system has no Landlock for "sandbox": "guard" (Linux 5.19 or later)')
+            return []
+        folders = [os.path.realpath(folder) for folder in self._own_folders]
+        return folders if sandbox == "guard" else [each for each in folders if landlock.hides_nothing_else(each)]
 
     def send_command(self, command: dict[str, Any]) -> None:
         """Send a command to the reaper. Ignored if no reaper runs: then no server process is left."""

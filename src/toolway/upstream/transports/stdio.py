@@ -67,7 +67,8 @@ class StdioTransport(MessageStream):
                 hint="correct `cwd` in the server's entry",
             )
         try:
-            self._process = await self._spawner.start([command, *self._server.args], self._env, self._server.cwd)
+            argv = [command, *self._server.args]
+            self._process = await self._spawner.start(argv, self._env, self._server.cwd, self._server.sandbox)
         except SpawnError as exc:
             raise _spawn_error(command, exc) from None
         self._writer = PipeWriter(

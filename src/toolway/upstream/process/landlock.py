@@ -1,0 +1,112 @@
+"""Landlock: take Toolway's own folders away from a server process, by the kernel and without privileges.
+
+Loaded by the reaper, so it uses the standard library only. A ruleset of Landlock allows and never forbids. So it allows
+everything beside the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
+that is created later in one of the ancestors is not allowed. Therefore folders are hidden without being asked only if
+nobody but the administrator creates entries in their ancestors (`hides_nothing_else`).
+
+A process in a Landlock domain also cannot inspect processes outside of it (ptrace, /proc/PID/environ, mem and root)
+and, since Linux 6.12, cannot send signals to them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+
+MIN_ABI = 2  # Linux 5.19; the first one denies every move of a file to another folder
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, the same on all architectures
+CREATE_RULESET_VERSION = 1
+RULE_PATH_BENEATH = 1
+PR_SET_NO_NEW_PRIVS = 38
+SCOPE_SIGNAL = 2
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+TRUNCATE = 1 << 14
+# Rights that a ruleset controls, by the version that introduced them: write, read, remove and create; move; truncate.
+# Listing a folder and executing a file stay free: names are no secret, and a file that is not readable does not start.
+RIGHTS = {1: WRITE_FILE | READ_FILE | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: TRUNCATE}
+FILE_RIGHTS = WRITE_FILE | READ_FILE | TRUNCATE
+
+
+def abi_version() -> int:
+    """Return the version of Landlock in this kernel; 0 without Landlock."""
+    if sys.platform != "linux":
+        return 0
+    return max(0, ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, CREATE_RULESET_VERSION))
+
+
+def hides_nothing_else(folder: str) -> bool:
+    """Return True if only the administrator can create entries in the ancestors of a folder."""
+    user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
+    for ancestor in _ancestors(os.path.realpath(folder)):
+        try:
+            found = os.stat(ancestor)
+        except OSError:
+            return False
+        by_group = found.st_mode & stat.S_IWGRP and found.st_gid in groups
+        if found.st_uid == user or by_group or found.st_mode & stat.S_IWOTH:
+            return False
+    return True
+
+
+def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
+    """Take the `hidden` folders away from this process and its descendants, except the `kept` ones inside.
+
+    Raises `OSError` if the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    version = abi_version()
+    rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
+    attributes = struct.pack("=QQQ", rights, 0, SCOPE_SIGNAL if version >= 6 else 0)
+    ruleset = _check(libc.syscall(CREATE_RULESET, attributes, 24 if version >= 6 else 8, 0))
+    for path in (*_allowed_paths(hidden), *kept):
+        try:
+            entry = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # it is gone, or it is not ours to open
+        is_folder = stat.S_ISDIR(os.fstat(entry).st_mode)
+        rule = struct.pack("=Qi", rights if is_folder else rights & FILE_RIGHTS, entry)
+        added = libc.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0)
+        os.close(entry)
+        _check(added)
+    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _check(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    os.close(ruleset)
+
+
+def _allowed_paths(hidden: Iterable[str]) -> Iterator[str]:
+    """Yield each entry of each ancestor of the hidden folders that is neither hidden nor an ancestor itself.
+
+    A symbolic link is left out: its target is allowed, or not, by its own path.
+    """
+    folders = {os.path.realpath(each) for each in hidden}
+    ancestors = {ancestor for folder in folders for ancestor in _ancestors(folder)}
+    for ancestor in ancestors:
+        if any(ancestor == folder or ancestor.startswith(f"{folder}/") for folder in folders):
+            continue  # a hidden folder inside of another one
+        try:
+            entries = list(os.scandir(ancestor))
+        except OSError:
+            continue  # it does not exist yet
+        for entry in entries:
+            if entry.path not in folders and entry.path not in ancestors and not entry.is_symlink():
+                yield entry.path
+
+
+def _ancestors(path: str) -> list[str]:
+    found = []
+    while path != os.path.dirname(path):
+        path = os.path.dirname(path)
+        found.append(path)
+    return found
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"Landlock: {os.strerror(code)}")
+    return result
