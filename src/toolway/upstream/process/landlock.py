@@ -2,8 +2,8 @@
 
 Loaded by the reaper, so it uses the standard library only. A ruleset of Landlock allows and never forbids. So it allows
 everything beside the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
-that is created later in one of the ancestors is not allowed. Therefore folders are hidden without being asked only if
-nobody but the administrator creates entries in their ancestors (`hides_nothing_else`).
+that is created later in one of the ancestors is not allowed. Therefore a folder is hidden by default only if just the
+administrator creates entries in its ancestors (`hides_nothing_else`).
 
 A process in a Landlock domain also cannot inspect processes outside of it (ptrace, /proc/PID/environ, mem and root)
 and, since Linux 6.12, cannot send signals to them.
