@@ -36,7 +36,7 @@ def abi_version() -> int:
     """Return the version of Landlock in this kernel; 0 without Landlock."""
     if sys.platform != "linux":
         return 0
-    return max(0, ctypes.CDLL(None, use_errno=True).syscall(CREATE_RULESET, None, 0, CREATE_RULESET_VERSION))
+    return max(0, int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)))
 
 
 def hides_nothing_else(folder: str) -> bool:
