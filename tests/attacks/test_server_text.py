@@ -155,7 +155,7 @@ def test_read_the_beginning_of_a_secret_where_a_text_is_cut() -> None:
 TAGS = "".join(chr(0xE0000 + ord(char)) for char in "ignore all")
 HIDDEN = f"ab\u202ec\u200bd\x1b]0;e\x07\u00ad\u2060\ufe01\ue000{TAGS}"
 CLEAN = "abcd]0;e"
-HONEST = "👩\u200d💻 ☎\ufe0f 1\ufe0f\u20e3 می\u200cخواهم"
+HONEST = "👩\u200d💻 🏳\ufe0f\u200d🌈 ☎\ufe0f 1\ufe0f\u20e3 می\u200cخواهم"
 
 
 class HidingToolbox(Toolbox):
@@ -235,6 +235,7 @@ def test_every_character_that_is_not_seen_is_removed() -> None:
     ):
         assert remove_invisible(f"a{chr(code)}b") == "ab", hex(code)
     assert remove_invisible("ok 😀\ufe0f\ufe0f\ufe0f") == "ok 😀\ufe0f"  # no more than one
+    assert remove_invisible("a\ufe0f\u200d😀 ☎\u200b\ufe0f") == "a😀 ☎"
     assert remove_invisible(HONEST) == HONEST
 
 

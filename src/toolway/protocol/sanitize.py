@@ -34,9 +34,9 @@ _FLAG_TAGS: Final = "|".join(
 )
 _HONEST: Final = "|".join(
     (
+        f"(?<=[{_EMOJI}])\ufe0f?\u200d(?=[{_EMOJI}])",  # joined emoji
         f"(?<=[{_EMOJI}])[\ufe0e\ufe0f]",  # emoji or text style, once
         "(?<=[#*0-9])\ufe0f(?=\u20e3)",  # keycap
-        f"(?<=[{_EMOJI}\ufe0f])\u200d(?=[{_EMOJI}])",
         f"(?<=\U0001f3f4)(?:{_FLAG_TAGS})",
         f"(?<=[{_JOINED_SCRIPTS}])[\u200c\u200d](?![\u200b-\u200f])",
     )

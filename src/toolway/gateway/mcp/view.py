@@ -196,19 +196,20 @@ class EndpointView:
     # -- building -----------------------------------------------------------------------------------------------------
 
     def _current_list(self, kind: ListKind) -> _KindList:
-        self._drop_outdated()
+        if self._generation != self._catalog.generation:
+            self._drop_outdated()
         if kind not in self._lists:
             self._lists[kind] = _KindList(dict(self._named_items(kind)))
         return self._lists[kind]
 
     def _drop_outdated(self) -> None:
-        if self._generation != self._catalog.generation:
-            self._generation = self._catalog.generation
-            self._lists = {}
-            self._claims = None
+        self._generation = self._catalog.generation
+        self._lists = {}
+        self._claims = None
 
     def _current_claims(self) -> UriClaims:
-        self._drop_outdated()
+        if self._generation != self._catalog.generation:
+            self._drop_outdated()
         if self._claims is None:
             self._claims = UriClaims(*(self._included_items(kind) for kind in _URI_KINDS))
         return self._claims
