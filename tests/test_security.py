@@ -18,12 +18,10 @@ BROKEN, WEAK, HELD, ADVISORIES = 11, 19, 79, 54
 
 # Findings that have no test yet.
 TODO: set[str] = {
-    *("W3", "W4", "W9", "W10", "held-8"),
-    *("held-12", "held-13", "held-21", "held-22", "held-23", "held-24", "held-25", "held-26"),
+    *("W3", "W4", "W9", "W10", "held-8", "held-12", "held-13", "held-26"),
     *("held-27", "held-28", "held-29", "held-30", "held-31", "held-32", "held-33", "held-34"),
-    *("held-39", "held-40", "held-41", "held-42", "held-43", "held-44", "held-54", "held-55"),
-    *("held-56", "held-57", "held-58", "held-60", "held-61", "held-62", "held-63", "held-64"),
-    *("held-69", "held-70", "held-71", "held-75"),
+    *("held-54", "held-55", "held-56", "held-57", "held-58", "held-61", "held-62", "held-63"),
+    *("held-64", "held-69", "held-70", "held-71", "held-75"),
 }
 
 
