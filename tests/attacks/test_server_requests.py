@@ -1,8 +1,9 @@
-"""Requests that servers send to the client: how many, in whose name, and where they lead; and answers by other ids."""
+"""Requests that servers send to the client: how many, in whose name, and where they lead. Answers by other ids."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import mcp_types as types
@@ -10,6 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, full, text
+from tests.gateway.edge_lab import edge, handshake, message_of
 from tests.gateway.full_server import FullHttp
 from toolway import Hub, ProtocolError
 from toolway.errors import CallError
@@ -203,3 +205,26 @@ async def _is_refused(hub: Hub) -> None:
         await hub.call_tool("s.bad", {}, timeout=10)
     assert (caught.value.code in ("E-ANSWER", "E-HTTP-ID"), caught.value.executed) == (True, "unknown")
     assert (await hub.call_tool("s.echo", {"text": "hi"})).text == "hi"
+
+
+# -- calls of other clients --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("held-32", "held-33")
+async def test_cancel_the_call_of_another_client_or_read_its_progress(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found, found.connected() as stream:
+        victim, attacker = found.key(), found.key()
+        session = {"Mcp-Session-Id": await found.initialize(token=victim)}
+        own = {"Mcp-Session-Id": await found.initialize(token=attacker)}
+        working = {"name": "a__progress", "arguments": {"n": 3, "seconds": 0.3}, "_meta": {"progressToken": 7}}
+        await stream.send(found.request("POST", "/mcp", handshake("tools/call", working, id=7), session, token=victim))
+        assert (await stream.head()).headers["content-type"] == "text/event-stream"  # it has begun
+        cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+        for fields, status in ((own, 202), (session, 404), ({}, 400)):
+            assert (await found.ask("POST", "/mcp", cancel, fields, token=attacker)).status == status, fields
+        assert (await found.ask("DELETE", "/mcp", fields=session, token=attacker)).status == 404
+        mine = {"name": "a__echo", "arguments": {"text": "mine"}, "_meta": {"progressToken": 7}}
+        answer = await found.ask("POST", "/mcp", handshake("tools/call", mine, id=7), own, token=attacker)
+        assert b"notifications/progress" not in answer.body and message_of(answer)["id"] == 7
+        events = b"".join([part async for part in stream.chunks()])
+        assert events.count(b"notifications/progress") >= 2 and b'"id":7,"result"' in events

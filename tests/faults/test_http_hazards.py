@@ -102,6 +102,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
+@pytest.mark.attack("held-58")
 async def test_a_misbehaving_answer_harms_only_its_own_call(row: Row, era: str) -> None:
     async with FakeHttp(era=era) as fake, FakeHttp() as good, Hub({"bad": fake.url, "good": good.url}) as hub:
         await hub.wait_ready()
@@ -161,6 +162,7 @@ async def test_a_cut_stream_is_resumed_once_where_the_era_knows_how() -> None:
                 assert len(fake.stats.resumes) == 1
 
 
+@pytest.mark.attack("held-58")
 async def test_a_bomb_takes_no_memory() -> None:
     def rss_kb() -> int:
         with open("/proc/self/status") as file:

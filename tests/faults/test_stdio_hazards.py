@@ -90,6 +90,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.mode)
+@pytest.mark.attack("held-54", "held-55")
 async def test_a_misbehaving_server_harms_only_its_own_call(row: Row, era: str) -> None:
     async with bad_and_good(row.mode, era) as hub:
         stop = asyncio.Event()
@@ -190,6 +191,7 @@ async def test_a_server_that_closes_its_input_is_replaced() -> None:
         assert hub.status()["bad"].pid != first
 
 
+@pytest.mark.attack("held-55")
 async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
     async with bad_and_good("list_changed_flood=100000", "legacy") as hub:
         began = time.monotonic()
@@ -212,6 +214,7 @@ def rss_kb() -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
+@pytest.mark.attack("held-54")
 async def test_a_line_without_end_fails_its_call_and_then_the_link() -> None:
     async with bad_and_good("endless_line=300", "both") as hub:
         stop = asyncio.Event()
@@ -229,6 +232,7 @@ async def test_a_line_without_end_fails_its_call_and_then_the_link() -> None:
         assert await neighbour > 0
 
 
+@pytest.mark.attack("held-54")
 async def test_memory_stays_bounded_under_a_fifty_megabyte_line() -> None:
     async with bad_and_good("line_mb=50", "both") as hub:
         before = rss_kb()

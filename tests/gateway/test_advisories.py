@@ -323,6 +323,7 @@ async def test_row_46_every_client_gets_its_own_answers(tmp_path: Path):
 
 
 @pytest.mark.attack("held-25")
+@pytest.mark.attack("held-28")
 async def test_row_47_a_session_or_stream_of_somebody_else_does_not_exist(tmp_path: Path):
     """CVE-2026-52869: with the id in hand, and with a token that is good for something else."""
     async with edge(tmp_path) as found, found.connected() as stream:

@@ -95,6 +95,7 @@ async def test_nobody_returns_and_the_server_hears_that_it_is_over() -> None:
         assert late.error["code"] == -32602 and late.error["data"]["executed"] == "unknown"
 
 
+@pytest.mark.attack("held-26")
 async def test_a_state_is_good_once() -> None:
     async with full("legacy", "http") as found, found.raw() as raw:
         asked = await begin(raw, rounds=2)
@@ -107,6 +108,7 @@ async def test_a_state_is_good_once() -> None:
         assert (await go_on(raw, again, named("three"), rounds=2)).error["code"] == -32602
 
 
+@pytest.mark.attack("held-26")
 async def test_a_state_is_good_for_its_own_call_alone(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")
@@ -134,6 +136,7 @@ async def test_a_state_is_good_for_its_own_call_alone(tmp_path: Path) -> None:
         assert said(await go_on(raw, asked, named("mine"), nonce="a"))["content"]["name"] == "mine"
 
 
+@pytest.mark.attack("held-26")
 async def test_the_state_of_a_modern_server_is_bound_in_the_same_way(tmp_path: Path) -> None:
     keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
     mine, other = made(keyring, "mine"), made(keyring, "other")

@@ -35,6 +35,7 @@ def test_what_was_sealed_is_found_again_by_any_process_with_the_key():
     assert Sealer(b"l" * KEY_BYTES, Clock()).open("session", text) is None
 
 
+@pytest.mark.attack("held-27")
 def test_a_handle_is_of_one_kind_and_has_an_end():
     clock = Clock()
     sealer = Sealer(KEY, clock)

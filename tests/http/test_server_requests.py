@@ -339,6 +339,7 @@ async def test_a_body_that_waits_behind_an_answer_keeps_its_room():
         await until(lambda: server.body_budget.can_reserve(1000))
 
 
+@pytest.mark.attack("held-13")
 async def test_a_stranger_is_refused_before_the_body_is_read():
     seen = Counting()
 
@@ -374,6 +375,7 @@ async def test_one_guest_takes_at_most_a_share_of_the_room():
         await until(lambda: server.body_budget.can_reserve(1000, "a"))
 
 
+@pytest.mark.attack("held-12")
 async def test_a_head_that_comes_too_slowly_is_refused():
     async with (
         serving(echo, ServerLimits(head_timeout=0.3, sweep_interval=0.1)) as (_, port),
@@ -386,6 +388,7 @@ async def test_a_head_that_comes_too_slowly_is_refused():
         assert await client.closed() == b""
 
 
+@pytest.mark.attack("held-12")
 async def test_a_body_that_comes_too_slowly_is_refused():
     limits = ServerLimits(min_bytes_per_s=1000, speed_window=0.3, sweep_interval=0.1)
     async with serving(echo, limits) as (server, port), connected(port) as client:

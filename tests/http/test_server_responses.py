@@ -64,6 +64,7 @@ async def test_requests_sent_at_once_are_answered_in_their_order_one_at_a_time()
         assert [(await client.answer()).body for _ in range(10)] == [b"/%d" % n for n in range(10)]
 
 
+@pytest.mark.attack("held-8")
 async def test_too_many_requests_at_once_end_the_connection():
     held = Held()
     async with serving(held.handle, ServerLimits(max_pipelined=3)) as (server, port), connected(port) as client:

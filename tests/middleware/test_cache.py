@@ -32,6 +32,7 @@ async def test_an_answer_is_given_again_within_its_time_and_says_so() -> None:
     assert (third.text, third.from_cache, len(end.calls)) == ("2", False, 2)
 
 
+@pytest.mark.attack("held-30")
 async def test_an_answer_is_given_to_the_same_caller_only() -> None:
     stage, end = a_stage(Clock()), End(a_reply("a's"), a_reply("b's"))
     assert (await stage(a_call(Effect.READ, caller="a"), end)).text == "a's"

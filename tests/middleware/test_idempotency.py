@@ -229,6 +229,7 @@ async def test_it_is_refused_when_the_outcome_of_the_other_is_unknown() -> None:
 @pytest.mark.parametrize(
     "other", [{"caller": "someone else"}, {"server": "u"}, {"name": "u"}, {"idempotency_key": "K"}]
 )
+@pytest.mark.attack("held-29")
 async def test_two_callers_servers_or_tools_never_share_a_key(other) -> None:
     stage, end = a_stage(), End(a_reply())
     await stage(keyed(), end)

@@ -48,6 +48,7 @@ async def test_every_kind_has_its_method_and_key(kind, method, key) -> None:
     assert pages.asked == [(method, {})]
 
 
+@pytest.mark.attack("held-56")
 async def test_a_repeated_cursor_ends_the_walk() -> None:
     items, problems = await fetch_all_pages(
         Pages(page(1, cursor="a"), page(2, cursor="b"), page(3, cursor="a")), "tools"
@@ -56,6 +57,7 @@ async def test_a_repeated_cursor_ends_the_walk() -> None:
     assert len(problems) == 1 and "repeats the cursor 'a'" in problems[0]
 
 
+@pytest.mark.attack("held-56")
 async def test_a_list_without_an_end_is_left_after_a_hundred_pages() -> None:
     pages = Pages(*(page(n, cursor=str(n)) for n in range(200)))
     items, problems = await fetch_all_pages(pages, "tools")
@@ -63,6 +65,7 @@ async def test_a_list_without_an_end_is_left_after_a_hundred_pages() -> None:
     assert "more than 100 pages" in problems[0]
 
 
+@pytest.mark.attack("held-56")
 async def test_a_list_that_is_too_long_is_cut() -> None:
     assert MAX_ITEMS == {"tools": 1000, "prompts": 1000, "resources": 10_000, "templates": 10_000}
     assert await fetch_all_pages(Pages(page(*range(1000))), "tools") == (list(range(1000)), [])

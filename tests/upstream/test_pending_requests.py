@@ -48,6 +48,7 @@ async def test_the_first_answer_stands_and_the_second_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("id_", [0, 99, -1, "99", "x", "", "-1", "1.0", " 1", "1e0", None, "9" * 16, "9" * 5000])
+@pytest.mark.attack("held-34")
 async def test_an_answer_to_nothing_is_dropped_and_counted(id_) -> None:
     waiting = PendingRequests()
     _, answer = waiting.add(asked())

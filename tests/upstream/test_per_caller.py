@@ -41,6 +41,7 @@ def keyring(tmp_path: Path) -> FileApiKeyStore:
     [("legacy", {}, 2), ("legacy", {"shareConnection": True}, 1), ("modern", {}, 1)],
     ids=["legacy", "shared", "modern"],
 )
+@pytest.mark.attack("held-31")
 async def test_each_key_has_a_process_of_its_own_where_the_era_knows_no_callers(
     era: str, more: Json, processes: int, keyring: FileApiKeyStore
 ) -> None:
@@ -51,6 +52,7 @@ async def test_each_key_has_a_process_of_its_own_where_the_era_knows_no_callers(
         assert (owner in (first, second)) == (processes == 1)
 
 
+@pytest.mark.attack("held-31")
 async def test_each_key_has_a_session_of_its_own_over_http(keyring: FileApiKeyStore) -> None:
     one, two = made(keyring, "one"), made(keyring, "two")
     async with full("legacy", "http", keyring=keyring) as found:

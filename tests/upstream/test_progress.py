@@ -19,6 +19,7 @@ async def unanswered(_: Any) -> Json:
 
 
 @pytest.mark.parametrize("token", [True, 1.0, "1", None, [1], 2, 0])
+@pytest.mark.attack("held-33")
 async def test_a_token_that_is_not_the_very_number_is_nobodys(token: Any) -> None:
     session = Session("s", ScriptedLink(unanswered), Nobody(), lambda *_: None)
     told: list[float] = []
