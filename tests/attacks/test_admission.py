@@ -173,6 +173,7 @@ HARMFUL: Final = {
 
 @pytest.mark.anyio
 @pytest.mark.attack("B3")
+@pytest.mark.attack("H4")
 @pytest.mark.parametrize("form", HARMFUL)
 async def test_bring_code_into_a_server_that_is_added_through_admin(form: str, gateway: Edge, tmp_path: Path) -> None:
     marker, script = tmp_path / "marker", tmp_path / "script.py"
@@ -295,7 +296,7 @@ WORD = st.one_of(
 )
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H4")
 @settings(max_examples=150, deadline=None)
 @given(runner=st.sampled_from(sorted(RUNNERS)), words=st.lists(WORD, max_size=7))
 def test_find_a_command_line_of_a_runner_that_is_accepted_but_not_listed(runner: str, words: list[str]) -> None:
@@ -388,7 +389,7 @@ HOSTILE_DOCUMENTS: Final = {
 }
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 @pytest.mark.parametrize("form", HOSTILE_DOCUMENTS)
 def test_become_an_entry_by_a_server_json(form: str, machine: Machine) -> None:  # noqa: F811
     result = machine.toolway("add", str(machine.write("server.json", HOSTILE_DOCUMENTS[form])), "--yes")
@@ -432,7 +433,7 @@ HOSTILE_BUNDLES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 @pytest.mark.parametrize("form", HOSTILE_BUNDLES)
 def test_become_an_entry_by_a_bundle(form: str, machine: Machine) -> None:  # noqa: F811
     result = machine.toolway("add", bundle_of(machine, **HOSTILE_BUNDLES[form]), "--yes")
@@ -440,7 +441,7 @@ def test_become_an_entry_by_a_bundle(form: str, machine: Machine) -> None:  # no
     assert not machine.own.exists() and not (machine.home / ".local/share/toolway/bundles").exists()
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 @pytest.mark.parametrize("config", [{"mcp_config": "x"}, {"mcp_config": {"env": []}}, {"mcp_config": {"args": "x"}}])
 def test_stop_the_command_with_a_manifest_of_other_types(config: dict[str, Any], machine: Machine) -> None:  # noqa: F811
     path = machine.home / "notes.mcpb"
@@ -450,7 +451,7 @@ def test_stop_the_command_with_a_manifest_of_other_types(config: dict[str, Any],
     assert (result.exit_code, "E-CONFIG-BUNDLE" in result.stderr) == (3, True), result.output
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 def test_replace_the_files_of_another_bundle(machine: Machine) -> None:  # noqa: F811
     """Name and version of a bundle do not decide where its files are, and a bundle that was swapped is not unpacked."""
     path = machine.home / "notes.mcpb"
@@ -485,7 +486,7 @@ def test_an_honest_bundle_is_added(config: dict[str, Any], machine: Machine) -> 
     assert machine.entries()["notes"]["command"]
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 def test_become_an_entry_unseen(machine: Machine) -> None:  # noqa: F811
     """The whole entry is shown, and added only after a yes to exactly that entry."""
     described = package(
@@ -495,7 +496,13 @@ def test_become_an_entry_unseen(machine: Machine) -> None:  # noqa: F811
     refused = machine.toolway("add", file)
     assert (refused.exit_code, machine.own.exists()) == (2, False) and "--yes" in refused.stderr
     shown = machine.toolway("add", file, "--dry-run").stdout
-    for text in ('"npx"', '["-y", "@nice/weather@1.0.0", "--log=\\u202e/tmp/x"]', "env.MODE", "v1-$(id)-$${HOME}"):
+    for text in (
+        "runs npx -y @nice/weather@1.0.0",
+        '"npx"',
+        '["-y", "@nice/weather@1.0.0", "--log=\\u202e/tmp/x"]',
+        "env.MODE",
+        "v1-$(id)-$${HOME}",
+    ):
         assert text in shown, shown
     digest = next(line.split()[1] for line in shown.splitlines() if line.startswith("sha256"))
     assert json.loads(machine.toolway("add", file, "--dry-run", "--json").stdout)["digest"] == digest
@@ -507,9 +514,11 @@ def test_become_an_entry_unseen(machine: Machine) -> None:  # noqa: F811
     assert (other_name.exit_code, machine.own.exists()) == (3, False)
     assert machine.toolway("add", file, "--digest", digest).exit_code == 0
     assert machine.entries()["weather"]["env"] == {"MODE": "v1-$(id)-$${HOME}"}
+    waiting = json.loads(machine.toolway("trust", "--json").stdout)["entries"]
+    assert waiting == []  # what was confirmed needs no second approval
 
 
-@pytest.mark.attack("B3")
+@pytest.mark.attack("H3")
 def test_get_the_stored_secret_of_another_server_unseen(machine: Machine) -> None:  # noqa: F811
     """A document that is called like another server gets no secret of it without a line that says so."""
     machine.toolway("secrets", "set", "weather.TOKEN", input="of-another-server\n")

@@ -27,7 +27,7 @@ from tests.doctor.http_servers import Answer, Request, serving
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.settings import parse_gateway
 
-pytestmark = [pytest.mark.anyio, pytest.mark.attack("B3")]
+pytestmark = [pytest.mark.anyio, pytest.mark.attack("B3"), pytest.mark.attack("H4")]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UVX: Final = shutil.which("uvx") or shutil.which("uvx", path=str(ROOT / ".interop/uv/bin"))

@@ -199,12 +199,16 @@ def review(
 
 
 def _print_entry(output: Output, name: str, entry: Mapping[str, Any]) -> None:
-    """Print all keys of an entry as `toolway trust` does: ASCII JSON, nothing masked or shortened."""
+    """Print all keys of an entry and what it does, as `toolway trust` does: ASCII JSON, nothing masked or shortened."""
+    from toolway.config.approval.accesses import entry_accesses
+
     output.print_line(name, "bold")
     for key, value in entry.items():
         rows = {f"{key}.{inner}": text for inner, text in value.items()} if isinstance(value, Mapping) else {key: value}
         for label, text in rows.items():
             output.print_line(f"  {json.dumps(label)[1:-1]:<22}  {json.dumps(text)}")
+    for access in entry_accesses(entry):
+        output.print_line(f"  {json.dumps(str(access))[1:-1]}", "yellow")
 
 
 def _stored_secrets(asks: Sequence[InstallInput]) -> list[str]:
