@@ -86,8 +86,8 @@ def own_files():
 
 def test_no_file_names_a_registry():
     found = {name: match[0] for name, text in own_files() if (match := ADDRESSES.search(text))}
-    # The script that writes the pins says that no address is to be written.
-    assert found.keys() <= {"scripts/pin"}
+    # The script that writes the pins says that no address is to be written. Attackers name one by a flag.
+    assert found.keys() <= {"scripts/pin", "tests/attacks/test_admission.py", "tests/attacks/test_runners.py"}
 
 
 def test_no_file_names_a_folder_of_this_machine():
