@@ -18,10 +18,7 @@ BROKEN, WEAK, HELD, ADVISORIES = 11, 19, 79, 54
 
 # Findings that have no test yet.
 TODO: set[str] = {
-    *("W3", "W4", "W9", "W10", "held-8", "held-12", "held-13", "held-26"),
-    *("held-27", "held-28", "held-29", "held-30", "held-31", "held-32", "held-33", "held-34"),
-    *("held-54", "held-55", "held-56", "held-57", "held-58", "held-61", "held-62", "held-63"),
-    *("held-64", "held-69", "held-70", "held-71", "held-75"),
+    *("held-61", "held-62", "held-63", "held-64", "held-69", "held-70", "held-71"),
 }
 
 
