@@ -10,8 +10,9 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.db.encryption_keys import a_sealer, an_integrity
+from toolway.cluster.db import idempotency
 from toolway.cluster.db.engine import db_now
-from toolway.cluster.db.idempotency import CLEANUP_INTERVAL_S, DbIdempotencyStore, NoLease
+from toolway.cluster.db.idempotency import CLEANUP_INTERVAL_S, DbIdempotencyStore, NoLease, WriteRetryQueue
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.tables import IdempotencyRow, NodeRow
 from toolway.cluster.db.tokens import DecryptionError
@@ -74,6 +75,25 @@ async def test_what_a_server_answered_does_not_lie_open_in_the_record(cluster: C
     assert await a.claim(ID, "f", "call-3") == IdempotencyRecord(
         "finished", "f", {"content": ["the balance is 1234.56"]}
     )
+
+
+@pytest.mark.attack("W5")
+async def test_fill_the_database_with_results(cluster: Cluster) -> None:
+    a = await cluster.node("a")
+    assert await a.claim(ID, "f", "call-1") is None
+    await a.finish(ID, {"content": ["x" * 2_000_000]})
+    assert await a.claim(ID, "f", "call-2") == IdempotencyRecord("finished", "f")  # known as executed, without a result
+
+
+@pytest.mark.attack("W5")
+async def test_fill_the_memory_with_results_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "MAX_QUEUED_BYTES", 2_000_000)
+    queue = WriteRetryQueue(None)  # type: ignore[arg-type]
+    for _ in range(10):
+        assert queue.add(select(1), {"row_call": "c", "sealed_outcome": b"x" * 900_000})
+    kept = [len(values["sealed_outcome"] or b"") for _, values in queue._queue]
+    assert kept == [900_000] * 2 + [0] * 8
+    await queue.close()
 
 
 async def test_keys_of_others_are_other_keys(cluster: Cluster) -> None:
