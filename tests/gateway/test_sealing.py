@@ -83,6 +83,7 @@ def test_anything_else_is_none(text: str):
     assert Sealer(KEY, Clock()).open("session", text) is None
 
 
+@pytest.mark.attack("held-69")
 def test_the_key_and_the_token_are_made_once_and_for_their_owner_alone(tmp_path: Path):
     old = os.umask(0)
     try:

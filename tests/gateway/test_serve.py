@@ -29,6 +29,7 @@ async def test_it_says_in_one_json_document_where_it_serves(tmp_path: Path) -> N
         await kill(run)
 
 
+@pytest.mark.attack("held-69")
 async def test_what_it_keeps_is_for_its_owner_alone_and_it_can_be_found_while_it_runs(tmp_path: Path) -> None:
     async with program(tmp_path / "one", {"fake": fake_server()}) as run:
         state = run.folder / "state"
