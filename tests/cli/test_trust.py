@@ -53,6 +53,7 @@ def test_what_cannot_be_a_secret_is_refused(machine, value):
     assert json.loads(machine.toolway("secrets", "ls", "--json").stdout)["secrets"] == []
 
 
+@pytest.mark.attack("held-61")
 def test_a_projects_file_starts_nothing_until_its_exact_content_was_approved(machine):
     file = machine.write("project/.mcp.json", {"mcpServers": {"off": {"command": "x", "enabled": False}}})
     refused = machine.toolway("ls", "--json")

@@ -65,6 +65,7 @@ def test_of_two_entries_with_one_name_the_one_spelt_right_stays():
     assert [(p.server, p.severity) for p in found.issues] == [("GitHub", "error"), ("a b", "note"), ("A-B", "error")]
 
 
+@pytest.mark.attack("held-62")
 def test_an_entry_with_a_key_that_stands_twice_is_left_out():
     found = parse_config('{"mcpServers": {\n"a": {"command": "x",\n"command": "y"},\n"b": {"command": "z"}}}')
     assert list(found.servers) == ["b"]
@@ -72,6 +73,7 @@ def test_an_entry_with_a_key_that_stands_twice_is_left_out():
     assert found.issues[0].detail == "lines 2 and 3"
 
 
+@pytest.mark.attack("held-62")
 def test_a_server_that_stands_twice_is_left_out():
     found = parse_config('{"mcpServers": {\n"a": {"command": "x"},\n"a": {"command": "y"},\n"b": {"command": "z"}}}')
     assert list(found.servers) == ["b"]

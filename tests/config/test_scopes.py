@@ -111,6 +111,7 @@ def test_commands_of_a_project_run_in_its_folder(place):
 # -- approval ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.attack("held-61")
 def test_a_projects_file_is_not_used_before_it_was_approved(place):
     home, project, environment = place
     write(user_file(home), {"a": {"command": "user"}})

@@ -45,6 +45,7 @@ def test_secrets_of_oauth_may_be_references():
     assert CANARY not in repr(done)
 
 
+@pytest.mark.attack("held-64")
 def test_the_value_of_a_variable_is_no_reference():
     variables = {"EVIL": "${command:touch /tmp/x}", "B": "${keyring:gh.TOKEN}"}
     server = parse_entry({"command": "x", "env": {"A": "${EVIL}", "B": "${B}", "C": "${MISSING:-${B}}"}}, variables)

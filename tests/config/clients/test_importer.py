@@ -6,6 +6,8 @@ import pytest
 
 from tests.config.clients.fixtures import place_of, placed, switch_on
 from toolway.config.clients import plan_export, read_client_file, to_portable
+from toolway.config.secrets import list_secret_refs
+from toolway.config.server_entry import parse_entry
 
 
 def put(tmp_path, client, text, scope="user"):
@@ -87,6 +89,16 @@ def test_what_looks_like_a_variable_and_is_none_is_told_and_stays_literal(tmp_pa
     imported = read_client_file(place)
     assert imported.entries[0].value["env"] == {"T": "$${TOKEN}"}
     assert [(p.code, p.severity) for p in imported.issues] == [("E-CONFIG-VARIABLE", "warning")]
+
+
+@pytest.mark.attack("held-63")
+@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "windsurf"])
+@pytest.mark.parametrize("reference", ["${command:touch /tmp/x}", "${keyring:gh.TOKEN}", "${file:/etc/passwd}"])
+def test_a_reference_of_ours_in_a_foreign_file_is_text(reference, client, tmp_path):
+    place = put(tmp_path, client, {"mcpServers": {"s": {"command": "x", "env": {"T": reference}}}})
+    [entry] = read_client_file(place).entries
+    server = parse_entry(to_portable(entry), {})
+    assert list_secret_refs(server) == () and server.env["T"] == reference
 
 
 @pytest.mark.parametrize("command", ["cmd", "cmd.exe", "CMD"])
