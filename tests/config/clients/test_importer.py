@@ -92,7 +92,7 @@ def test_what_looks_like_a_variable_and_is_none_is_told_and_stays_literal(tmp_pa
 
 
 @pytest.mark.attack("held-63")
-@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "windsurf"])
+@pytest.mark.parametrize("client", ["claude-desktop", "cursor"])
 @pytest.mark.parametrize("reference", ["${command:touch /tmp/x}", "${keyring:gh.TOKEN}", "${file:/etc/passwd}"])
 def test_a_reference_of_ours_in_a_foreign_file_is_text(reference, client, tmp_path):
     place = put(tmp_path, client, {"mcpServers": {"s": {"command": "x", "env": {"T": reference}}}})
