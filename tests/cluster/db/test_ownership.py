@@ -53,7 +53,7 @@ async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
     if empty_url.startswith("sqlite"):
         await upgrade_schema(engines[0])
     await asyncio.gather(*(upgrade_schema(engine) for engine in engines))
-    assert await NodeStore(engines[0], an_integrity()).list_alive("default") == []
+    assert await NodeStore(engines[0], an_integrity()).list_alive("acme") == []
     for engine in engines:
         await engine.dispose()
 
@@ -61,14 +61,14 @@ async def test_many_may_upgrade_at_once_and_again(empty_url: str) -> None:
 async def test_a_node_joins_renews_and_leaves(engine: AsyncEngine) -> None:
     nodes = NodeStore(engine, an_integrity())
     epoch = await nodes.join(_card("a"))
-    (seen,) = await nodes.list_alive("default")
+    (seen,) = await nodes.list_alive("acme")
     assert (seen.info, seen.epoch, seen.draining) == (_card("a"), epoch, False)
     assert DEFAULT_LEASE_SETTINGS.ttl - 2 < seen.lease_left_s <= DEFAULT_LEASE_SETTINGS.ttl
     assert await nodes.renew("a", epoch)
     assert await nodes.drain("a") and not await nodes.drain("b")
-    assert (await nodes.list_alive("default"))[0].draining
+    assert (await nodes.list_alive("acme"))[0].draining
     await nodes.leave("a", epoch)
-    assert await nodes.list_alive("default") == []
+    assert await nodes.list_alive("acme") == []
     assert not await nodes.renew("a", epoch)
 
 
@@ -83,7 +83,7 @@ async def test_a_lease_that_ended_is_not_renewed(engine: AsyncEngine) -> None:
     epoch = await nodes.join(_card("a"))
     await _end_lease(engine, "a")
     assert not await nodes.renew("a", epoch)
-    assert await nodes.list_alive("default") == []
+    assert await nodes.list_alive("acme") == []
     assert await nodes.join(_card("a")) > epoch
     assert not await nodes.renew("a", epoch)
 
