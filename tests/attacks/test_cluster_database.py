@@ -337,7 +337,9 @@ async def test_read_the_database_file_of_another_user(tmp_path: Path) -> None:
         await engine.dispose()
     assert modes.keys() == {"record", "record-wal", "record-shm"} and set(modes.values()) == {0o600}
     (tmp_path / "record").chmod(0o644)
-    await open_engine(f"sqlite:///{tmp_path / 'record'}").dispose()
+    engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
+    await upgrade_schema(engine)
+    await engine.dispose()
     assert stat.S_IMODE((tmp_path / "record").stat().st_mode) == 0o600
 
 

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -58,11 +59,10 @@ def open_engine(url: str) -> AsyncEngine:
     """
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
-        if target.database:
-            _make_private(Path(target.database))
         engine = create_async_engine(
             target.set(drivername="sqlite+aiosqlite"), connect_args={"timeout": DATABASE_TIMEOUT_S}
         )
+        event.listen(engine.sync_engine, "do_connect", partial(_make_private, Path(target.database or "")))
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
@@ -132,19 +132,20 @@ def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, pro
             raise DisconnectionError
 
 
-def _make_private(file: Path) -> None:
+def _make_private(file: Path, *connect_arguments: Any) -> None:
     """Create the file of a SQLite database so that only its user can read it, or give it that mode.
 
     SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
     """
-    try:
+    with suppress(OSError):  # then SQLite reports it
         os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
         for each in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
             if each.exists() and each.stat().st_mode & 0o077:
                 each.chmod(0o600)
     except OSError as exc:
         raise ConfigError(
-            f"cluster database cannot be opened: {file}",
+            f"cluster database is open to other users: {file}",
             detail=exc.strerror or str(exc),
             hint="name a file that belongs to this user: --database sqlite:///FILE",
             code="E-RECORD",
