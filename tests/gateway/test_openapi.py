@@ -46,7 +46,15 @@ class OneNode(ClusterHooks):
 
     async def list_nodes(self):
         nodes = [{**NODE, "servers": 2}]
-        return {"cluster": "c", "tenant": "t", "node": "one-1", "nats": True, "nodes": nodes, "unowned": 0}
+        return {
+            "cluster": "c",
+            "tenant": "t",
+            "node": "one-1",
+            "nats": True,
+            "nodes": nodes,
+            "unowned": 0,
+            "refused": [],
+        }
 
     async def get_node(self, name):
         return {**NODE, "owns": [{"tenant": "t", "server": "a", "instance": 0}], "more": False}

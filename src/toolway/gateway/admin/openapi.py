@@ -391,6 +391,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "nats": _BOOLEAN,
             "nodes": _array(_object({"servers": _INTEGER}, _NODE)),
             "unowned": _INTEGER,
+            "refused": _STRINGS,
         }
     ),
     "NodeDetail": _object(
