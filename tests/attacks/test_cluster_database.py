@@ -28,8 +28,9 @@ from toolway.cluster.db.integrity import Integrity, StateRefused
 from toolway.cluster.db.takeover import take_over
 from toolway.cluster.db.tokens import DbTokenStore, EnvelopeCipher
 from toolway.cluster.keys import derive_tenant_key, format_tenant_key
-from toolway.cluster.node_auth import CallToken, CallTokenVerifier, issue_call_token
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier, issue_call_token, new_call_key, new_use_id
 from toolway.cluster.options import Flags, read_options
+from toolway.cluster.routing.call_cipher import CallCipher, join_request
 from toolway.errors import ConfigError
 from toolway.gateway.sealing import Sealer
 
@@ -295,17 +296,21 @@ async def test_act_for_another_tenant_with_the_key_of_mine(tmp_path: Path) -> No
     cluster_key = bytes(range(32))
     file = tmp_path / "acme.key"
     file.write_text(format_tenant_key(cluster_key, "acme"))
-    flags = {"cluster": "nats://a", "database": "postgresql://db/x", "cluster_key_file": str(file)}
-    mine = read_options(Flags(**flags, tenant="acme"), {})
+    environ = {"TOOLWAY_CLUSTER": "nats://127.0.0.1", "TOOLWAY_DATABASE": "postgresql://db/x"}
+    mine = read_options(Flags(tenant="acme", cluster_key_file=str(file)), environ)
     assert mine is not None and mine.tenant_key == derive_tenant_key(cluster_key, "acme")
     with pytest.raises(ConfigError) as caught:
-        read_options(Flags(**flags, tenant="other"), {})
+        read_options(Flags(tenant="other", cluster_key_file=str(file)), environ)
     assert caught.value.code == "E-CLUSTER-KEY" and "acme" in caught.value.detail
     theirs = derive_tenant_key(cluster_key, "other")
     # Call tokens, rows and the state of the other tenant.
-    verifier = CallTokenVerifier("node", Sealer(theirs, time.time), lambda *_: 1, time.monotonic)
-    token = CallToken("node", "other", "files", 0, 1, "admin", "admin", "c")
-    assert verifier.verify(issue_call_token(Sealer(mine.tenant_key, time.time), token)) == "forged"
+    key = new_call_key()
+    token = CallToken("node", "other", "files", 0, 1, "admin", "admin", "c", key=key, use_id=new_use_id())
+    request = CallCipher(bytes.fromhex(key)).seal_request(b"{}")
+    for tenant_key, is_taken in ((theirs, True), (mine.tenant_key, False)):
+        verifier = CallTokenVerifier("node", Sealer(theirs, time.time), lambda *_: 1, time.monotonic, time.time)
+        sealed = issue_call_token(Sealer(tenant_key, time.time), token)
+        assert (verifier.open_call(join_request(sealed, request)) is not None) == is_taken
     engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
     try:
         await upgrade_schema(engine)
