@@ -51,6 +51,71 @@ def used(machine: Machine) -> list[str]:
     return list(json.loads(machine.toolway("config", "validate", "--json").stdout).get("servers", []))
 
 
+# -- a project's file that was not approved ----------------------------------------------------------------------------
+
+EVERY_COMMAND = (
+    *(
+        "",
+        "ls",
+        "ls --check",
+        "status",
+        "status x",
+        "tools",
+        "tools -s x",
+        "call x.echo",
+        "doctor",
+        "doctor --fix --yes",
+    ),
+    *("get x", "config", "config validate", "enable x", "restart x", "export cursor --dry-run", "sync --dry-run"),
+    *("login x", "logs x", "secrets ls", "trust --json", "completion bash"),
+)
+
+
+@pytest.mark.attack("held-61")
+def test_run_a_command_of_a_projects_file_that_was_not_approved(machine: Machine) -> None:
+    mark = machine.home / "pwned"
+    references = {"command": "x", "env": {"K": f"${{command:touch {mark}}}"}}
+    machine.write("project/.mcp.json", servers(x=marking(mark), y=references, z={"url": "http://127.0.0.1:9/mcp"}))
+    for words in EVERY_COMMAND:
+        machine.toolway(*words.split())
+        assert not mark.exists(), words
+
+
+@pytest.mark.attack("held-63")
+def test_run_a_reference_that_an_import_brought(machine: Machine) -> None:
+    mark = machine.home / "pwned"
+    entry = {"command": "x", "env": {"K": f"${{command:touch {mark}}}"}, "args": ["${file:/etc/passwd}"]}
+    machine.write(".cursor/mcp.json", servers(x=entry))
+    assert machine.toolway("import", "--plain").exit_code == 0
+    assert machine.entries()["x"]["env"]["K"] == f"$${{command:touch {mark}}}"
+    server = load_config(os.environ, machine.project).servers["x"]
+    assert (server.env["K"], server.args) == (f"${{command:touch {mark}}}", ("${file:/etc/passwd}",))  # plain text
+
+
+@pytest.mark.attack("held-64")
+def test_run_the_value_of_a_variable(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOSTILE", "${command:touch pwned} ${HOME} ${file:/etc/passwd}")
+    machine.write(".config/toolway/mcp.json", servers(x={"command": "x", "env": {"K": "${HOSTILE}"}}))
+    value = load_config(os.environ, machine.project).servers["x"].env["K"]
+    assert (type(value), value) == (str, os.environ["HOSTILE"])  # no reference is in it
+
+
+@pytest.mark.attack("held-69")
+def test_read_the_state_folder_as_another_user(machine: Machine) -> None:
+    machine.write("project/.mcp.json", servers(x={"command": "x"}))
+    machine.toolway("trust", "--digest", digest_of(machine))
+    machine.toolway("add", "one", "--", "x")
+    machine.toolway("add", "two", "--", "x")  # leaves a backup
+    machine.toolway("keys", "create", "mine")
+    machine.toolway("secrets", "set", "a.b", input=SECRET)
+    found = [
+        path for folder in (".local/state", ".local/share") for path in (machine.home / folder).rglob("toolway/**/*")
+    ]
+    assert {"approvals.json", "keys.json", "secrets.sealed"} <= {path.name for path in found}
+    for path in found:
+        assert path.is_dir() or path.stat().st_mode & 0o077 == 0, path
+
+
 # -- approval of a project's file --------------------------------------------------------------------------------------
 
 HIDING = {
