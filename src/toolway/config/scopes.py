@@ -214,7 +214,8 @@ def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: Appro
     for each in gate.find_held(config.file, entries, find_toolway_block(document)):
         name = each.name if each.name in servers else normalize_name(each.name)
         if each.name == RELOAD_ALL_NAME or servers.pop(name, None) is not None:
-            held.append(replace(each, line=document.lines.get((*root, each.name))))
+            server = name if each.name != RELOAD_ALL_NAME else RELOAD_ALL_NAME
+            held.append(replace(each, server=server, line=document.lines.get((*root, each.name))))
     new = [each.issue for each in held if each not in config.held]
     return replace(config, servers=servers, issues=(*config.issues, *new), held=tuple(held))
 

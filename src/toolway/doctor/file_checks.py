@@ -285,15 +285,14 @@ def plan_own_files(
     """Check Toolway's own config files; return their entries as check targets.
 
     These are the file `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project
-    file gets a failed check, and its servers are not started; nor is an entry that waits for approval at the `gate`
-    (default: that of this user). Raises `ConfigError` if there is no file.
+    file gets a failed check, and its servers are not started; nor is an entry that waits for approval at the `gate`.
+    Raises `ConfigError` if there is no file.
     """
-    gate = gate or scopes.ApprovalGate.open(environ)
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
     plan = CheckPlan()
     if config_path is not None:
-        _add_file(plan, config_path, environ, None, gate=gate if gate.covers_named else None)
+        _add_file(plan, config_path, environ, None, gate=gate if gate is not None and gate.covers_named else None)
         return plan
     scope_paths = scopes.find_config_paths(environ, directory)
     files = [(scope, path) for scope, path in scope_paths.iter_by_scope() if path.is_file()]

@@ -216,6 +216,8 @@ class GatewayProcess:
         """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives."""
         raise_file_limit()
         self._install_signal_handlers()
+        if self._file_config.held:  # over stdio, the command itself prints nothing
+            _log.warning("%s", count_waiting(each.server for each in self._file_config.held))
         async with self.hub:
             self.telemetry.start()
             client = asyncio.create_task(self.gateway.stdio_client().serve(*take_stdio()))
@@ -272,7 +274,7 @@ class GatewayProcess:
         known = {each.digest for each in self._file_config.held}
         new = [each for each in loaded.held if each.digest not in known]
         if new:
-            _log.warning("%s", count_waiting(each.name for each in new))
+            _log.warning("%s", count_waiting(each.server for each in new))
         for each in new:
             self.gateway.activity.add_event("change", "", f"{each.issue.message}: {each.issue.hint}")
 

@@ -141,11 +141,12 @@ def _own_or_client_files(
 
     Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """
+    from toolway.config.scopes import ApprovalGate
     from toolway.doctor.client_checks import plan_all_clients
     from toolway.doctor.file_checks import plan_own_files
 
     try:
-        return plan_own_files(environ, directory, config)
+        return plan_own_files(environ, directory, config, ApprovalGate.open(environ))
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise
@@ -158,12 +159,13 @@ def _own_or_client_files(
 
 def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> CheckPlan:
     """Check Toolway's own config files, if there are any, and those of all clients."""
+    from toolway.config.scopes import ApprovalGate
     from toolway.doctor.client_checks import plan_all_clients
     from toolway.doctor.file_checks import CheckPlan, plan_own_files
 
     found = CheckPlan()
     try:
-        found = plan_own_files(environ, directory, config)
+        found = plan_own_files(environ, directory, config, ApprovalGate.open(environ))
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise

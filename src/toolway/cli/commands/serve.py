@@ -138,7 +138,8 @@ def run_serve(
     protect_process(cluster)
 
     # A person at a terminal who names a file has decided about it.
-    gate = ApprovalGate.open(os.environ, "take" if config is not None and sys.stdin.isatty() else "hold")
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    gate = ApprovalGate.open(os.environ, "take" if config is not None and at_terminal else "hold")
 
     async def main() -> int:
         tls = tls_context(certificate, key) if certificate is not None and not stdio else None

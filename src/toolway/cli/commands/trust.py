@@ -146,13 +146,15 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
 
 def _revoke_entry(config: Path | None, name: str) -> list[str]:
     from toolway.config.approval.held_entries import entry_digest
+    from toolway.config.loader import normalize_name
     from toolway.config.scopes import open_trust_store
 
     found = [
         file
         for file, entries in _own_files(config)
         for each, entry in entries.items()
-        if each == name and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry)])
+        if name in (each, normalize_name(each))
+        and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry)])
     ]
     return [f"{name} of {file}" for file in found]
 
@@ -233,7 +235,7 @@ def _find_pending(config: Path | None, target: str | None) -> list[PendingReview
         outside = [each for each in merged.file_errors if each.code == "E-CONFIG-LINK"]
         if outside and target is None:
             raise outside[0]
-    entries = [_review_entry(each) for each in held if target in (None, each.name)]
+    entries = [_review_entry(each) for each in held if target in (None, each.name, each.server)]
     if target is None:
         return [*map(_review_file, untrusted), *entries]
     if not entries:
@@ -337,14 +339,14 @@ def _review_entry(held: HeldEntry) -> PendingReview:
     from toolway.config.scopes import open_trust_store
 
     fields: Json = {
-        "server": held.name,
+        "server": held.server,
         "file": held.file,
         "line": held.line,
         "digest": held.digest,
         "servers": {held.name: _mask_entry(held.entry)},
         **_accesses_to_json(held.accesses),
     }
-    title = f"{held.name} of {held.file}"
+    title = f"{held.server} of {held.file}"
     approve = partial(open_trust_store(os.environ).approve_entries, held.file, [held.digest])
     return PendingReview("entry", title, held.digest, fields, held.accesses, approve)
 

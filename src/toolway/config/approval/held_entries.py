@@ -49,6 +49,7 @@ class HeldEntry:
     file: str
     entry: Any = field(repr=False)
     digest: str
+    server: str = ""  # normalized name: messages and commands to copy show this one, because `name` may be any text
     line: int | None = None
 
     @property
@@ -61,9 +62,9 @@ class HeldEntry:
         what = str(shown[0]) if shown else "it approves all later entries of the file"
         return ConfigIssue(
             self.name,
-            f"{self.name} waits for your approval",
-            detail=f"its entry is new or was changed, and not by toolway: {what}",
-            hint=f"review it: toolway trust {self.name}",
+            f"{self.server} waits for your approval",
+            detail=f"its entry is new or was changed, and not by toolway: {json.dumps(what)[1:-1]}",
+            hint=f"review it: toolway trust {self.server}",
             code=HELD_CODE,
             file=self.file,
             line=self.line,
