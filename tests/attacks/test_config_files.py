@@ -336,7 +336,7 @@ def test_run_a_planted_command_by_the_next_command_of_the_user(machine: Machine)
     machine.write(".config/toolway/mcp.json", servers(good=good()))
     assert machine.toolway("ls").exit_code == 0  # the first start: what is there counts as seen
     machine.write(".config/toolway/mcp.json", servers(good=good(), planted=marking(mark)))
-    for words in (("ls",), ("status",), ("tools",), ("doctor",), ("call", "planted.x")):
+    for words in (("ls",), ("doctor",), ("call", "planted.x")):
         shown = machine.toolway(*words)
         assert shown.exit_code != 0, words
         assert "toolway trust planted" in shown.output, words
@@ -370,36 +370,31 @@ def test_have_the_user_copy_a_shell_command_from_the_message_about_a_planted_ent
 @pytest.mark.attack("H2")
 def test_plant_a_whole_file_where_the_user_had_none(machine: Machine) -> None:
     """The user works with a project's file only; then a user file and a local file appear."""
-    mark = machine.home / "pwned"
     machine.write("project/.mcp.json", servers(good=good()))
     machine.toolway("trust", "--digest", digest_of(machine))
-    machine.toolway("ls")
-    machine.write(".config/toolway/mcp.json", servers(planted=marking(mark)))
-    machine.toolway("ls")
+    assert used(machine) == ["good"]
+    machine.write(".config/toolway/mcp.json", servers(planted={"command": "evil"}))
+    assert used(machine) == ["good"]
     assert list(held(machine)) == ["planted"]
-    assert not mark.exists()
 
 
 @pytest.mark.attack("H2")
 def test_switch_the_approval_off_in_the_planted_file(machine: Machine) -> None:
-    mark = machine.home / "pwned"
     machine.write(".config/toolway/mcp.json", servers(good=good()))
-    machine.toolway("ls")
+    assert used(machine) == ["good"]
     reload_all = {"toolway": {"gateway": {"reload": "all"}}}
-    machine.write(".config/toolway/mcp.json", {**servers(good=good(), planted=marking(mark)), **reload_all})
-    machine.toolway("ls")
-    assert not mark.exists()
+    machine.write(".config/toolway/mcp.json", {**servers(good=good(), planted={"command": "evil"}), **reload_all})
+    assert used(machine) == ["good"]
     waiting = held(machine)
     assert list(waiting) == ["planted", "toolway.gateway.reload"]
     machine.toolway("trust", "toolway.gateway.reload", "--digest", waiting["toolway.gateway.reload"])
-    machine.toolway("ls")
-    assert mark.exists()  # `"reload": "all"` that a person approved gives the old behaviour back
+    assert used(machine) == ["good", "planted"]  # `"reload": "all"` that a person approved gives the old behaviour back
 
 
 @pytest.mark.attack("H2")
 def test_have_a_planted_entry_approved_by_a_change_of_the_user(machine: Machine) -> None:
     machine.write(".config/toolway/mcp.json", servers(good=good()))
-    machine.toolway("ls")
+    used(machine)
     machine.write(".config/toolway/mcp.json", servers(good=good(), planted={"command": "evil"}))
     assert machine.toolway("add", "mine", "--", "my-server").exit_code == 0
     assert machine.toolway("disable", "planted").exit_code == 0
