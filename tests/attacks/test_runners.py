@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.attacks.test_admission import INDEX
 from tests.doctor.http_servers import Answer, Request, serving
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.settings import parse_gateway
@@ -73,7 +74,7 @@ def npm_package(version: str) -> bytes:
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(text.encode()), 0o755
             archive.addfile(entry, io.BytesIO(text.encode()))
-    return gzip.compress(packed.getvalue())
+    return gzip.compress(packed.getvalue(), mtime=0)  # the same bytes for each request
 
 
 def wheel(version: str) -> bytes:
@@ -150,7 +151,9 @@ class Lab:
     async def words(self) -> list[str]:
         """The arguments that the package was started with."""
         await self.gateway.hub.wait_ready("x", timeout=60)
+        await self.gateway.hub.wait_lists_known(["x"], "tools", 60)
         answer = await self.gateway.call("x__words")
+        assert "result" in answer, answer
         found: list[str] = json.loads(answer["result"]["content"][0]["text"])
         return found
 
@@ -202,7 +205,7 @@ async def test_make_uvx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) ->
     evil = f"http://127.0.0.1:{lab.attacker.port}/simple"
     marker = tmp_path / "marker"
     for words in (
-        ("uvx", f"--index-url={evil}", "acme-tiny==1.0.0"),
+        ("uvx", f"{INDEX}={evil}", "acme-tiny==1.0.0"),
         ("uvx", "--python-preference", "acme-tiny==1.0.0", "--from", "acme-tiny", "acme-tiny"),
         ("uvx", "acme-tiny"),
         ("uvx", "acme-tiny==1.*"),
@@ -212,7 +215,7 @@ async def test_make_uvx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) ->
     assert await lab.put("uvx", "acme-tiny==1.0.0", env={"UV_INDEX_URL": evil}) == 422
     assert (lab.registry.paths, lab.attacker.paths, marker.exists()) == ([], [], False)
 
-    after = [f"--index-url={evil}", "--from", "evil", "--", "--with=evil"]
+    after = [f"{INDEX}={evil}", "--from", "evil", "--", "--with=evil"]
     for number, package in enumerate(("acme-tiny==1.0.0", "acme-tiny@1.0.0")):
         assert await lab.put("uvx", "-q", package, *after) == 200
         assert await lab.words() == after
