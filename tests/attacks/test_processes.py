@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 from tests.gateway.program import kill, program, start, until
 from tests.process.test_processes import alive, descendants
 from toolway import CallError, Hub
+from toolway.cluster.options import read_cluster_key
+from toolway.config import locations
+from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.upstream.process import landlock
 
 pytestmark = pytest.mark.anyio
@@ -202,11 +206,26 @@ async def test_become_administrator_with_the_token_of_the_gateway(tmp_path: Path
         assert found.count("Permission denied") == 2 and gateway.token not in found and "python" not in found
 
 
+@pytest.mark.attack("B6")
+@needs_landlock
+async def test_read_the_cluster_key_in_the_file_of_its_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the key belongs to the administrator, as that of a mounted secret does."""
+    monkeypatch.setattr(landlock, "hides_nothing_else", lambda path: path.startswith(f"{tmp_path}/secrets/"))
+    monkeypatch.setattr(locations, "_private_files", set())
+    file = tmp_path / "secrets" / "cluster.key"
+    file.parent.mkdir()
+    file.write_text("c0" * 32)
+    (file.parent / "other").write_text("other")
+    assert read_cluster_key(str(file), {}) == b"\xc0" * 32
+    async with Hub({"auto": shell(), "off": shell(sandbox="off")}, catalog_storage=None, token_store=None) as hub:
+        assert await run(hub, f"cat {file}", "off") == "c0" * 32
+        assert "Permission denied" in await run(hub, f"cat {file}", "auto")
+        assert await run(hub, f"cat {file.parent}/other", "auto") == "other"
+
+
 @pytest.mark.attack("W10", "W9")
 @needs_landlock
-async def test_change_the_state_of_toolway_from_a_guarded_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_the_state_of_toolway_from_a_guarded_server(tmp_path: Path) -> None:
     state, work, bundle = tmp_path / "state" / "toolway", tmp_path / "work", tmp_path / "data/toolway/bundles/b-1"
     for folder in (state / "gateway", work, bundle):
         folder.mkdir(parents=True)
@@ -297,3 +316,55 @@ print(found)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[1, 0]\n", done.stderr
+
+
+# -- token of the command line ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def listener() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A program of an attacker that listens on a port: the port, and all that it received."""
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            received.append(data)
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+            writer.close()
+            break
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], received
+
+
+async def command_line(state: Path, *words: str) -> int:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "toolway.cli", *words),
+        env={**os.environ, "TOOLWAY_STATE": str(state)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    return await process.wait()
+
+
+@pytest.mark.attack("held-70")
+async def test_receive_the_token_as_a_foreign_gateway(tmp_path: Path, listener: tuple[int, list[bytes]]) -> None:
+    port, received = listener
+    token = StateDir(tmp_path).read_token()
+    assert await command_line(tmp_path, "top", "--once", "--gateway", f"http://127.0.0.1:{port}") != 0
+    assert received and token.encode() not in b"".join(received)
+
+
+@pytest.mark.attack("held-71")
+async def test_receive_the_token_at_the_port_of_a_gateway_that_ended(
+    tmp_path: Path, listener: tuple[int, list[bytes]]
+) -> None:
+    port, received = listener
+    ended = await asyncio.create_subprocess_exec("true")
+    await ended.wait()
+    state = StateDir(tmp_path)
+    state.read_token()
+    state.write_running(RunningGateway(f"http://127.0.0.1:{port}", ended.pid, ""))
+    assert await command_line(tmp_path, "top", "--once") != 0
+    assert received == []

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from toolway.cluster.keys import TENANT_KEY_PREFIX, derive_tenant_key
+from toolway.config.locations import add_private_file
 from toolway.errors import ConfigError
 from toolway.secrets.detection import remember_secret
 
@@ -300,6 +301,7 @@ def _check_credentials_file(file: str | None) -> str:
 def _read_secret_file(file: str, option: str) -> str:
     try:
         with open(file, "rb") as opened:
+            add_private_file(file)
             return opened.read(MAX_SECRET_FILE_BYTES).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror or str(exc) if isinstance(exc, OSError) else "the content is not ASCII text"

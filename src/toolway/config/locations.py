@@ -18,6 +18,8 @@ STATE_FOLDER_VARIABLE: Final = "TOOLWAY_STATE"
 EXAMPLE_CONFIG: Final = '{"mcpServers": {"name": {"command": "npx", "args": ["-y", "package"]}}}'
 PROJECT_FILE_NAMES: Final = (".mcp.json", "mcp.json")  # the last one has priority
 
+_private_files: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigPaths:
@@ -90,6 +92,16 @@ def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     found = [environ.get(variable) or (f"{home}/{default}" if home else "") for variable, default in bases]
     state = gateway_state_folder(environ)
     return (*(Path(base) / "toolway" for base in found if base), *([state] if state is not None else []))
+
+
+def add_private_file(path: str | os.PathLike[str]) -> None:
+    """Remember a file with a secret of this process, such as the cluster key, to hide it from servers."""
+    _private_files.add(os.path.abspath(path))
+
+
+def private_files() -> tuple[str, ...]:
+    """Return the files that were added by `add_private_file`."""
+    return tuple(sorted(_private_files))
 
 
 def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:

@@ -126,6 +126,7 @@ def run_serve(
     With `cluster`, run it as a cluster node.
     """
     from toolway.cli.targets import load_masked_config
+    from toolway.config.locations import add_private_file
     from toolway.config.masking import create_mask
     from toolway.config.scopes import ApprovalGate
     from toolway.gateway.state_dir import StateDir
@@ -136,6 +137,8 @@ def run_serve(
 
     reject_stdio_in_cluster(cluster, stdio)
     protect_process(cluster)
+    if certificate is not None:
+        add_private_file(key or certificate)
 
     # A person at a terminal who names a file has decided about it.
     at_terminal = sys.stdin is not None and sys.stdin.isatty()

@@ -39,12 +39,14 @@ def abi_version() -> int:
     return max(0, int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)))
 
 
-def hides_nothing_else(folder: str) -> bool:
-    """Return True if only the administrator can create entries in the ancestors of a folder."""
+def hides_nothing_else(path: str) -> bool:
+    """Return True if only the administrator can create entries in the ancestors of a file or folder."""
     user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
-    for ancestor in _ancestors(os.path.realpath(folder)):
+    for ancestor in _ancestors(os.path.realpath(path)):
         try:
             found = os.stat(ancestor)
+            if os.statvfs(ancestor).f_flag & os.ST_RDONLY:
+                continue
         except OSError:
             return False
         by_group = found.st_mode & stat.S_IWGRP and found.st_gid in groups

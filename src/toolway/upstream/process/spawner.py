@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.config.locations import private_files
 from toolway.config.schema import EnvPolicy, Sandbox
 from toolway.upstream.process import landlock, reaper
 
@@ -149,7 +150,9 @@ class Spawner:
                 raise SpawnError("ENOSYS", 'this system has no Landlock for "sandbox": "guard" (Linux 5.19 or later)')
             return []
         folders = [os.path.realpath(folder) for folder in self._own_folders]
-        return folders if sandbox == "guard" else [each for each in folders if landlock.hides_nothing_else(each)]
+        files = [os.path.realpath(file) for file in private_files()]
+        certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
+        return sorted({*folders, *certain}) if sandbox == "guard" else certain
 
     def send_command(self, command: dict[str, Any]) -> None:
         """Send a command to the reaper. Ignored if no reaper runs: then no server process is left."""
