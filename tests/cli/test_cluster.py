@@ -1,9 +1,18 @@
 """The commands for clusters, where there is none; against a real one: tests/cluster/node/test_operating.py."""
 
+import asyncio
 import json
 import re
+import sqlite3
 
 import pytest
+from sqlalchemy import insert
+
+from toolway.cluster.db.client_state import ApiKeyTable
+from toolway.cluster.db.engine import open_engine, upgrade_schema
+from toolway.cluster.db.integrity import Integrity
+from toolway.cluster.db.tables import ApiKeyRow
+from toolway.cluster.keys import derive_tenant_key
 
 KEY = "5f" * 32
 
@@ -22,6 +31,45 @@ def test_a_key_in_a_file_is_for_its_owner_alone_and_is_never_overwritten(machine
     assert re.fullmatch("[0-9a-f]{64}\n", key) and key.strip() not in result.stderr
     again = machine.toolway("cluster", "keygen", "--out", str(file))
     assert (again.exit_code, "E-CLUSTER-KEY" in again.stderr, file.read_text()) == (3, True, key)
+
+
+def test_the_key_of_a_tenant_is_derived_and_no_cluster_key(machine, monkeypatch):
+    file = machine.project / "cluster.key"
+    file.write_text(KEY)
+    first = machine.toolway("cluster", "tenant-key", "acme", "--cluster-key-file", str(file)).stdout
+    assert re.fullmatch("tenant:acme:[0-9a-f]{64}\n", first) and KEY not in first
+    monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
+    assert json.loads(machine.toolway("cluster", "tenant-key", "acme", "--json").stdout)["key"] == first.strip()
+    monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", first.strip())
+    refused = machine.toolway("cluster", "tenant-key", "other")
+    assert (refused.exit_code, "key of one tenant" in refused.stderr) == (3, True)
+
+
+def test_rows_of_a_database_are_shown_before_they_are_kept_or_deleted(machine, monkeypatch):
+    record = machine.project / "record"
+    asyncio.run(_make_database(f"sqlite:///{record}"))
+    monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
+    monkeypatch.setenv("TOOLWAY_DATABASE", f"sqlite:///{record}")
+    assert machine.toolway("cluster", "trust").exit_code == 2  # there is nobody to ask
+    for words, done, left in ((("--dry-run",), False, 2), (("--yes",), True, 1)):
+        found = json.loads(machine.toolway("cluster", "trust", "--json", *words).stdout)
+        assert found["done"] is done
+        assert {(row["name"], row["action"]) for row in found["rows"]} == {("good", "keep"), ("evil", "delete")}
+        assert "administrator 'root'" in {row["detail"] for row in found["rows"]}
+        with sqlite3.connect(record) as db:
+            assert db.execute("SELECT count(*) FROM api_keys").fetchone() == (left,)
+    assert "good" in machine.toolway("cluster", "trust", "--dry-run").stdout
+
+
+async def _make_database(url: str) -> None:
+    """With the key of a node, and with one that somebody has written."""
+    engine = open_engine(url)
+    await upgrade_schema(engine)
+    await ApiKeyTable(engine, Integrity(derive_tenant_key(bytes.fromhex(KEY), "acme"))).add("acme", "good", {})
+    async with engine.begin() as db:
+        facts = {"name": "root", "admin": True}
+        await db.execute(insert(ApiKeyRow).values(tenant="acme", id="evil", facts=facts, revision=9))
+    await engine.dispose()
 
 
 @pytest.mark.parametrize("words", [("cluster", "nodes"), ("cluster", "drain", "one")])

@@ -92,13 +92,18 @@ class ConfigStore:
                 RemovedServerRow.tenant == tenant, RemovedServerRow.revision > revision
             )
             removed = frozenset((await db.execute(removed_query)).scalars())
-        entries, changed_marks = await asyncio.to_thread(self._decrypt_entries, tenant, rows)
-        marks = {name: mark for name, mark in marks.items() if name not in removed} | changed_marks
-        if tenant_row is None or not self._integrity.adds_up(state, "servers", marks.values()):
+
+        def apply() -> tuple[dict[str, ConfigEntry], dict[str, int], bool]:
+            entries, changed = self._decrypt_entries(tenant, rows)
+            new = {name: mark for name, mark in marks.items() if name not in removed} | changed
+            return entries, new, self._integrity.adds_up(state, "servers", new.values())
+
+        entries, new_marks, is_complete = await asyncio.to_thread(apply)
+        if tenant_row is None or not is_complete:
             return None
         self._check_settings(state, tenant, tenant_row)
         settings = self._decrypt_settings(tenant, tenant_row.settings)
-        return ConfigChanges(tenant_row.revision, ConfigDiff(entries, removed, settings), marks)
+        return ConfigChanges(tenant_row.revision, ConfigDiff(entries, removed, settings), new_marks)
 
     # -- changing -----------------------------------------------------------------------------------------------------
 

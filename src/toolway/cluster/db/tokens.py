@@ -19,7 +19,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -76,6 +76,7 @@ class DbTokenStore:
         self._integrity = integrity
         self._revisions: dict[str, int] | None = None  # last revision of each login; None before the first load
         self._loaded: dict[str, int] = {}  # revisions of all logins that were last checked against the state
+        self._loaded_sum = 0  # sum of their marks
         self._refreshes: set[asyncio.Task[Credential]] = set()
 
     # -- TokenStore ---------------------------------------------------------------------------------------------------
@@ -118,15 +119,17 @@ class DbTokenStore:
 
         If they do not add up to the state of the tenant, those of all logins are loaded and checked.
         """
-        known = dict(self._loaded)
+        known, known_sum = self._loaded, self._loaded_sum
         state, changed = await self._fetch_revisions(max(known.values(), default=0))
-        if not self._integrity.adds_up(state, "logins", self._marks(known | changed)):
+        total = known_sum + sum(self._mark(id, new) - self._mark(id, known.get(id, 0)) for id, new in changed.items())
+        if not self._integrity.adds_up(state, "logins", [total]):
             known = {}
             state, changed = await self._fetch_revisions(0)
-            self._integrity.check(state, self._tenant, "logins", self._marks(changed))
-        self._loaded = known | changed
+            total = sum(self._mark(id, revision) for id, revision in changed.items())
+            self._integrity.check(state, self._tenant, "logins", [total])
+        self._loaded, self._loaded_sum = known | changed, total
         own = self._revisions or {}
-        self._revisions = own | {id: max(revision, own.get(id, 0)) for id, revision in self._loaded.items()}
+        self._revisions = own | {id: max(revision, own.get(id, 0)) for id, revision in changed.items()}
 
     async def _fetch_revisions(self, after: int) -> tuple[TenantState, dict[str, int]]:
         query = select(CredentialRow.id, CredentialRow.revision).where(
@@ -136,9 +139,6 @@ class DbTokenStore:
         async with self._snapshot_engine.connect() as db:
             state = await self._integrity.read_state(db, self._tenant, newest)
             return state, {row.id: row.revision for row in await db.execute(query)}
-
-    def _marks(self, revisions: Mapping[str, int]) -> Iterable[int]:
-        return (self._mark(id, revision) for id, revision in revisions.items())
 
     def _mark(self, id: str, revision: int) -> int:
         return self._integrity.mark("logins", self._tenant, id, revision) if revision else 0
