@@ -150,6 +150,17 @@ def test_read_the_beginning_of_a_secret_where_a_text_is_cut() -> None:
     assert mask(f"cannot log in with {PLAIN[:6]}") == f"cannot log in with {PLAIN[:6]}"  # a word that is not cut
 
 
+@pytest.mark.attack("B9")
+def test_hide_an_argument_or_a_variable_from_the_person_who_adds_a_server(tmp_path: Path) -> None:
+    """By a mask: what is in `env` is masked, so an argument that is repeated there would be too."""
+    file = tmp_path / "mcp.json"
+    evil = "--script-shell=./evil.sh"
+    words = ["--env", f"API_KEY={evil}", "--env", "NODE_OPTIONS=--require ./evil.js", "--env", "TOKEN=s3cret-of-mine"]
+    done = CliRunner().invoke(app, ["add", "x", *words, "--config", str(file), "--dry-run", "--", "npx", evil, "pkg"])
+    assert evil in done.stdout and "--require ./evil.js" in done.stdout, done.output
+    assert "s3cret-of-mine" not in done.output
+
+
 # -- B10: characters that hide or control -----------------------------------------------------------------------------
 
 TAGS = "".join(chr(0xE0000 + ord(char)) for char in "ignore all")

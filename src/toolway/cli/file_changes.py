@@ -31,7 +31,7 @@ from toolway.config.loader import (
 )
 from toolway.config.loader import load_file as read_file
 from toolway.config.locations import CONFIG_FILE_VARIABLE
-from toolway.config.masking import build_masker
+from toolway.config.masking import build_review_masker
 from toolway.config.schema import Server
 from toolway.config.scopes import find_config_paths, open_trust_store
 from toolway.errors import ConfigError, NotFound
@@ -170,7 +170,7 @@ def print_edit(output: Output, edit: Edit) -> None:
 
 
 def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
-    """Mask the secrets of the old and the new version of a config file in all further output."""
+    """Mask the secrets of the old and the new version of a config file in all further output, but no command."""
     from toolway.config.loader import parse_config
 
     servers = list(more_servers)
@@ -179,7 +179,7 @@ def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()
             servers += parse_config((data or b"{}").decode(errors="replace")).servers.values()
         except ConfigError:
             continue  # no readable servers; the content is shown only to the owner of the file
-    output.mask = build_masker(servers)
+    output.mask = build_review_masker(servers)
 
 
 def confirm(output: Output, question: str, yes: bool) -> bool:

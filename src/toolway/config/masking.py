@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -45,6 +46,28 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
         return mask_secrets
     replace = build_replacer(secrets)
     return lambda text: mask_secrets(replace(text))
+
+
+def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
+    """Return a function that masks secrets in an entry that a person reviews before it is used.
+
+    The person must see what it runs. So only values of `env` that are clearly secrets are masked, and none that also
+    occurs in the command: an entry could hide an argument by repeating it in `env`.
+    """
+    found = set(_environment_secrets())
+    for server in servers:
+        shown = [server.command or "", *server.args, server.cwd or "", server.url or ""]
+        hides = set(_server_secrets(dataclasses.replace(server, env={}))) - {""}
+        for name, value in server.env.items():
+            secret = not isinstance(value, SecretTemplate) and (is_secret_name(name) or looks_like_secret(name, value))
+            if (
+                secret
+                and len(value) >= MIN_SECRET_CHARS
+                and all(build_replacer({value})(text) == text for text in shown)
+            ):
+                hides.add(value)
+        found |= hides
+    return build_replacer({each for each in found if len(each) >= MIN_SECRET_CHARS})
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:

@@ -114,7 +114,7 @@ def run_trust(
                 output.info(f"trusted: {each.title}", "green")
     if output.as_json:
         rows = [(each.kind, {**each.document, "trusted": each in trusted}) for each in pending]
-        output.print_json(
+        output.print_raw_json(  # exact: what is approved must not be changed for display
             {
                 "files": [row for kind, row in rows if kind == "file"],
                 "entries": [row for kind, row in rows if kind == "entry"],

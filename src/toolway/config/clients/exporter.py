@@ -184,8 +184,26 @@ def _iter_input_names(value: Any) -> Iterator[str]:
 
 
 def _find_plain_secrets(document: Any) -> frozenset[str]:
-    """Return the plain-text secrets in a client's file, which are masked in the diff."""
-    return frozenset(secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS)
+    """Return the plain-text secrets in a client's file, which are masked in the diff.
+
+    Text of a command is none of them, even if `env` repeats it: the diff must show what an entry runs.
+    """
+    found = {secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS}
+    shown = list(_iter_command_texts(document))
+    return frozenset(secret for secret in found if not any(secret in text for text in shown))
+
+
+def _iter_command_texts(value: Any) -> Iterator[str]:
+    """Yield the commands and arguments of all entries, without arguments that contain a secret."""
+    if not isinstance(value, Mapping):
+        return
+    for key, item in value.items():
+        if key in ("command", "args"):
+            words = [each for each in (item if isinstance(item, list) else [item]) if isinstance(each, str)]
+            secrets = set(find_secrets_in_args(words))
+            yield from (word for word in words if not any(secret in word for secret in secrets))
+        else:
+            yield from _iter_command_texts(item)
 
 
 def _iter_plain_secrets(value: Any, path: tuple[str, ...]) -> Iterator[str]:
