@@ -34,12 +34,14 @@ WORDS = {
     "secrets set": ["a.TOKEN"],
     "trace": ["no-call"],
     "cluster drain": ["no-node"],
+    "cluster tenant-key": ["a-tenant"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain"), 4
 )  # they ask a gateway, and none runs
+WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
 ENDLESS = {"serve"}
 

@@ -25,9 +25,8 @@ from toolway.config.schema import Server
 from toolway.config.secret_refs import find_unset_variables
 from toolway.config.secrets import list_secret_refs
 from toolway.errors import ConfigError
-from toolway.network import PUBLIC_ONLY, AddressDenied, NetworkPolicy
+from toolway.network import PUBLIC_ONLY, NetworkPolicy
 from toolway.network.policy import host_of
-from toolway.network.resolver import check_ip_literal
 
 ADMISSION_CODE: Final = "E-ADMISSION"
 
@@ -88,6 +87,8 @@ def _check_addresses(server: Server, addresses: NetworkPolicy) -> Rejection | No
 
     Host names are not resolved here: their addresses are checked when connecting.
     """
+    from toolway.network.resolver import AddressDenied, check_ip_literal  # loads asyncio, which settings do not need
+
     document = server.openapi.url if server.openapi is not None else None
     for url in filter(None, (server.url, document)):
         try:
