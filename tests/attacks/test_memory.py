@@ -20,7 +20,7 @@ from tests.gateway.bridge_lab import full, made
 from tests.gateway.edge_lab import HELLO, edge, handshake
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
-from tests.http.raw_client import connected, serving
+from tests.http.raw_client import connected, serving, until
 from tests.middleware.chain_lab import Clock, End, a_call, a_reply
 from toolway import Hub
 from toolway.config.settings import AuditSettings
@@ -29,6 +29,7 @@ from toolway.gateway import logins
 from toolway.gateway.logins import LoginEndpoint, PendingLogin
 from toolway.gateway.mcp.legacy_sessions import MAX_CAPABILITIES_BYTES
 from toolway.gateway.mcp.pending_input import PendingCalls
+from toolway.gateway.mcp.replay_buffer import ReplayBudget, ReplayBuffers
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.http.exchange import Exchange
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
@@ -52,18 +53,24 @@ def resident_bytes(run: Program) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.attack("B7")
 async def test_fill_the_memory_with_the_bodies_of_idle_connections(tmp_path: Path) -> None:
     async with program(tmp_path / "gateway", {}) as run:
         _, key = await run.request("POST", "/admin/keys", {"name": "caller", "scopes": []})
         fields = {"authorization": f"Bearer {key['token']}", "content-type": "application/json"}
         before = resident_bytes(run)
-        idle = []
-        for _ in range(CONNECTIONS):
-            connection = await Connection.to(run.port)
-            answer = await connection.request("POST", "/mcp", fields, BODY)
-            assert answer.status == 400 and not answer.closes
-            idle.append(connection)
+        idle: list[Connection] = []
+
+        async def open_some(count: int) -> None:
+            for _ in range(count):
+                connection = await Connection.to(run.port)
+                answer = await connection.request("POST", "/mcp", fields, BODY)
+                assert answer.status == 400 and not answer.closes
+                idle.append(connection)
+
+        await asyncio.gather(*(open_some(CONNECTIONS // 2) for _ in range(2)))
+        assert len(idle) == CONNECTIONS
         assert resident_bytes(run) - before < MOST_GROWTH
         for connection in idle:
             connection.close()
@@ -241,6 +248,44 @@ async def test_fill_the_memory_with_calls_that_wait_for_input(tmp_path: Path) ->
         assert [each.error["data"]["code"] for each in asked[2:]] == ["E-CROWDED"] * 2
         waiting = await victim.call("elicit", {"nonce": "v" + "x" * 900_000})
         assert waiting.result["resultType"] == "input_required"
+
+
+@pytest.mark.attack("B7")
+async def test_fill_the_memory_with_results_that_were_not_fetched() -> None:
+    budget = ReplayBudget(4 * MB)
+    victim = ReplayBuffers("", "victim", budget)
+    kept = victim.create()
+    kept.append(b"x" * 100_000, last=True)
+    victim.release(kept, delivered=False)
+    for _ in range(20):  # sessions
+        session = ReplayBuffers("", "attacker", budget)
+        for _ in range(5):
+            buffer = session.create()
+            buffer.append(b"x" * 900_000, last=True)
+            session.release(buffer, delivered=False)
+    assert len(budget) <= 4 * MB
+    assert victim.find(f"{kept.name}-1") is not None
+    assert session.find(f"{buffer.name}-1") is not None  # the newest
+
+
+@pytest.mark.attack("B7")
+async def test_use_more_room_for_bodies_by_leaving_while_they_are_handled() -> None:
+    may_end, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        exchange.on_disconnect = lambda: None  # the handler goes on, with the body
+        await may_end.wait()
+        ended.set()
+
+    async with serving(handle) as (server, port):
+        async with connected(port) as client:
+            await client.send(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % MB + b"x" * MB)
+            await until(lambda: server.active_count == 1)
+        await until(lambda: len(server) == 0)
+        assert len(server.body_budget) == MB
+        may_end.set()
+        await ended.wait()
+        await until(lambda: len(server.body_budget) == 0)
 
 
 # -- logins and sessions -----------------------------------------------------------------------------------------------

@@ -236,7 +236,6 @@ class ServerConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._server.on_closed(self)
-        self._release_handled()
         self._discard_reading()
         for *_, reserved in self._pipelined:
             self._server.body_budget.release(reserved, self._principal_id)
@@ -246,6 +245,8 @@ class ServerConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
+        if self._task is not None:
+            self._task.add_done_callback(lambda _: self._release_handled())  # the handler has the body until then
         self._server.on_exchange_ended(self)
         exchange.disconnected = True
         if exchange.on_disconnect is not None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolway.events import ServerLog
 from toolway.gateway.mcp.context import name_server, supports_server_request
-from toolway.gateway.mcp.replay_buffer import ReplayBuffers
+from toolway.gateway.mcp.replay_buffer import ReplayBudget, ReplayBuffers
 from toolway.gateway.mcp.responses import EventStream
 from toolway.gateway.mcp.subscriptions import Subscriber
 from toolway.gateway.mcp.view import EndpointView
@@ -35,7 +35,14 @@ class LegacySession:
     `tag` identifies this node in a cluster; it is part of the ids of requests to the client.
     """
 
-    def __init__(self, facts: Json, principal: Principal, view: EndpointView, tag: str = "") -> None:
+    def __init__(
+        self,
+        facts: Json,
+        principal: Principal,
+        view: EndpointView,
+        tag: str = "",
+        replay_budget: ReplayBudget | None = None,
+    ) -> None:
         self.id = ""  # empty if the session cannot be resumed
         self.capabilities: Json = facts["capabilities"]
         self.version: str = facts["version"]
@@ -50,7 +57,7 @@ class LegacySession:
         self.subscribed_uris: tuple[str, ...] = ()  # resources that the client subscribed to, on this or another node
         self.ended = False
         self.state_loaded_at = 0.0  # when its state was last loaded from the database; 0 = never
-        self.replay_buffers = ReplayBuffers(tag)
+        self.replay_buffers = ReplayBuffers(tag, principal.id, replay_budget)
         self._tag = tag
         self._client_requests: dict[str, asyncio.Future[Json]] = {}
         self._request_numbers = itertools.count(1)

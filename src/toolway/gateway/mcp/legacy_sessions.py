@@ -19,6 +19,7 @@ from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession, SendMessage, SessionCallbacks
 from toolway.gateway.mcp.modern import Discovery
+from toolway.gateway.mcp.replay_buffer import ReplayBudget
 from toolway.gateway.mcp.responses import RpcResult, encode_error
 from toolway.gateway.mcp.subscriptions import Subscriber, SubscriptionService
 from toolway.gateway.mcp.view import KINDS, EndpointView
@@ -57,6 +58,7 @@ class LegacySessions:
         self._sessions: OrderedDict[str, LegacySession] = OrderedDict()
         self._ended: OrderedDict[bytes, None] = OrderedDict()  # digests of the ids of ended sessions
         self._cluster = cluster
+        self.replay_budget = ReplayBudget()
 
     @property
     def peers(self) -> SessionPeers | None:
@@ -105,7 +107,8 @@ class LegacySessions:
         facts = self._sealer.open(SESSION_KIND, id_) if _digest(id_) not in self._ended else None
         if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):
             return None
-        return self.add_session(id_, LegacySession(facts, principal, view, self.node_tag))
+        session = LegacySession(facts, principal, view, self.node_tag, self.replay_budget)
+        return self.add_session(id_, session)
 
     @property
     def node_tag(self) -> str:

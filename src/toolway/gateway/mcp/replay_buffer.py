@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from toolway.gateway.mcp.responses import ResponseWriter, encode_event
@@ -17,6 +19,7 @@ from toolway.protocol import jsonrpc
 
 MAX_FINISHED_BUFFERS: Final = 16  # buffers of finished requests per session
 MAX_BUFFER_BYTES: Final = 256 * 1024  # per stream, unless a single message is longer
+MAX_FINISHED_BYTES: Final = 64 * 1024 * 1024  # buffers of finished requests, of all sessions
 RETENTION_S: Final = 120.0  # seconds after the request has finished
 
 
@@ -78,16 +81,56 @@ class ReplayBuffer:
             self._target = target
 
     @property
+    def size(self) -> int:
+        return self._size
+
+    @property
     def is_delivering(self) -> bool:
         """True if the client has reconnected and is still connected."""
         return self._target is not None and not self._target.disconnected
 
 
+class ReplayBudget:
+    """Limit for the bytes in the buffers of finished requests, of all sessions of a gateway.
+
+    Beyond it, the oldest buffers of the principal with most bytes are dropped.
+    """
+
+    def __init__(self, max_bytes: int = MAX_FINISHED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._total = 0
+        self._bytes: Counter[str] = Counter()  # by principal id
+        self._drops: dict[str, dict[ReplayBuffer, Callable[[], None]]] = {}  # by principal id, oldest first
+
+    def __len__(self) -> int:
+        return self._total
+
+    def add(self, principal_id: str, buffer: ReplayBuffer, drop: Callable[[], None]) -> None:
+        """Count a finished buffer. `drop` is called if it must be dropped, and then calls `remove`."""
+        self._drops.setdefault(principal_id, {})[buffer] = drop
+        self._bytes[principal_id] += buffer.size
+        self._total += buffer.size
+        while self._total > self._max_bytes:
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            next(iter(self._drops[largest].values()))()
+
+    def remove(self, principal_id: str, buffer: ReplayBuffer) -> None:
+        drops = self._drops.get(principal_id, {})
+        if drops.pop(buffer, None) is None:
+            return
+        self._bytes[principal_id] -= buffer.size
+        self._total -= buffer.size
+        if not drops:
+            del self._drops[principal_id], self._bytes[principal_id]
+
+
 class ReplayBuffers:
     """Replay buffers of the requests of one legacy session. `tag` is the prefix of their names."""
 
-    def __init__(self, tag: str = "") -> None:
+    def __init__(self, tag: str = "", principal_id: str = "", budget: ReplayBudget | None = None) -> None:
         self._tag = tag
+        self._principal_id = principal_id
+        self._budget = budget if budget is not None else ReplayBudget()
         self._buffers: OrderedDict[str, ReplayBuffer] = OrderedDict()
         self._names = itertools.count(1)
 
@@ -106,8 +149,14 @@ class ReplayBuffers:
             return
         complete = [name for name, each in self._buffers.items() if each.complete]
         for name in complete[: max(0, len(complete) - MAX_FINISHED_BUFFERS)]:
-            del self._buffers[name]
-        asyncio.get_running_loop().call_later(RETENTION_S, self._buffers.pop, buffer.name, None)
+            self._drop(name)
+        asyncio.get_running_loop().call_later(RETENTION_S, self._drop, buffer.name)
+        self._budget.add(self._principal_id, buffer, partial(self._drop, buffer.name))
+
+    def _drop(self, name: str) -> None:
+        buffer = self._buffers.pop(name, None)
+        if buffer is not None:
+            self._budget.remove(self._principal_id, buffer)
 
     def find(self, event_id: str) -> tuple[ReplayBuffer, int] | None:
         """Return the buffer that an SSE event id belongs to and the event's number; None if unknown."""
