@@ -257,15 +257,14 @@ async def test_fill_the_memory_with_results_that_were_not_fetched() -> None:
     kept = victim.create()
     kept.append(b"x" * 100_000, last=True)
     victim.release(kept, delivered=False)
-    for _ in range(20):  # sessions
-        session = ReplayBuffers("", "attacker", budget)
-        for _ in range(5):
-            buffer = session.create()
-            buffer.append(b"x" * 900_000, last=True)
-            session.release(buffer, delivered=False)
+    sessions = [ReplayBuffers("", "attacker", budget) for _ in range(20)]
+    buffers = [(session, session.create()) for session in sessions for _ in range(5)]
+    for session, buffer in buffers:
+        buffer.append(b"x" * 900_000, last=True)
+        session.release(buffer, delivered=False)
     assert len(budget) <= 4 * MB
     assert victim.find(f"{kept.name}-1") is not None
-    assert session.find(f"{buffer.name}-1") is not None  # the newest
+    assert sessions[-1].find(f"{buffers[-1][1].name}-1") is not None  # the newest
 
 
 @pytest.mark.attack("B7")
