@@ -16,7 +16,7 @@ import pytest
 from tests.gateway.program import kill, program, start, until
 from tests.process.test_processes import alive, descendants
 from toolway import CallError, Hub
-from toolway.cluster.options import read_cluster_key
+from toolway.cluster.options import Flags, read_cluster_key, read_options
 from toolway.config import locations
 from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.upstream.process import landlock
@@ -368,3 +368,20 @@ async def test_receive_the_token_at_the_port_of_a_gateway_that_ended(
     state.write_running(RunningGateway(f"http://127.0.0.1:{port}", ended.pid, ""))
     assert await command_line(tmp_path, "top", "--once") != 0
     assert received == []
+
+
+@pytest.mark.attack("B6")
+@pytest.mark.parametrize(
+    ("url", "used"),
+    [
+        ("postgresql://toolway@db/x", "postgresql://toolway:p%40ss@db/x"),
+        ("postgresql://toolway:own@db/x", "postgresql://toolway:own@db/x"),
+        ("postgresql://db/x", "postgresql://db/x"),
+        ("sqlite:///x.db", "sqlite:///x.db"),
+    ],
+)
+def test_read_the_password_of_the_database_in_the_variable_of_libpq(url: str, used: str) -> None:
+    """It moves into the URL, as libpq would use it, so that `serve` can remove the variable."""
+    environ = {"TOOLWAY_CLUSTER_KEY": "c0" * 32, "PGPASSWORD": "p@ss"}
+    options = read_options(Flags(cluster="nats://127.0.0.1:4222", database=url), environ)
+    assert options is not None and options.database_url == used
