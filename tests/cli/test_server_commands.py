@@ -192,7 +192,9 @@ def test_values_are_shown_with_the_file_and_line_that_they_come_from(machine):
 def test_the_file_is_checked_without_starting_anything(machine):
     machine.write(".config/toolway/mcp.json", FILE)
     assert machine.toolway("config", "validate").exit_code == 0
-    machine.write(".config/toolway/mcp.json", '{"mcpServers": {"a": {"command": 5}, "b": {"url": "https://x.example"}}}')
+    machine.write(
+        ".config/toolway/mcp.json", '{"mcpServers": {"a": {"command": 5}, "b": {"url": "https://x.example"}}}'
+    )
     result = machine.toolway("config", "validate", "--json")
     document = json.loads(result.stdout)
     assert (document["valid"], document["servers"], result.exit_code) == (False, ["b"], 3)

@@ -188,7 +188,6 @@ class SharedSessions:
 
     def share_browser_logout(self, digest: str) -> None:
         """Store that a dashboard session ended, and publish it to the other nodes."""
-        self._change_feed.publish(SESSION_MESSAGE_KIND, {"browser": digest})
         self._start(self._save_browser_logout(digest))
 
     async def _save_browser_logout(self, digest: str) -> None:
@@ -198,6 +197,7 @@ class SharedSessions:
             await self._run_query(self._store.update(self._tenant, row, lambda _: ended, BROWSER_SESSION_LIFETIME_S))
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
             log.warning("logout from the dashboard not stored, known to running nodes only: %s", type(exc).__name__)
+        self._change_feed.publish(SESSION_MESSAGE_KIND, {"browser": digest})
 
     async def _load_browser_logouts(self) -> None:
         try:
