@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
 KEY_BYTES: Final = 32
 TENANT_KEY_PREFIX: Final = "tenant:"
 
@@ -32,4 +29,8 @@ def format_tenant_key(cluster_key: bytes, tenant: str) -> str:
 
 
 def _derive(key: bytes, label: str) -> bytes:
+    # Imported here, because `toolway cluster keygen` derives nothing and should start fast.
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=label.encode()).derive(key)
