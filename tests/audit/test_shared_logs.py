@@ -21,6 +21,7 @@ from toolway.audit.postgres import SharedPostgresSink
 from toolway.audit.sink import CALL_INTENT, RecordFields, SinkBroken, SinkInUse, encode_record
 from toolway.audit.verify import AuditQuery, find_newest, verify_log
 from toolway.cli.app import app
+from toolway.cluster.keys import TENANT_KEY_PREFIX
 from toolway.config.settings import AuditSettings
 
 _names = itertools.count(1)
@@ -272,7 +273,7 @@ def configured(two_gateways: AuditSettings, monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_the_cli_reads_all_logs(configured: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", (b"k" * 32).hex())
+    monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", f"{TENANT_KEY_PREFIX}default:{(b'k' * 32).hex()}")
 
     def toolway(*words: str) -> str:
         result = CliRunner().invoke(app, ["audit", *words], catch_exceptions=False)
