@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,8 @@ from toolway.protocol.sanitize import remove_invisible
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
+METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
+_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
@@ -232,7 +235,8 @@ def generate_key(
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
-    Raises `ConfigError` if the name has unprintable characters, or if an administrator's key has scopes.
+    Raises `ConfigError` if the name has unprintable characters, if a scope is no name, or if an administrator's key has
+    scopes.
     """
     if not is_valid_key_name(name):
         raise ConfigError(
@@ -248,9 +252,22 @@ def generate_key(
             hint="create two keys: one with --scope, one with --admin",
             code="E-KEYS-NEW",
         )
-    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     scope_names = tuple(scopes) if scopes is not None else None
+    for scope in scope_names or ():
+        if not is_valid_scope(scope):
+            raise ConfigError(
+                "invalid scope of an API key",
+                detail=ascii(scope[:MAX_KEY_NAME_CHARS]),
+                hint=f"name a group, one server as server/NAME, or {METRICS_SCOPE}; for several servers define a group",
+                code="E-KEYS-NEW",
+            )
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)
+
+
+def is_valid_scope(scope: str) -> bool:
+    """Return True if an API key may have this scope: a group, `server/name` or `/metrics`, but no pattern."""
+    return scope == METRICS_SCOPE or _SCOPE.fullmatch(scope) is not None
 
 
 def is_valid_key_name(name: str) -> bool:

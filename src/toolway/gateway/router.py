@@ -41,7 +41,7 @@ from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import Principal
+from toolway.gateway.principals import Principal, is_valid_scope
 from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
 from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
 from toolway.http.server_connection import Rejection
@@ -423,7 +423,10 @@ class Router:
         """
         if scopes is None:
             return ALL_TOOLS
-        servers = [filter_for_server(scope.removeprefix("server/")) for scope in scopes if scope.startswith("server/")]
+        names = [
+            scope.removeprefix("server/") for scope in scopes if scope.startswith("server/") and is_valid_scope(scope)
+        ]
+        servers = [filter_for_server(name) for name in names]
         groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
         return ToolFilter.union([*servers, *groups])
 

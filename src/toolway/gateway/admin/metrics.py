@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
-from toolway.gateway.principals import Principal
+from toolway.gateway.principals import METRICS_SCOPE, Principal
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
 from toolway.middleware.circuit_breaker import BreakerState
@@ -23,7 +23,6 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.telemetry.prometheus import GaugeValue
 
-METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
 MAX_BREAKERS: Final = 1000
 _BREAKER_VALUES: Final = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 0.5, BreakerState.OPEN: 1.0}
 

@@ -392,6 +392,9 @@ class AdminEndpoint:
             )
 
 
+_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate"})
+
+
 class KeysAdmin:
     """Handlers of `/admin/keys`: list, create and revoke API keys."""
 
@@ -403,7 +406,14 @@ class KeysAdmin:
         return {"keys": [_key_to_json(key) for key in self._api_keys.list_keys()]}
 
     async def create(self, body: Json) -> Json:
-        """Create an API key; return it with its token. Raises `ValueError` if a field is invalid."""
+        """Create an API key; return it with its token. Raises `ValueError` if a field is invalid or unknown.
+
+        A misspelled field would restrict nothing: the key would have full access.
+        """
+        if unknown := sorted(body.keys() - _KEY_FIELDS):
+            raise ValueError(f"unknown field {unknown[0][:50]!r}: the fields are {', '.join(sorted(_KEY_FIELDS))}")
+        if not isinstance(body.get("admin", False), bool):
+            raise ValueError("admin must be true or false")
         token, key = await self._api_keys.create_key(
             _read_text(body, "name"), _read_scopes(body), body.get("admin") is True, time.time(), _read_rate(body)
         )

@@ -269,7 +269,7 @@ class LegacySessions:
             self._subscriptions.remove_uri(subscriber, str(uri))
             drop = str(uri)
         elif not isinstance(uri, str) or not await self._subscriptions.add_uri(subscriber, uri):
-            raise RpcFailure(INVALID_PARAMS, "unknown resource", {"uri": uri})
+            raise RpcFailure(INVALID_PARAMS, "unknown resource, or too many subscriptions", {"uri": uri})
         else:
             add = uri
         if self.peers is not None and session.id:

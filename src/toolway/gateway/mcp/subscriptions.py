@@ -8,6 +8,8 @@ reads too slowly loses its connection, and a client that reconnects lists again.
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ from toolway.upstream.subscriptions import RESOURCE_KIND, TASK_KIND, Subscriptio
 
 NOTIFY_DELAY_S: Final = 0.05  # seconds in which several changes are combined into one notification
 MAX_TOPICS: Final = 1000  # resources and tasks in one subscription
+MAX_CALLER_BYTES: Final = 32 * 1024 * 1024  # of all subscribed names of one caller, in all its sessions and streams
+_TOPIC_BYTES: Final = 1000  # that a subscription takes besides its name
 
 #: Server, kind (resource or task), and the server's own name for it.
 Topic = tuple[str, SubscriptionKind, str]
@@ -70,6 +74,7 @@ class SubscriptionService:
         self._hub = hub
         self._resolve_task = resolve_task
         self._subscribers: set[Subscriber] = set()
+        self._caller_bytes: Counter[str] = Counter()
         self._snapshots: dict[tuple[EndpointView, ListKind], tuple[tuple[str, Item], ...]] = {}
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
@@ -150,13 +155,16 @@ class SubscriptionService:
         subscriber = Subscriber(context.view, kinds, notify, caller=context.principal.caller_id)
         finders: dict[SubscriptionKind, Callable[[RequestContext, str], tuple[str, str] | None]]
         finders = {RESOURCE_KIND: self._find_resource, TASK_KIND: self._find_task}
+        wanted: dict[Topic, str] = {}
         for kind, find in finders.items():
             names = requested.get(kind)
             if isinstance(names, list):
                 found = {name: find(context, name) for name in names[:MAX_TOPICS] if isinstance(name, str)}
-                topics: dict[Topic, str] = {(at[0], kind, at[1]): name for name, at in found.items() if at is not None}
-                subscriber.topics |= topics
-                granted[kind] = list(topics.values())
+                wanted |= {(at[0], kind, at[1]): name for name, at in found.items() if at is not None}
+                granted[kind] = []
+        for topic, name in wanted.items():
+            if self._add_topic(subscriber, topic, name):
+                granted[topic[1]].append(name)
         return subscriber, granted
 
     def _find_resource(self, context: RequestContext, uri: str) -> tuple[str, str] | None:
@@ -191,12 +199,22 @@ class SubscriptionService:
     async def add_uri(self, subscriber: Subscriber, uri: str) -> bool:
         """Add a resource to a subscriber. Return False if no server has it or the limit is reached."""
         found = subscriber.view.server_for_uri(uri)
-        if found is None or len(subscriber.topics) >= MAX_TOPICS:
+        if found is None or len(subscriber.topics) >= MAX_TOPICS or subscriber not in self._subscribers:
             return False
         topic: Topic = (found[0], RESOURCE_KIND, found[1])
         if topic not in subscriber.topics:
-            subscriber.topics[topic] = uri
+            if not self._add_topic(subscriber, topic, uri):
+                return False
             await self._subscribe(subscriber, topic)
+        return True
+
+    def _add_topic(self, subscriber: Subscriber, topic: Topic, name: str) -> bool:
+        """Enter a topic for a subscriber. Return False if its caller has no room for the name."""
+        used = self._caller_bytes[subscriber.caller] + _topic_bytes(name)
+        if used > MAX_CALLER_BYTES:
+            return False
+        self._caller_bytes[subscriber.caller] = used
+        subscriber.topics[topic] = name
         return True
 
     def remove_uri(self, subscriber: Subscriber, uri: str) -> None:
@@ -214,7 +232,11 @@ class SubscriptionService:
             await self._hub.subscribe(*topic, connection_caller)
 
     def _unsubscribe(self, subscriber: Subscriber, topic: Topic) -> None:
-        subscriber.topics.pop(topic, None)
+        name = subscriber.topics.pop(topic, None)
+        if name is not None:
+            self._caller_bytes[subscriber.caller] -= _topic_bytes(name)
+            if not self._caller_bytes[subscriber.caller]:
+                del self._caller_bytes[subscriber.caller]
         connection_caller = subscriber.connection_callers.pop(topic, None)
         if connection_caller is not None:
             self._hub.unsubscribe(*topic, connection_caller)
@@ -296,6 +318,10 @@ class SubscriptionService:
         for subscriber in list(self._subscribers):
             if subscriber.on_log is not None:
                 subscriber.on_log(fact)
+
+
+def _topic_bytes(name: str) -> int:
+    return sys.getsizeof(name) + _TOPIC_BYTES
 
 
 _SERVER_INFO_META: Final[Json] = {"io.modelcontextprotocol/serverInfo": SERVER_INFO}
