@@ -24,6 +24,13 @@ MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary word
 MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such as a key, that is masked by itself
 MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may return a new value each time
 MAX_ENCODED_CHARS: Final = 4096  # characters of a value; the encodings of longer ones, such as files, are not searched
+#: Characters that are removed from text before it is shown: the same as in `protocol/sanitize.py`.
+UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+    "\U000f0000-\U0010ffff]"
+)
 
 
 class SecretMasker:
@@ -62,6 +69,14 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
     forms = sorted(found, key=lambda form: (-len(form), form))
 
     def replace(text: str) -> str:
+        masked = replace_forms(text)
+        if UNPRINTABLE.search(masked) is None:
+            return masked
+        # They are removed before the text is shown. That must not put a secret together.
+        printable = UNPRINTABLE.sub("", masked)
+        return masked if (found := replace_forms(printable)) == printable else found
+
+    def replace_forms(text: str) -> str:
         # A search for each form is much faster than one pattern with all of them, and few texts have any.
         present = [re.escape(form) for form in forms if form in text]
         text = re.sub("|".join(present), MASK, text) if present else text
