@@ -44,6 +44,10 @@ def load_audit_key(settings: AuditSettings, *, create: bool = True) -> bytes:
     return file.read_bytes()
 
 
+def _path_hash(path: str) -> str:
+    return hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
 def _key_file(settings: AuditSettings) -> Path:
     return Path(settings.digest_key_file or f"{settings.file or 'audit'}.key")
 
@@ -90,10 +94,11 @@ class RecordMacs:
         key = load_audit_key(settings, create=create)
         if settings.digest_key:
             return cls(key)  # nodes of a cluster share no folder
-        log = os.path.abspath(settings.file) if settings.file else f"postgresql {settings.name}"
+        log = os.path.realpath(settings.file) if settings.file else f"postgresql {settings.name}"
         file = _key_file(settings)
-        suffix = hashlib.sha256(log.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-        return cls(key, MacStart(file.with_name(f"{file.name}.{suffix}"), log))
+        names = [log, os.path.abspath(settings.file)] if settings.file else [log]  # earlier versions followed no link
+        notes = [file.with_name(f"{file.name}.{_path_hash(name)}") for name in names]
+        return cls(key, MacStart(next((note for note in notes if note.exists()), notes[0]), log))
 
     def add(self, body: bytes) -> bytes:
         """Return the body of a record with its MAC as last field."""
