@@ -25,7 +25,7 @@ MAX_ENV_FILE_BYTES: Final = 64 * 1024
 PROGRAM_KEYS: Final = frozenset(
     {
         *("command", "args", "cwd", "envFile", "url", "httpUrl", "serverUrl", "uri", "endpoint"),
-        *("server", "file", "openapi.servers", "issuer", "caFile", "certFile", "keyFile"),
+        *("server", "file", "openapi.servers", "issuer", "caFile", "certFile", "keyFile", "healthCheckUrl"),
     }
 )
 
@@ -109,6 +109,15 @@ def read_env_file(path: str) -> EnvFile:
     return found
 
 
+def read_dotenv_beside(file: str) -> Mapping[str, str]:
+    """Return the variables of the `.env` file beside a config file; none if it cannot be used."""
+    path = os.path.join(os.path.dirname(file), DOTENV_NAME)
+    try:
+        return read_env_file(path).values if os.path.isfile(path) else {}
+    except ConfigError:
+        return {}
+
+
 def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
     return ConfigError(
         f"the env file {path} cannot be used",
@@ -129,6 +138,11 @@ class DotenvVariables(Mapping[str, str]):
         self.environment = environment
         self.is_project = is_project
         self._values = values
+
+    @property
+    def file_values(self) -> Mapping[str, str]:
+        """Variables of the `.env` file alone."""
+        return self._values
 
     def for_key(self, key: str) -> Mapping[str, str]:
         return self.environment if self.is_project and key in PROGRAM_KEYS else self

@@ -57,6 +57,7 @@ class LoadedConfig:
     watched_files: tuple[str, ...] = ()  # further files; a change of one of them may change this result
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the file; its servers already include it
     held: tuple[HeldEntry, ...] = ()  # entries that wait for approval; they are not among the servers
+    dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables of the `.env` beside the file
 
 
 def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:
@@ -180,7 +181,8 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
     network_policy = parser.parse_network_policy()
     servers = {name: with_network_policy(server, network_policy) for name, server in servers.items()}
     gateway = parser.parse_gateway_settings()
-    return LoadedConfig(servers, tuple(parser.issues), file, gateway, network_policy=network_policy)
+    dotenv = variables.file_values if isinstance(variables, DotenvVariables) else {}
+    return LoadedConfig(servers, tuple(parser.issues), file, gateway, network_policy=network_policy, dotenv=dotenv)
 
 
 def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.JsonPath, dict[str, Any]]:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from toolway.config.approval.held_entries import HELD_CODE, RELOAD_ALL_NAME, ApprovalGate, HeldEntry
 from toolway.config.approval.trust_store import TrustStore, content_digest, open_trust_store
-from toolway.config.dotenv import env_file_error
+from toolway.config.dotenv import env_file_error, read_dotenv_beside
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
     TOOLWAY_BLOCK,
@@ -153,7 +153,7 @@ def _take_own_files(paths: ConfigPaths, gate: ApprovalGate) -> None:
         with suppress(ConfigError):
             document = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
             entries, block = find_server_map(document, file)[1], find_toolway_block(document)
-        gate.take(file, entries, block)
+        gate.take(file, entries, block, read_dotenv_beside(file))
 
 
 def load_config(
@@ -196,7 +196,7 @@ def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path
     text = decode_config(read_config_bytes(file), file)  # read once: what is checked is what is used
     loaded, document = load_text(text, file, environment), jsonc.parse_jsonc(text, file)
     if gate.start(file):
-        gate.take(file, find_server_map(document, file)[1], find_toolway_block(document))
+        gate.take(file, find_server_map(document, file)[1], find_toolway_block(document), loaded.dotenv)
     watched_files = loaded.watched_files
     with suppress(ConfigError):
         watched_files = (*watched_files, os.fspath(open_trust_store(environment).file))
@@ -211,7 +211,7 @@ def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: Appro
     """Leave out the servers of a file that wait for approval. `document` is the content of the file."""
     root, entries = find_server_map(document, config.file)
     servers, held = dict(config.servers), list(config.held)
-    for each in gate.find_held(config.file, entries, find_toolway_block(document)):
+    for each in gate.find_held(config.file, entries, find_toolway_block(document), config.dotenv):
         name = each.name if each.name in servers else normalize_name(each.name)
         if each.name == RELOAD_ALL_NAME or servers.pop(name, None) is not None:
             server = name if each.name != RELOAD_ALL_NAME else RELOAD_ALL_NAME

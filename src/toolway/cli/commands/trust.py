@@ -146,6 +146,7 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
 
 def _revoke_entry(config: Path | None, name: str) -> list[str]:
     from toolway.config.approval.held_entries import entry_digest
+    from toolway.config.dotenv import read_dotenv_beside
     from toolway.config.loader import normalize_name
     from toolway.config.scopes import open_trust_store
 
@@ -154,7 +155,7 @@ def _revoke_entry(config: Path | None, name: str) -> list[str]:
         for file, entries in _own_files(config)
         for each, entry in entries.items()
         if name in (each, normalize_name(each))
-        and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry)])
+        and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry, read_dotenv_beside(file))])
     ]
     return [f"{name} of {file}" for file in found]
 
@@ -367,12 +368,17 @@ def _accesses_to_json(accesses: Sequence[Access]) -> Json:
 
 
 def _mask_entry(entry: Any) -> Any:
+    from toolway.config.admission.variables import is_never_allowed
     from toolway.config.masking import mask_value
 
     if not isinstance(entry, Mapping):
         return entry
     unmasked = {key: entry[key] for key in ("command", "args") if key in entry}
-    return {**mask_value(entry), **unmasked}
+    masked = {**mask_value(entry), **unmasked}
+    env = entry.get("env")
+    if isinstance(env, Mapping):  # a variable such as PYTHONPATH or LD_PRELOAD chooses the code that runs
+        masked["env"] = {**masked["env"], **{name: env[name] for name in env if is_never_allowed(name)}}
+    return masked
 
 
 def _print_review(output: Output, pending: PendingReview) -> None:

@@ -44,7 +44,7 @@ class Access:
 def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]:
     """Return what these server entries, and the `toolway` block beside them, run, read and send."""
     found = [access for name, entry in servers.items() for access in entry_accesses(entry, name)]
-    for key, text in _iter_texts(block):
+    for key, text in iter_texts(block):
         found += _reference_accesses(text, f"toolway.{key}", "", _block_receiver(block, key, text))
     return found
 
@@ -57,7 +57,7 @@ def entry_accesses(entry: Any, server: str = "") -> list[Access]:
         return []
     command_line = _command_line(entry)
     found = [Access("runs", command_line, "command", server)] if command_line else []
-    for key, text in _iter_texts(entry):
+    for key, text in iter_texts(entry):
         receiver = _receiver(entry, key, command_line)
         found += _reference_accesses(text, key, server, receiver)
         if key in _FILE_KEYS and text:
@@ -73,7 +73,7 @@ def runs_secret_command(value: Any) -> bool:
     """Return True if a text in a config file, at any depth, has a reference `${command:…}`."""
     return any(
         isinstance(part, WrittenReference) and part.kind == "command"
-        for _, text in _iter_texts(value)
+        for _, text in iter_texts(value)
         for part in split_references(text)
     )
 
@@ -102,6 +102,10 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
     """Return who receives a value of an entry: the command, or the URL for this key."""
     auth, openapi = entry.get("auth"), entry.get("openapi")
+    if key == "healthCheckUrl":
+        return _origin(entry[key])
+    if key == "health.url":
+        return _origin(entry["health"]["url"])
     if key.startswith("auth.") and isinstance(auth, Mapping) and isinstance(auth.get("issuer"), str):
         return _origin(auth["issuer"])
     if key.startswith("openapi.headers.") and isinstance(openapi, Mapping) and isinstance(openapi.get("url"), str):
@@ -128,7 +132,7 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}" if parts.netloc else url
 
 
-def _iter_texts(value: Any) -> Iterator[tuple[str, str]]:
+def iter_texts(value: Any) -> Iterator[tuple[str, str]]:
     """Yield each text inside a JSON value, with the path of its key. Items of a list have the path of the list.
 
     It uses no recursion, because a file may be deeply nested.

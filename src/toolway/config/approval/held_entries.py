@@ -18,11 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from toolway.config.approval.accesses import Access, entry_accesses
+from toolway.config.admission.variables import is_never_allowed
+from toolway.config.approval.accesses import Access, entry_accesses, iter_texts
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
+from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.masking import mask_value
 from toolway.config.schema import ConfigIssue
 from toolway.config.server_entry import ALLOW_KEYS, DENY_KEYS, TIMEOUT_KEYS
+from toolway.config.variables import WrittenReference, split_references
 from toolway.errors import ConfigError
 
 HELD_CODE: Final = "E-CONFIG-HELD"
@@ -40,6 +43,12 @@ HARMLESS_KEYS: Final = frozenset(
     }
 )
 
+#: Keys of values that are only passed to the server. A new token in `.env` needs no approval.
+_PASSED_VALUES: Final = (
+    *("env.", "headers.", "openapi.headers.", "openapi.security.", "auth.clientSecret", "auth.privateKey"),
+    "tls.keyPassword",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldEntry:
@@ -51,10 +60,14 @@ class HeldEntry:
     digest: str
     server: str = ""  # normalized name: messages and commands to copy show this one, because `name` may be any text
     line: int | None = None
+    dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # what `.env` adds to what it runs and reaches
 
     @property
     def accesses(self) -> list[Access]:
-        return entry_accesses(self.entry, self.name) if self.name != RELOAD_ALL_NAME else []
+        if self.name == RELOAD_ALL_NAME:
+            return []
+        values = [Access("reads", f"{name}={value}", DOTENV_NAME, self.name) for name, value in self.dotenv.items()]
+        return [*entry_accesses(self.entry, self.name), *values]
 
     @property
     def issue(self) -> ConfigIssue:
@@ -108,24 +121,29 @@ class ApprovalGate:
             return not self._store.has_entries
         return self._named == "take" or self._store.approved_entries(named_file) is None
 
-    def take(self, file: str, entries: Mapping[str, Any], block: Any = None) -> None:
-        """Approve the entries that a file has now, for this process and, if it can be written, in the store."""
-        digests = _digests(entries, block)
+    def take(self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> None:
+        """Approve the entries that a file has now, for this process and, if it can be written, in the store.
+
+        `dotenv` are the variables of the `.env` file beside it.
+        """
+        digests = _digests(entries, block, dotenv)
         self._taken.setdefault(os.path.abspath(file), set()).update(digests.values())
         if self._store is not None:
             with suppress(ConfigError):
                 self._store.approve_entries(file, list(dict.fromkeys(digests.values())))
 
-    def find_held(self, file: str, entries: Mapping[str, Any], block: Any = None) -> list[HeldEntry]:
-        """Return the entries of a file that are not approved."""
+    def find_held(
+        self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]
+    ) -> list[HeldEntry]:
+        """Return the entries of a file that are not approved. `dotenv` are the variables of the `.env` beside it."""
         approved = set(self._taken.get(os.path.abspath(file), ()))
         if self._store is not None:
             approved |= self._store.approved_entries(file) or frozenset()
-        digests = _digests(entries, block)
+        digests = _digests(entries, block, dotenv)
         if digests.get(RELOAD_ALL_NAME) in approved:
             return []
         return [
-            HeldEntry(name, file, entries.get(name), digest)
+            HeldEntry(name, file, entries.get(name), digest, dotenv=_used_variables(entries.get(name), dotenv))
             for name, digest in digests.items()
             if digest not in approved
         ]
@@ -144,9 +162,15 @@ def approve_written(
     """
     if not store.has_entries:
         return  # the first load takes all that is there
-    old, new = _digests(*before), _digests(*after)
+    dotenv = read_dotenv_beside(file)
+    old, new = _digests(*before, dotenv), _digests(*after, dotenv)
     approved = store.approved_entries(file) or frozenset()
-    waiting = {name for name, digest in old.items() if digest not in approved} if keep_waiting else set()
+    waiting = {
+        name
+        for name, digest in old.items()
+        # The command shows no `.env`: what waits because of it still waits.
+        if digest not in approved and (keep_waiting or _used_variables(before[0].get(name), dotenv))
+    }
     written = {name: digest for name, digest in new.items() if digest not in old.values() and name not in waiting}
     store.approve_entries(file, list(dict.fromkeys(written.values())))
 
@@ -158,11 +182,34 @@ def count_waiting(names: Iterable[str]) -> str:
     return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
 
 
-def entry_digest(entry: Any) -> str:
-    """Return the digest of what an entry runs, reads and sends. Its name and harmless keys do not count."""
+def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
+    """Return the digest of what an entry runs, reads and sends. Its name and harmless keys do not count.
+
+    Variables of `.env` count if they decide what runs, or where something is sent: another program could write them
+    there instead of into the entry.
+    """
+    used = _used_variables(entry, dotenv)
     if isinstance(entry, Mapping):
         entry = {key: value for key, value in entry.items() if key not in HARMLESS_KEYS}
-    return json_digest(entry)
+    return json_digest({"entry": entry, DOTENV_NAME: used} if used else entry)
+
+
+def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of `.env` that an entry uses, except those whose values are only passed to the server."""
+    if not dotenv:
+        return {}
+    return {
+        part.target: dotenv[part.target]
+        for key, text in iter_texts(entry)
+        if not _is_passed_value(key)
+        for part in split_references(text)
+        if isinstance(part, WrittenReference) and part.kind == "env" and part.target in dotenv
+    }
+
+
+def _is_passed_value(key: str) -> bool:
+    """Return True if a value of this key, such as a token, is passed to the server and selects no program."""
+    return key.startswith(_PASSED_VALUES) and not (key.startswith("env.") and is_never_allowed(key[4:]))
 
 
 def json_digest(value: Any) -> str:
@@ -170,10 +217,10 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _digests(entries: Mapping[str, Any], block: Any) -> dict[str, str]:
+def _digests(entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
     """Return the digests of the entries that need approval, by name."""
-    found = {name: entry_digest(entry) for name, entry in entries.items() if entry_accesses(entry)}
+    found = {name: entry_digest(entry, dotenv) for name, entry in entries.items() if entry_accesses(entry)}
     gateway = block.get("gateway") if isinstance(block, Mapping) else None
     if isinstance(gateway, Mapping) and gateway.get("reload") == "all":
-        found[RELOAD_ALL_NAME] = entry_digest({RELOAD_ALL_NAME: "all"})
+        found[RELOAD_ALL_NAME] = json_digest({RELOAD_ALL_NAME: "all"})
     return found
