@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sqlite3
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner
 
 from tests.cli.conftest import Machine, machine
 from tests.gateway.edge_lab import edge, handshake, message_of, modern
+from toolway import CallError, Hub
 from toolway.audit.chain import AuditChain
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import ChainHead, encode_record, link_records
 from toolway.cli.app import app
+from toolway.cluster.db.engine import open_engine, upgrade_schema
 from toolway.config.approval.accesses import entry_accesses
 from toolway.config.settings import AuditSettings
 from toolway.gateway.mcp import subscriptions
+from toolway.openapi.loader import load_document
+from toolway.openapi.models import OperationSelection
 from toolway.protocol import sanitize
 from toolway.secrets import detection
 
@@ -177,3 +186,139 @@ def test_remove_all_macs_of_a_log_that_is_verified_through_a_link(tmp_path: Path
     for place in ("real", "link"):
         done = CliRunner().invoke(app, ["audit", "verify", "--log", str(tmp_path / place / "audit.sqlite")])
         assert done.exit_code == 9, place
+
+
+# -- C: hostile servers, logins, clusters ------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("R2-C-1")
+async def test_undo_a_revocation_by_reading_the_database_file(tmp_path: Path) -> None:
+    """Another process opens the file and closes it. If the node had no locks, that would delete the `-wal` file: the
+    node would go on writing into a deleted file, and a restart would bring back what was there before."""
+    file = tmp_path / "record"
+    engine = open_engine(f"sqlite:///{file}")
+    try:
+        await upgrade_schema(engine)
+        async with engine.begin() as first:
+            await first.execute(text("UPDATE revisions SET last = 1"))
+        one, two = await engine.connect().start(), await engine.connect().start()  # more than one, as in a node
+        await asyncio.gather(one.close(), two.close())
+        read = (
+            "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM api_keys'); db.close()"
+        )
+        reader = await asyncio.create_subprocess_exec(sys.executable, "-c", read, str(file))
+        assert await reader.wait() == 0
+        async with engine.begin() as later:
+            await later.execute(text("UPDATE revisions SET last = 2"))
+        with sqlite3.connect(file) as db:
+            assert db.execute("SELECT last FROM revisions").fetchall() == [(2,)]
+        assert file.with_name("record-wal").exists()
+    finally:
+        await engine.dispose()
+
+
+@pytest.mark.attack("R2-C-2")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"access_token=AT-of-the-user&token_type=bearer",
+        b'{"token_type": "Bearer", "refresh_token": "RT-of-the-user"}',
+        b'["AT-of-the-user"]',
+        b'{"access_token": {"value": "AT-of-the-user"}, "token_type": "Bearer"}',
+    ],
+)
+async def test_read_a_token_in_the_error_of_a_login(answer: bytes) -> None:
+    """An issuer that answers in another form than expected, as some do, must not bring tokens into errors and logs."""
+    failed = await _login_with(answer)
+    assert "the login failed" in failed
+    assert "of-the-user" not in failed
+
+
+@pytest.mark.attack("R2-C-2")
+async def test_read_what_was_sent_to_the_issuer_in_the_error_of_a_login() -> None:
+    failed = await _login_with(b"you sent code-of-the-user", status="303 See Other")
+    assert "did not issue a token (303)" in failed
+    assert "of-the-user" not in failed
+
+
+@pytest.mark.attack("R2-C-3")
+@pytest.mark.parametrize("token", ["a\\r\\nX-Admin: 1", "a\\u0000b", "", "a b"])
+async def test_put_a_header_into_requests_by_a_token(token: str) -> None:
+    """Such a token is refused when the login ends, and not stored: each later start would fail with it."""
+    failed = await _login_with(f'{{"access_token": "{token}", "token_type": "Bearer"}}'.encode())
+    assert "it returned a token that is empty, or has characters other than visible ASCII" in failed
+
+
+async def _login_with(answer: bytes, status: str = "200 OK") -> str:
+    """The error of a call to a server whose issuer responds to the request for a token with `answer`."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
+        body = await reader.readexactly(length)
+        path = head.split()[1].partition("?")[0]
+        own = f"http://127.0.0.1:{port}"
+        metadata = {
+            "issuer": own,
+            "authorization_endpoint": f"{own}/authorize",
+            "token_endpoint": f"{own}/token",
+            "registration_endpoint": f"{own}/register",
+            "response_types_supported": ["code"],
+            "code_challenge_methods_supported": ["S256"],
+        }
+        found: dict[str, tuple[str, Any]] = {
+            "/resource": ("200 OK", {"resource": f"{own}/mcp", "authorization_servers": [own]}),
+            "/.well-known/oauth-authorization-server": ("200 OK", metadata),
+            "/register": (
+                "201 Created",
+                {**json.loads(body or b"{}"), "client_id": "c"} if path == "/register" else {},
+            ),
+            "/token": (status, answer),
+            "/mcp": ("401 Unauthorized", {}),
+        }
+        line, content = found.get(path, ("404 Not Found", {}))
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        writer.write(
+            f"HTTP/1.1 {line}\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n"
+            f'WWW-Authenticate: Bearer resource_metadata="{own}/resource"\r\n\r\n'.encode()
+            + data
+        )
+        await writer.drain()
+        writer.close()
+
+    async def log_in(server: str, url: str) -> str:
+        asked = parse_qs(urlsplit(url).query)
+        return f"{asked['redirect_uri'][0]}?code=code-of-the-user&state={asked['state'][0]}"
+
+    listener = await asyncio.start_server(respond, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener, Hub({"x": f"http://127.0.0.1:{port}/mcp"}, login_callback=log_in, token_store=None) as hub:
+        with pytest.raises(CallError) as failed:
+            await hub.call_tool("x.t")
+        return f"{failed.value} {hub.status()}"
+
+
+@pytest.mark.attack("R2-C-4")
+def test_read_a_secret_of_which_every_character_is_url_encoded() -> None:
+    secret = "Tq7vLm2Xk9Zp4Rw8"
+    encoded = "".join(f"%{ord(char):02X}" for char in secret)
+    mask = detection.build_replacer([secret])
+    assert mask(f"at /{encoded}/x and {encoded.lower()}") == "at /***/x and ***"
+
+
+@pytest.mark.attack("R2-C-5")
+@pytest.mark.parametrize(("of_entry", "of_document"), [("X-Api-Key", "X_Api_Key"), ("x_api_key", "X-Api-Key")])
+def test_replace_a_header_of_the_entry_by_another_spelling(of_entry: str, of_document: str) -> None:
+    """CGI and WSGI servers take `X_Api_Key` and `X-Api-Key` for the same header."""
+    names = [of_document, "Content_Length", "X-Other"]
+    parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
+    operation = {"operationId": "o", "parameters": parameters, "responses": {"200": {"description": ""}}}
+    document = {"openapi": "3.0.3", "info": {"title": "t", "version": "1"}, "paths": {"/o": {"get": operation}}}
+    loaded = load_document(
+        json.dumps(document).encode(),
+        source="x",
+        selection=OperationSelection(),
+        operator_supplied=frozenset({of_entry, of_entry.lower()}),
+    )
+    arguments = [each.name for each in loaded.operations[0].parameters if not each.operator_supplied]
+    assert arguments == ["X-Other"]

@@ -11,6 +11,7 @@ issuer other than the configured one receives nothing, and error texts of the au
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
@@ -39,7 +40,7 @@ from mcp_types import LATEST_PROTOCOL_VERSION
 from pydantic import AnyUrl
 
 from toolway.auth.oauth_http import fetch
-from toolway.auth.refresh import parse_json_object, rejection_error
+from toolway.auth.refresh import is_usable_token, parse_json_object, rejection_error
 from toolway.auth.token_store import Credential, OAuthClient
 from toolway.auth.urls import check_oauth_url
 from toolway.config.schema import OAuth
@@ -50,6 +51,9 @@ from toolway.types import AuthChallenge, AuthError
 RunLogin = Callable[[str], Awaitable[str]]
 
 MAX_FLOW_REQUESTS: Final = 24  # requests of one flow, including redirects within an origin
+
+#: The end of a validation error of the SDK. It repeats the response, which may contain tokens and secrets.
+_INVALID_INPUT: Final = re.compile(r"\s*\[type=.*", re.DOTALL)
 
 _in_toolway_flow: ContextVar[bool] = ContextVar("a flow of ours runs", default=False)
 # The SDK logs each failure with the text of the authorization server. Toolway raises its own error without that text.
@@ -124,7 +128,7 @@ async def authorize(
     except AuthError:
         raise
     except OAuthFlowError as exc:
-        raise _flow_error(str(exc)[:300]) from None
+        raise _flow_error(_INVALID_INPUT.sub("", str(exc))[:300]) from None
     except Exception as exc:
         raise _flow_error(f"{type(exc).__name__}") from None
     finally:
@@ -165,7 +169,7 @@ async def _send_flow_request(
     if registering and context.oauth_metadata is not None and context.oauth_metadata.registration_endpoint is None:
         raise _client_error("the authorization server supports no client registration")
     response = await fetch(outgoing, auth_request.network_policy)
-    if outgoing.method == "POST" and response.status_code >= 400:
+    if outgoing.method == "POST" and not response.is_success:  # the SDK would show the text of the response
         if registering:
             raise _client_error(f"the authorization server rejected the client registration ({response.status_code})")
         raise rejection_error(response.status_code, parse_json_object(response.content), "issue a token")
@@ -388,6 +392,8 @@ def _build_credential(context: OAuthContext, settings: OAuth, now: float) -> Cre
     token, client = context.current_tokens, context.client_info
     if token is None or client is None:
         raise _flow_error("it returned no token")
+    if not is_usable_token(token.access_token):
+        raise _flow_error("it returned a token that is empty, or has characters other than visible ASCII")
     found = context.oauth_metadata
     issuer = str(found.issuer) if found is not None else context.get_authorization_base_url(context.server_url)
     credential = Credential(

@@ -63,7 +63,7 @@ def parse_refresh_response(credential: Credential, status: int, body: bytes, now
     if status != 200:
         raise rejection_error(status, response, "refresh the token")
     access, refresh, scope = response.get("access_token"), response.get("refresh_token"), response.get("scope")
-    if not isinstance(access, str) or not access or not _is_header_safe(access):
+    if not isinstance(access, str) or not is_usable_token(access):
         raise _response_error("contains no usable token")
     if str(response.get("token_type", "")).lower() != "bearer":
         raise _response_error("has an unknown token type")
@@ -107,9 +107,9 @@ def parse_expires_in(value: object) -> float | None:
     return float(value)
 
 
-def _is_header_safe(token: str) -> bool:
-    """Return True if the token is printable ASCII without spaces, and so safe in an HTTP header."""
-    return token.isascii() and token.isprintable() and " " not in token
+def is_usable_token(token: str) -> bool:
+    """Return True if the token is printable ASCII without spaces, and so safe in an HTTP header, and not empty."""
+    return token != "" and token.isascii() and token.isprintable() and " " not in token
 
 
 def _response_error(problem: str) -> AuthError:

@@ -73,6 +73,9 @@ class ParameterReader:
         self._refs = refs
         self._arguments = arguments
         self._operator_supplied = operator_supplied  # (location, name); an empty location means any
+        self._supplied_headers = frozenset(
+            _fold_header(name) for location, name in operator_supplied if location in ("", "header")
+        )
 
     def read_parameters(self, raw_parameters: list[Json], path: str) -> list[tuple[Parameter, ConvertedSchema]]:
         """Return the parameters ordered by location, each with the schema of its argument.
@@ -117,7 +120,8 @@ class ParameterReader:
             allow_reserved=raw.get("allowReserved") is True and location == "query",
             allow_empty=raw.get("allowEmptyValue") is True and location == "query",
             content_type=content_type,
-            operator_supplied=not self._operator_supplied.isdisjoint({("", name), ("", key), (location, key)}),
+            operator_supplied=not self._operator_supplied.isdisjoint({("", name), ("", key), (location, key)})
+            or (location == "header" and _fold_header(name) in self._supplied_headers),
         )
         return parameter, self._add_description(
             raw, fit_size(self._schemas.convert(schema), MAX_PARAMETER_SCHEMA_BYTES)
@@ -143,11 +147,16 @@ class ParameterReader:
         )
 
 
+def _fold_header(name: str) -> str:
+    """Return the name of a header as CGI and WSGI servers compare it: without case, and `_` is the same as `-`."""
+    return name.lower().replace("_", "-")
+
+
 def _is_usable(location: ParameterLocation, name: str, path_names: list[str]) -> bool:
     if location == "path":
         return name in path_names
     if location == "header":
-        return name.lower() not in _FORBIDDEN_HEADERS and _HTTP_TOKEN.fullmatch(name) is not None
+        return _fold_header(name) not in _FORBIDDEN_HEADERS and _HTTP_TOKEN.fullmatch(name) is not None
     return location == "query" or _HTTP_TOKEN.fullmatch(name) is not None
 
 

@@ -109,7 +109,9 @@ def _encoded_forms(value: str) -> Iterator[str]:
 
 def _url_forms(value: str) -> Iterator[str]:
     data = value.encode("utf-8", "surrogatepass")
-    for encoded in (quote(data, safe=""), quote(data, safe="/"), quote(data, safe="!'()*"), quote_plus(data)):
+    every_byte = "".join(f"%{byte:02X}" for byte in data)
+    common = (quote(data, safe=""), quote(data, safe="/"), quote(data, safe="!'()*"), quote_plus(data))
+    for encoded in (*common, every_byte):
         yield encoded
         yield re.sub(r"%[0-9A-F]{2}", lambda escape: escape[0].lower(), encoded)
 

@@ -136,9 +136,12 @@ def _make_private(file: Path, *connect_arguments: Any) -> None:
     """Create the file of a SQLite database so that only its user can read it, or give it that mode.
 
     SQLite gives its `-wal` and `-shm` files the mode of the database. Raises `ConfigError` if that is not possible.
+
+    A file that exists is not opened: closing it would end the locks of all connections of this process (POSIX), and
+    another process would then delete the `-wal` file, with all that this node writes from then on.
     """
-    with suppress(OSError):  # then SQLite reports it
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    with suppress(OSError):  # it exists; of other errors SQLite reports
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         for each in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
             if each.exists() and each.stat().st_mode & 0o077:
