@@ -27,10 +27,12 @@ from toolway.cluster.db.engine import open_engine, upgrade_schema
 from toolway.config.approval.accesses import entry_accesses
 from toolway.config.settings import AuditSettings
 from toolway.gateway.mcp import subscriptions
+from toolway.middleware import cache
 from toolway.openapi.loader import load_document
 from toolway.openapi.models import OperationSelection
 from toolway.protocol import sanitize
 from toolway.secrets import detection
+from toolway.testing import fake_server
 
 __all__ = ["machine"]  # the fixture
 
@@ -92,6 +94,34 @@ async def test_open_servers_that_a_scope_does_not_name_by_a_pattern(tmp_path: Pa
         file.write_text(file.read_text().replace("server/a", "server/*"))  # a key of an earlier version
         found.keyring.reload()
         assert not await found.tools(token=token)
+
+
+@pytest.mark.attack("R2-A-4")
+async def test_fill_the_memory_with_the_uris_of_finished_reads(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        for start in ("fake://item/", "unknown://"):
+            body = handshake("resources/read", {"uri": start + "x" * 1_000_000})
+            await found.ask("POST", "/mcp/server/a", body)
+        calls = (await found.ask("GET", "/admin/calls")).body
+        assert b"fake://item/xxx" in calls and len(calls) < 20_000
+
+
+@pytest.mark.attack("R2-A-5")
+async def test_fill_the_memory_with_the_arguments_of_cached_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_BYTES", 3_000_000)
+    entry = {"tools": {"echo": {"effect": "read", "cache": "1h"}}}
+    async with Hub({"a": {**fake_server(), **entry}}) as hub:
+        await hub.list_tools()
+
+        async def is_cached(text: str, count: int) -> bool:
+            arguments = {"text": "hello", "more": text * count}
+            return (await hub.call_tool("a.echo", arguments)).from_cache
+
+        assert not await is_cached("x", 10) and await is_cached("x", 10)
+        assert not await is_cached("y", 1_100_000) and not await is_cached("y", 1_100_000)  # too large to be a key
+        for text in "abcd":
+            assert not await is_cached(text, 900_000)
+        assert await is_cached("d", 900_000) and not await is_cached("a", 900_000)
 
 
 # -- the local machine -------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Response cache middleware: returns a stored result to the same caller until it expires.
 
-Bounded in entries, bytes per entry and time (an hour). The clock is an argument and monotonic.
+Bounded in entries, bytes (of one entry and of all, with their keys) and time (an hour). The clock is an argument and
+monotonic.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from msgspec.structs import replace
 from toolway.types import Call, CallHandler, CallResult, Middleware
 
 MAX_ENTRIES: Final = 1024
-MAX_ENTRY_BYTES: Final = 1024 * 1024  # bytes of one result
+MAX_ENTRY_BYTES: Final = 1024 * 1024  # bytes of one result with its key
+MAX_BYTES: Final = 64 * 1024 * 1024  # bytes of all
 MAX_TTL_S: Final = 3600.0  # seconds
 
 
@@ -24,28 +26,40 @@ class ResponseCache:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._entries: OrderedDict[Hashable, tuple[float, CallResult]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[float, CallResult, int]] = OrderedDict()
+        self._bytes = 0
 
     def get(self, key: Hashable) -> CallResult | None:
-        until, reply = self._entries.get(key, (0.0, None))
+        until, reply, _ = self._entries.get(key, (0.0, None, 0))
         if reply is None or self._now() >= until:
-            self._entries.pop(key, None)
+            self._drop(key)
             return None
         self._entries.move_to_end(key)
         return replace(reply, from_cache=True, duration=0.0)
 
     def put(self, key: Hashable, reply: CallResult, ttl_s: float) -> None:
-        if len(msgspec.json.encode(reply.raw)) > MAX_ENTRY_BYTES:
+        size = len(msgspec.json.encode(reply.raw)) + _key_size(key)
+        if size > MAX_ENTRY_BYTES:
             return
-        self._entries[key] = (self._now() + min(ttl_s, MAX_TTL_S), reply)
-        self._entries.move_to_end(key)
-        while len(self._entries) > MAX_ENTRIES:
-            self._entries.popitem(last=False)
+        self._drop(key)
+        self._entries[key] = (self._now() + min(ttl_s, MAX_TTL_S), reply, size)
+        self._bytes += size
+        while len(self._entries) > MAX_ENTRIES or self._bytes > MAX_BYTES:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: Hashable) -> None:
+        _, _, size = self._entries.pop(key, (0.0, None, 0))
+        self._bytes -= size
 
     def invalidate(self, server: str) -> None:
         """Drop all cached results of a server whose definition changed or that was removed."""
-        for key in [k for k, (_, reply) in self._entries.items() if reply.server == server]:
-            del self._entries[key]
+        for key in [k for k, (_, reply, _) in self._entries.items() if reply.server == server]:
+            self._drop(key)
+
+
+def _key_size(key: Hashable) -> int:
+    """Return the size of a cache key: its arguments, and the URI of a resource, are as large as the caller likes."""
+    return sum(len(part) for part in key if isinstance(part, str | bytes)) if isinstance(key, tuple) else 0
 
 
 def response_cache(

@@ -20,6 +20,8 @@ MAX_CALLS: Final = 1000
 MAX_FAILED_CALLS: Final = 500
 MAX_ARGUMENT_CHARS: Final = 8192  # larger arguments are not stored
 MAX_ARGUMENT_VALUES: Final = 200
+MAX_TEXT_CHARS: Final = 2000  # of a name, which may be a URI, and of each text of an error; the rest is cut off
+_TEXTS: Final = ("name", "tool", "message", "detail", "hint")
 
 
 class CallQuery(msgspec.Struct, frozen=True):
@@ -70,6 +72,11 @@ class RecentCalls:
     def on_call(self, event: CallFinished) -> None:
         if event.params is not None and not is_small(event.params):
             event = replace(event, params=None)
+        if (
+            len(event.name) + len(event.tool) + len(event.message) + len(event.detail) + len(event.hint)
+            > MAX_TEXT_CHARS
+        ):
+            event = replace(event, **{field: _shorten(getattr(event, field)) for field in _TEXTS})
         self.count += 1
         self._all.append(event)
         if event.outcome != "ok":
@@ -102,6 +109,10 @@ class RecentCalls:
         yield from reversed(self._all)
         oldest = self._all[0].started_at + self._all[0].seconds if self._all else 0.0
         yield from (event for event in reversed(self._failed) if event.started_at + event.seconds < oldest)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
 
 
 def is_small(value: Any) -> bool:
