@@ -17,7 +17,7 @@ from tests.tutorial import commands_of, fits, outputs_of
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(("page", "shown_port", "commands"), [("openapi", "8701", 16), ("sse", "8801", 10)])
+@pytest.mark.parametrize(("page", "shown_port", "commands"), [("openapi", "8701", 18), ("sse", "8801", 10)])
 def test_the_tutorial_shows_what_happens(page: str, shown_port: str, commands: int, tmp_path: Path) -> None:
     pairs = commands_of(ROOT / "docs" / "tutorial" / f"{page}.md")
     assert len(pairs) == commands

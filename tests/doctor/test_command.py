@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -17,10 +18,10 @@ def lab(tmp_path):
     return Lab(tmp_path / "lab")
 
 
-def toolway(lab, *words):
+def toolway(lab, *words, command="doctor"):
     environ = {**lab.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "toolway.cli", "doctor", *words]
-    return subprocess.run(command, cwd=lab.work, env=environ, capture_output=True, text=True, timeout=60)
+    program = [sys.executable, "-m", "toolway.cli", command, *words]
+    return subprocess.run(program, cwd=lab.work, env=environ, capture_output=True, text=True, timeout=60)
 
 
 def test_a_sound_setup_ends_with_0(lab):
@@ -35,6 +36,10 @@ def test_the_exit_code_says_what_kind_of_problem_it_is(lab):
     lab.servers(acme={"command": "no-such-program"})
     assert toolway(lab).returncode == 4
     lab.servers(acme={"command": "no-such-program"}, other=small())
+    held = toolway(lab)  # the test wrote the entry, not `toolway`
+    digest = re.search(r"[0-9a-f]{64}", toolway(lab, "other", command="trust").stderr)
+    assert held.returncode == 4 and "other waits for your approval" in held.stdout and digest is not None
+    assert toolway(lab, "other", "--digest", digest[0], command="trust").returncode == 0
     assert toolway(lab).returncode == 8
     lab.servers(acme={"type": "teleport", "command": "x"})
     assert toolway(lab).returncode == 3
