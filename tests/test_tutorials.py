@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.tutorial import commands_of, fits, outputs_of
+from toolway.config.approval.held_entries import entry_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,13 +33,22 @@ def test_the_tutorial_shows_what_happens(page: str, shown_port: str, commands: i
         port = str(free.getsockname()[1])
     # The page's next command comes when a person has read a line or two.
     patience = f"for n in $(seq 100); do (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && break; sleep 0.1; done"
-    first, *rest = [command.replace(shown_port, port) for command, _ in pairs]
+    digests = {digest_in(command): digest_in(command.replace(shown_port, port)) for command, _ in pairs}
+    moved = [command.replace(shown_port, port) for command, _ in pairs]
+    first, *rest = [re.sub(r"(?<=--digest )\w+", lambda found: digests[found[0]], command) for command in moved]
     said = outputs_of([f"{first[:-1]} >/dev/null &", patience, *rest], ROOT, environ)
     del said[1]
     assert len(said) == len(pairs), said
     for (command, shown), output in zip(pairs, said, strict=True):
         expected = [line.replace(shown_port, port) for line in shown if without_jobs(line) == line]
         assert fits(without_jobs(output), expected), f"$ {command}\n{output}"
+
+
+def digest_in(command: str) -> str:
+    """Return the digest of the first entry in a config file that a command writes; empty if it writes none."""
+    written = re.search(r"mcp\.json <<'END'\n(.*)\nEND", command, re.DOTALL)
+    entries = json.loads(written[1])["mcpServers"] if written is not None else {}
+    return next((entry_digest(entry, {}) for entry in entries.values()), "")
 
 
 def test_the_tutorial_of_clusters_shows_what_happens(tmp_path: Path) -> None:
