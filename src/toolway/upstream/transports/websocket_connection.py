@@ -31,6 +31,8 @@ SUBPROTOCOL: Final = "mcp"
 ENDED_CODE: Final = "E-WS-CLOSED"
 HANDSHAKE_CODE: Final = "E-WS-HANDSHAKE"
 MAX_SOCKET_BUFFER_BYTES: Final = 64 * 1024  # bytes that wait for the socket; further messages wait in the queue
+PARSED_BYTES: Final = 2048  # bytes parsed at once: up to 1024 frames
+MAX_PARSE_S: Final = 0.005  # seconds of one turn of the event loop for parsing
 MAX_SHOWN_CHARS: Final = 200  # of a text of the server
 # The library logs all headers of the handshake, tokens included.
 _SILENT_LOGGER: Final = logging.Logger("toolway.websocket", logging.CRITICAL + 1)  # noqa: LOG001 -- out of reach of any log configuration
@@ -88,6 +90,11 @@ class WebSocketConnection(asyncio.Protocol):
         self._has_fragments = False
         self._is_text = True
         self._partial_bytes = 0  # received of an unfinished frame
+        self._input = bytearray()  # received and not parsed yet
+        self._is_parsing = False  # the rest of the input is parsed in a later turn of the event loop
+        self._has_eof = False
+        self._loss: tuple[Exception | None] | None = None  # the error of the lost connection, if it was lost
+        self._is_reading_paused = False  # by the receiver
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._paused = False
@@ -132,6 +139,7 @@ class WebSocketConnection(asyncio.Protocol):
     def close(self) -> None:
         """Drop all queued messages, and close the connection after what the socket already has."""
         self._ended = True
+        self._input.clear()
         self._queue.clear()
         self._queued_bytes = 0
         if self._stuck_timer is not None:
@@ -233,11 +241,19 @@ class WebSocketConnection(asyncio.Protocol):
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        if self._socket is not None and not self._socket.is_closing():
-            self._socket.pause_reading()
+        self._is_reading_paused = True
+        self._update_reading()
 
     def resume_reading(self) -> None:
-        if self._socket is not None and not self._socket.is_closing():
+        self._is_reading_paused = False
+        self._update_reading()
+
+    def _update_reading(self) -> None:
+        if self._socket is None or self._socket.is_closing():
+            return
+        if self._is_reading_paused or self._is_parsing:
+            self._socket.pause_reading()
+        else:
             self._socket.resume_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -247,21 +263,56 @@ class WebSocketConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
-        self._protocol.receive_data(data)
-        self._process_events(len(data))
-        self._receiver.on_received(len(data))
+        self._input += data
+        if not self._is_parsing:
+            self._parse_input()
 
     def eof_received(self) -> None:
-        if not self._ended:
-            self._protocol.receive_eof()
-            self._process_events(0)
+        self._has_eof = True
+        if not self._is_parsing:
+            self._finish_input()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self._handshake.done():
-            self._handshake.set_exception(_lost_error(self._target, exc))
-            self._handshake.exception()  # mark it as retrieved: the caller may be gone
-        self._end(Disconnect(f"the connection was lost{_describe_loss(exc)}", ENDED_CODE))
-        if not self._lost.done():
+        self._loss = (exc,)
+        if not self._is_parsing:
+            self._finish_input()
+
+    def _parse_input(self) -> None:
+        """Parse received bytes for some milliseconds, and the rest in later turns of the event loop.
+
+        A frame may have two bytes. So what one read returns can be more than a hundred thousand frames.
+        """
+        was_parsing, until = self._is_parsing, self._loop.time() + MAX_PARSE_S
+        while self._input and not self._ended:
+            part = bytes(self._input[:PARSED_BYTES])
+            del self._input[:PARSED_BYTES]
+            self._protocol.receive_data(part)
+            self._process_events(len(part))
+            self._receiver.on_received(len(part))
+            if self._loop.time() >= until:
+                break
+        if self._ended:
+            self._input.clear()
+        self._is_parsing = bool(self._input)
+        if self._is_parsing != was_parsing:
+            self._update_reading()
+        if self._is_parsing:
+            self._loop.call_soon(self._parse_input)
+        else:
+            self._finish_input()
+
+    def _finish_input(self) -> None:
+        """Report the end of the stream or of the connection, after all that was received before it."""
+        if self._has_eof and not self._ended:
+            self._has_eof = False
+            self._protocol.receive_eof()
+            self._process_events(0)
+        if self._loss is not None and not self._lost.done():
+            (exc,) = self._loss
+            if not self._handshake.done():
+                self._handshake.set_exception(_lost_error(self._target, exc))
+                self._handshake.exception()  # mark it as retrieved: the caller may be gone
+            self._end(Disconnect(f"the connection was lost{_describe_loss(exc)}", ENDED_CODE))
             self._lost.set_result(None)
 
     def _process_events(self, size: int) -> None:
