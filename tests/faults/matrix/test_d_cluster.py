@@ -169,4 +169,4 @@ async def add_to_the_tables(url: str) -> None:
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
         for table in ("nodes", "servers", "instances", "lists", "claims"):
             await db.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS weather text")
-        await db.execute("UPDATE alembic_version SET version_num = '0099'")
+        await db.execute("UPDATE alembic_version SET version_num = '0199'")
