@@ -125,11 +125,10 @@ class Peer:
         self._bus = bus
         self._proofs = proofs
         self._get_epoch = get_epoch
-        self.client = HttpClient(
-            streamable_http.client_limits_for(self.server_config()),
-            self._network_policy(),
-            check_connection=self._check_connection,
-        )
+        limits = streamable_http.client_limits_for(self.server_config())
+        self.client = HttpClient(limits, self._network_policy(), check_connection=self._check_connection)
+        # Without the proof: a node that shuts down has no lease to prove, and still answers the calls it has.
+        self._probe_client = HttpClient(limits, self._network_policy())
         self.created_at = self._loop.time()
         self._waiting_tasks: dict[asyncio.Task[object], None] = {}
         self._cancelled_tasks: set[asyncio.Task[object]] = set()
@@ -154,10 +153,7 @@ class Peer:
         return NetworkPolicy((urlsplit(self._address).hostname or "",))
 
     async def _check_connection(self, connection: ClientConnection) -> None:
-        """Let the node prove itself at a new connection for a call or a health probe.
-
-        If it does not, calls avoid its address for a while. Health probes do not prolong that.
-        """
+        """Let the node prove itself at a new connection. If it does not, calls avoid its address for a while."""
         try:
             await check_node(
                 self.client, connection, self._address, self._proofs, self.id, self._get_epoch(self.id) or 0
@@ -227,7 +223,7 @@ class Peer:
     async def _probe_health(self, timeout: float) -> bool:
         """Return True if the node answers an HTTP health request within `timeout` seconds."""
         try:
-            async with asyncio.timeout(timeout), self.client.send("GET", self._health) as response:
+            async with asyncio.timeout(timeout), self._probe_client.send("GET", self._health) as response:
                 await response.read(MAX_HEALTH_BYTES)
         except (TimeoutError, HttpError):
             return False
@@ -244,6 +240,7 @@ class Peer:
             self._watch_task.cancel()
             await asyncio.gather(self._watch_task, return_exceptions=True)
         self.client.close()
+        self._probe_client.close()
 
 
 class OwnerCache:
