@@ -1,4 +1,4 @@
-"""Attacks of somebody who can write the database of a cluster, and has no key: two gateways on a real PostgreSQL."""
+"""Attacks by a writer of the cluster database who has no key: two gateways on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def nodes(postgresql: str, tmp_path_factory: pytest.TempPathFactory) -> As
 
 
 class Attacker:
-    """Somebody with a connection to the database."""
+    """Attacker with a connection to the database."""
 
     def __init__(self, url: str) -> None:
         self._url = url

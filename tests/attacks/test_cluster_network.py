@@ -233,7 +233,7 @@ async def test_have_a_call_made_twice_by_saying_that_nobody_listens(
 
 
 class Squatter:
-    """Process at the address of a node: writes down what it gets, and answers as it is told."""
+    """Process at the address of a node that records requests and sends the given answers."""
 
     def __init__(self, answer: bytes) -> None:
         self.port = 0
@@ -325,7 +325,7 @@ async def test_learn_a_call_at_an_address_that_was_written_into_the_database(
 
 
 class Between:
-    """Somebody between two nodes, who passes all on but changes answers to calls."""
+    """Attacker between two nodes that forwards everything, but changes answers to calls."""
 
     def __init__(self, port: int, change: Callable[[bytes], bytes]) -> None:
         self.port = 0

@@ -1,4 +1,4 @@
-"""Attacks by somebody who has read only SECURITY.md and docs/."""
+"""Attacks that follow from SECURITY.md and docs/ alone, without the source."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_rows_of_a_database_are_shown_before_they_are_kept_or_deleted(machine, m
     asyncio.run(_make_database(f"sqlite:///{record}"))
     monkeypatch.setenv("TOOLWAY_CLUSTER_KEY", KEY)
     monkeypatch.setenv("TOOLWAY_DATABASE", f"sqlite:///{record}")
-    assert machine.toolway("cluster", "trust").exit_code == 2  # there is nobody to ask
+    assert machine.toolway("cluster", "trust").exit_code == 2  # no terminal, so no confirmation
     for words, done, left in ((("--dry-run",), False, 2), (("--yes",), True, 1)):
         found = json.loads(machine.toolway("cluster", "trust", "--json", *words).stdout)
         assert found["done"] is done
@@ -62,7 +62,7 @@ def test_rows_of_a_database_are_shown_before_they_are_kept_or_deleted(machine, m
 
 
 async def _make_database(url: str) -> None:
-    """With the key of a node, and with one that somebody has written."""
+    """Create a database with a signed row of an API key, and one without a signature."""
     engine = open_engine(url)
     await upgrade_schema(engine)
     await ApiKeyTable(engine, Integrity(derive_tenant_key(bytes.fromhex(KEY), "acme"))).add("acme", "good", {})

@@ -43,7 +43,7 @@ async def test_an_older_gateway_uses_tables_that_a_newer_one_has_added_to(engine
     assert [seen.info.id for seen in await NodeStore(engine, an_integrity()).list_alive("default")] == ["a"]
 
 
-@pytest.mark.parametrize("form", ["0200", "of somebody else"])
+@pytest.mark.parametrize("form", ["0200", "of another program"])
 async def test_tables_that_this_version_cannot_use_are_left_alone(engine: AsyncEngine, form: str) -> None:
     await _form(engine, form)
     with pytest.raises(ConfigError) as caught:
