@@ -61,6 +61,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": {
             "server": config(SCHEMA, "Server", rest=True),
             "gateway": config(SETTINGS, "GatewaySettings", "ToolGroup"),
+            "search": config(SETTINGS, "SearchSettings"),
             "addresses": config(NETWORK_POLICY, "NetworkPolicy"),
             "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),
             "telemetry": config(SETTINGS, "TelemetrySettings", "TraceSettings"),

@@ -135,6 +135,13 @@ class TelemetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """Settings of the tool search."""
+
+    learn: bool = True  # learn from calls: a tool that was called after a search is found sooner by similar searches
+
+
+@dataclass(frozen=True, slots=True)
 class ToolGroup:
     """Named selection of tools with its own endpoint, /mcp/<name>."""
 
@@ -160,6 +167,7 @@ class GatewaySettings:
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
+    search: SearchSettings = SearchSettings()  # tool search
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -209,6 +217,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         audit=parse_audit(block.get("audit"), variables),
         alerts=parse_alerts(block.get("alerts"), variables),
         telemetry=parse_telemetry(block.get("telemetry"), variables),
+        search=parse_search(block.get("search"), variables),
     )
     fields.reject_unknown(
         "toolway.gateway",
@@ -398,6 +407,20 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
             code=CONFIG_KEY_CODE,
         )
     return value
+
+
+# -- search -----------------------------------------------------------------------------------------------------------
+
+
+def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
+    """Return the settings of the tool search under `toolway.search`; the defaults if it is missing.
+
+    Raises `ConfigError` if a setting is invalid or unknown.
+    """
+    fields = FieldReader(_require_object("toolway.search", value), variables)
+    settings = SearchSettings(learn=fields.get_bool("learn", True))
+    fields.reject_unknown("toolway.search", "learn")
+    return settings
 
 
 # -- telemetry --------------------------------------------------------------------------------------------------------

@@ -31,7 +31,13 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.locations import own_folders
 from toolway.config.masking import create_mask
 from toolway.config.schema import RetryPolicy, Server, ServerLike, Timeout, check_server_name, with_defaults
-from toolway.config.settings import AlertSettings, AuditSettings, alert_settings_from, with_network_policy
+from toolway.config.settings import (
+    AlertSettings,
+    AuditSettings,
+    SearchSettings,
+    alert_settings_from,
+    with_network_policy,
+)
 from toolway.errors import CallError, ConfigError, ToolwayError
 from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies
@@ -77,11 +83,14 @@ from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Mid
 from toolway.upstream.error_mapping import raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.state import State
 from toolway.upstream.status import HealthResult, ServerStatus, describe_time
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from toolway.search.tool_search import ServerFacts, ToolSearch
 
 
 class LoginService:
@@ -184,6 +193,8 @@ class HubCore:
         )
         self._catalog = Catalog()
         self._persister = CatalogPersister(self._catalog, open_catalog_storage(catalog_storage, environment.environ))
+        self._search_settings = SearchSettings()
+        self._tool_search: ToolSearch | None = None
         self._broadcaster = EventBroadcaster()
         self._instrumentation = Instrumentation(self._broadcaster)
         self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)
@@ -644,6 +655,35 @@ class HubCore:
     def catalog(self) -> Catalog:
         """Return the catalog of all known tools, prompts and resources."""
         return self._catalog
+
+    @property
+    def tool_search(self) -> ToolSearch:
+        """Return the search over the known tools of this hub. It is created at the first use."""
+        if self._tool_search is None:
+            from toolway.search.tool_search import ToolSearch
+
+            self._tool_search = ToolSearch(self._catalog, self._server_facts, learn=self._search_settings.learn)
+        return self._tool_search
+
+    def apply_search_settings(self, settings: SearchSettings) -> None:
+        """Use these settings of the tool search from now on."""
+        self._search_settings = settings
+        if self._tool_search is not None:
+            self._tool_search.set_learning(settings.learn)
+
+    def _server_facts(self) -> dict[str, ServerFacts]:
+        """Return the facts about each enabled server that a search needs."""
+        from toolway.search.tool_search import ServerFacts
+
+        facts = {}
+        for name, upstream in self._upstreams.upstreams.items():
+            negotiated, about = upstream.negotiated, ""
+            if negotiated is not None:
+                info = negotiated.server_info
+                texts = (info.get("title"), info.get("description"), negotiated.instructions)
+                about = ". ".join(text for text in texts if isinstance(text, str) and text)
+            facts[name] = ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF))
+        return facts
 
     @property
     def network_policy(self) -> NetworkPolicy:

@@ -104,6 +104,7 @@ class GatewayProcess:
         if not settings.telemetry.calls:
             self.hub.remove_sink(self.gateway.activity)
         self._tool_filters = _create_tool_filters(settings)
+        self.hub.apply_search_settings(settings.search)
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_lock = asyncio.Lock()  # one reload at a time
@@ -289,6 +290,7 @@ class GatewayProcess:
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
+        self.hub.apply_search_settings(loaded.gateway.search)
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")

@@ -1,0 +1,1 @@
+"""Tool search: find the tools of all servers that fit a question, by words, meaning and earlier calls."""

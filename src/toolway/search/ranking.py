@@ -1,0 +1,314 @@
+"""Ranking of tools for one query: words (BM25F), related words, earlier calls, meaning. Pure.
+
+1. Each word of the query adds its rarity times its weight in the tool (`index.py`); related words add a smaller part.
+2. If there are vector scores, both scores become z-scores over all tools and are added, 0.4 words + 0.6 meaning.
+3. Tools that the principal may not see are dropped, before the best are taken.
+4. A tool gains a share of the mean of the three best tools of its server: related tools appear together.
+5. At most three of five tools are of one server, unless the query names it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from toolway.search.index import K1, Document, Index, Posting, field_names
+from toolway.search.learning import CallHistory
+from toolway.search.related import Related
+from toolway.search.results import Reason, ToolMatch
+from toolway.search.words import name_key, split_name, split_stems
+
+RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
+WORDS_SHARE: Final = 0.4  # of the words in the fusion with meaning
+SERVER_SHARE: Final = 0.3  # of the mean of the best three tools of the server
+SERVER_TOP: Final = 3
+MAX_QUERY_WORDS: Final = 64
+POOL: Final = 60  # tools that are considered for the server's share, at least; 6 per result
+FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
+MIN_WORD_FIT: Final = 0.22  # a best match with a lower score by words does not fit well
+MIN_MEANING_FIT: Final = 0.35  # the same, of its likeness by meaning
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The words of a query with the weight of each, and the names that it may mean."""
+
+    text: str
+    words: Mapping[str, float]  # stems of the query
+    related: Mapping[str, tuple[float, str]]  # related stem → weight, word of the query
+    key: str  # what all spellings of a name have in common, if the query is a name
+
+
+@dataclass(slots=True)
+class Ranked:
+    """The ranking of one query: numbers of tools with their scores, best first."""
+
+    query: Query
+    numbers: list[int]
+    scores: dict[int, float]  # between 0 and 1
+    fits: bool
+    learned: dict[int, float] = field(default_factory=dict)  # part of the score by words from earlier calls
+    meaning: Mapping[int, float] | None = None  # likeness by meaning
+    full: float = 1.0  # score by words of a tool in which all words have their full weight
+
+
+def parse_query(text: str, related: Related | None) -> Query:
+    """Split a query into words, and add the words that are related to them."""
+    stems = split_stems(text, MAX_QUERY_WORDS) or split_stems(split_name(text), MAX_QUERY_WORDS)
+    words = dict.fromkeys(stems, 1.0)
+    near: dict[str, tuple[float, str]] = {}
+    for word in words if related is not None else ():
+        for other, likeness in related(word) if related is not None else ():
+            weight = RELATED_WEIGHT * likeness * likeness
+            if other not in words and weight > near.get(other, (0.0, ""))[0]:
+                near[other] = (weight, word)
+    return Query(text, words, near, name_key(text))
+
+
+def rank(
+    index: Index,
+    query: Query,
+    limit: int,
+    *,
+    visible: Set[int] | None = None,
+    cap: bool = True,
+    history: CallHistory | None = None,
+    numbers_by_key: Callable[[str, str, str], int | None] | None = None,
+    principal: str = "",
+    meaning: Mapping[int, float] | None = None,
+) -> Ranked:
+    """Return the best `limit` tools for a query.
+
+    Args:
+        index: Index of the tools of all servers.
+        query: The query, split into words.
+        limit: Number of results.
+        visible: Numbers of the tools that the principal may see; None: all. Hidden tools influence only the rarity of words.
+        cap: Limit the results of one server.
+        history: Earlier queries with successful calls.
+        numbers_by_key: Returns the number of a tool by server, name and hash of its definition, for `history`.
+        principal: Whose own earlier queries count in full.
+        meaning: Likeness of each tool by meaning, by number; None ranks by words alone.
+    """
+    scores, full = _score_words(index, query)
+    learned: dict[int, float] = {}
+    if history is not None and len(history) and numbers_by_key is not None:
+        learned = _score_history(index, query, history, numbers_by_key, principal)
+        for number, value in learned.items():
+            scores[number] = scores.get(number, 0.0) + value
+    final = scores if meaning is None else fuse(scores, meaning, len(index))
+    named = {number for number in index.find_name(query.key) if visible is None or number in visible}
+    pool = _take_visible(final, max(POOL, 6 * limit), visible, named)
+    shared = _add_server_share(index, pool)
+    order = sorted(shared, key=lambda number: (number not in named, -shared[number], number))
+    if cap:
+        order = _cap_servers(index, order, limit, _named_servers(index, query))
+    chosen = order[:limit]
+    display = _to_unit(shared, scores, meaning, full, named, chosen)
+    best = chosen[0] if chosen else None
+    fits = best is not None and (
+        best in named
+        or scores.get(best, 0.0) / full >= MIN_WORD_FIT
+        or (meaning is not None and meaning.get(best, 0.0) >= MIN_MEANING_FIT)
+    )
+    return Ranked(query, chosen, display, fits, learned, meaning, full)
+
+
+def _score_words(index: Index, query: Query) -> tuple[dict[int, float], float]:
+    """Return the score of each tool by the words of a query, and the score of a tool that has all of them."""
+    scores: dict[int, float] = {}
+    get = scores.get
+    full = 0.0
+    for word, weight in query.words.items():
+        posting = index.posting(word)
+        rarity = index.rarity(posting)
+        full += weight * rarity * FULL_WEIGHT
+        if posting is not None:
+            factor = weight * rarity
+            for number, value in zip(posting.numbers, posting.weights, strict=True):
+                scores[number] = get(number, 0.0) + factor * value
+    for word, (weight, _) in query.related.items():
+        posting = index.posting(word)
+        if posting is not None:
+            factor = weight * index.rarity(posting)
+            for number, value in zip(posting.numbers, posting.weights, strict=True):
+                scores[number] = get(number, 0.0) + factor * value
+    return scores, full or 1.0
+
+
+def _score_history(
+    index: Index,
+    query: Query,
+    history: CallHistory,
+    numbers_by_key: Callable[[str, str, str], int | None],
+    principal: str,
+) -> dict[int, float]:
+    """Return what earlier queries add to the scores: as if their words were a field of the tool."""
+    learned: dict[int, float] = {}
+    for word in query.words:
+        posting: Posting | None = None
+        rarity = 0.0
+        for (server, tool), definition, weight in history.weights(word, principal):
+            number = numbers_by_key(server, tool, definition)
+            if number is None:
+                continue
+            if not rarity:
+                posting = index.posting(word)
+                rarity = index.rarity(posting)
+            at = posting.position(number) if posting is not None else -1
+            saturated = posting.weights[at] if posting is not None and at >= 0 else 0.0
+            before = K1 * saturated / (K1 + 1 - saturated)  # the weight before saturation
+            after = (before + weight) * (K1 + 1) / (before + weight + K1)
+            learned[number] = learned.get(number, 0.0) + rarity * (after - saturated)
+    return learned
+
+
+def fuse(words: Mapping[int, float], meaning: Mapping[int, float], total: int) -> dict[int, float]:
+    """Return the weighted sum of the z-scores of two rankings over `total` tools. A missing score is 0."""
+    word_mean, word_spread = _moments(words.values(), total)
+    meaning_mean, meaning_spread = _moments(meaning.values(), len(meaning))
+    fused = {}
+    for number in meaning.keys() | words.keys():
+        by_words = (words.get(number, 0.0) - word_mean) / word_spread
+        by_meaning = (meaning.get(number, meaning_mean) - meaning_mean) / meaning_spread
+        fused[number] = WORDS_SHARE * by_words + (1 - WORDS_SHARE) * by_meaning
+    return fused
+
+
+def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
+    """Return mean and standard deviation of values, of which some may be missing zeros."""
+    total = squares = 0.0
+    for value in values:
+        total += value
+        squares += value * value
+    mean = total / max(count, 1)
+    return mean, math.sqrt(max(squares / max(count, 1) - mean * mean, 0.0)) or 1.0
+
+
+def _take_visible(
+    scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]
+) -> dict[int, float]:
+    """Return the best `count` tools that the principal may see, and the tools `named`, with their scores."""
+    pool = {number: scores.get(number, 0.0) for number in named}
+    for number in _best_first(scores, count):
+        if visible is None or number in visible:
+            pool[number] = scores[number]
+            if len(pool) >= count:
+                break
+    return pool
+
+
+def _best_first(scores: Mapping[int, float], count: int) -> Iterator[int]:
+    """Yield the numbers of all scores, highest first; sort all of them only if the first are not enough."""
+    first = heapq.nlargest(2 * count, scores.items(), key=_by_score)
+    yield from (number for number, _ in first)
+    if len(first) < len(scores):
+        done = {number for number, _ in first}
+        rest = sorted((pair for pair in scores.items() if pair[0] not in done), key=_by_score, reverse=True)
+        yield from (number for number, _ in rest)
+
+
+def _by_score(pair: tuple[int, float]) -> tuple[float, int]:
+    return pair[1], -pair[0]
+
+
+def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
+    """Add to each tool a share of the mean of the best three tools of its server."""
+    by_server: dict[str, list[float]] = {}
+    for number, score in pool.items():
+        by_server.setdefault(index.documents[number].tool.server, []).append(score)
+    shares = {
+        server: SERVER_SHARE * sum(heapq.nlargest(SERVER_TOP, found)) / SERVER_TOP
+        for server, found in by_server.items()
+    }
+    return {number: score + shares[index.documents[number].tool.server] for number, score in pool.items()}
+
+
+def _named_servers(index: Index, query: Query) -> set[str]:
+    """Return the servers whose name is in the query."""
+    if not query.words:
+        return set()
+    named = set()
+    for server in index.segments:
+        stems = split_stems(split_name(server), 8)
+        if stems and all(stem in query.words for stem in stems):
+            named.add(server)
+    return named
+
+
+def _cap_servers(index: Index, order: Sequence[int], limit: int, named: set[str]) -> list[int]:
+    """Move the tools of a server that has three of five results already behind the rest."""
+    most = max(1, math.ceil(limit * 3 / 5))
+    counts: dict[str, int] = {}
+    kept: list[int] = []
+    moved: list[int] = []
+    for number in order:
+        server = index.documents[number].tool.server
+        counts[server] = counts.get(server, 0) + 1
+        (kept if counts[server] <= most or server in named else moved).append(number)
+    return kept + moved
+
+
+def _to_unit(
+    shared: Mapping[int, float],
+    scores: Mapping[int, float],
+    meaning: Mapping[int, float] | None,
+    full: float,
+    named: Set[int],
+    chosen: Sequence[int],
+) -> dict[int, float]:
+    """Return scores between 0 and 1 in the order of the ranking."""
+    if meaning is None:
+        unit = {number: min(1.0, shared[number] / (full * (1 + SERVER_SHARE))) for number in chosen}
+    else:
+        best = max((shared[number] for number in chosen), default=1.0)
+        top = next((number for number in chosen if shared[number] == best), None)
+        scale = min(1.0, max(scores.get(top, 0.0) / full, meaning.get(top, 0.0))) if top is not None else 0.0
+        unit = {number: max(0.0, scale * shared[number] / best) if best > 0 else 0.0 for number in chosen}
+    return {number: 1.0 if number in named else value for number, value in unit.items()}
+
+
+def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
+    """Return the reasons for the score of a tool, the most important first."""
+    query, scale = ranked.query, 1 / (ranked.full * (1 + SERVER_SHARE))
+    reasons = []
+    if number in index.find_name(query.key):
+        reasons.append(Reason("name", query.text.strip(), ("name",), 1.0))
+    found: list[Reason] = []
+    for word, weight, shown in (
+        *((word, weight, "") for word, weight in query.words.items()),
+        *((word, weight, f"{source}≈{word}") for word, (weight, source) in query.related.items()),
+    ):
+        posting = index.posting(word)
+        at = posting.position(number) if posting is not None else -1
+        if posting is not None and at >= 0:
+            value = weight * index.rarity(posting) * posting.weights[at] * scale
+            found.append(Reason("related" if shown else "word", shown or word, field_names(posting.fields[at]), value))
+    reasons += sorted(found, key=lambda reason: -reason.weight)
+    if number in ranked.learned:
+        reasons.append(Reason("history", "called after such a query", (), ranked.learned[number] * scale))
+    if ranked.meaning is not None and number in ranked.meaning:
+        reasons.append(Reason("meaning", "", (), ranked.meaning[number]))
+    return tuple(reasons)
+
+
+def to_matches(index: Index, ranked: Ranked, step: int = 0) -> list[ToolMatch]:
+    """Return the results of a ranking with their reasons."""
+    found: list[tuple[int, Document]] = [(number, index.documents[number]) for number in ranked.numbers]
+    return [
+        ToolMatch(document.tool, ranked.scores[number], explain(index, ranked, number), step)
+        for number, document in found
+    ]
+
+
+def interleave(lists: Sequence[Sequence[ToolMatch]], limit: int) -> list[ToolMatch]:
+    """Return the best matches of several queries in turn, each tool once."""
+    merged: dict[tuple[str, str], ToolMatch] = {}
+    for place in range(max(map(len, lists), default=0)):
+        for found in lists:
+            if place < len(found) and len(merged) < limit:
+                merged.setdefault((found[place].tool.server, found[place].tool.name), found[place])
+    return list(merged.values())[:limit]

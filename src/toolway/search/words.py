@@ -1,0 +1,84 @@
+"""Words of a text for the search: splitting, stop words and stems. Pure.
+
+A word is a run of letters and digits; Chinese and Japanese text is split into characters. English endings are cut off
+(`creating`, `creates` and `create` are one word). Invisible characters are removed before anything else, so that a
+definition cannot hide a word inside another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from typing import Final
+
+MAX_WORD_CHARS: Final = 40  # longer runs are cut: they are data, not words
+_ASCII_WORD: Final = re.compile(r"[a-z0-9]+")
+_IDEOGRAPH: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_ANY_WORD: Final = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[^\W_])+")
+_MARKS: Final = re.compile("[\u0300-\u036f]+")  # accents, after decomposition
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
+)
+_CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_SEPARATORS: Final = re.compile(r"[_\-./]")
+
+_STOP_WORDS: Final = """
+a an and are as at be by for from has have i if in into is it its me my of on or our please that the
+their them then there this to us was we what when where which who will with you your can could would
+should do does want need using use via all any some each how about also just like help
+"""
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
+
+_ENDINGS: Final = (
+    ("ies", "y"), ("sses", "ss"), ("ations", "at"), ("ation", "at"), ("ating", "at"), ("ated", "at"), ("ates", "at"),
+    ("ator", "at"), ("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("ers", ""), ("er", ""), ("ors", "or"),
+    ("ments", ""), ("ment", ""), ("es", "e"), ("s", ""),
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=32_768)
+def stem(word: str) -> str:
+    """Return a word without its English ending. Short words and words of other scripts stay unchanged."""
+    if len(word) <= 3 or not word.isascii():
+        return word
+    for ending, replacement in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            if ending == "s" and word.endswith(("ss", "us", "is")):
+                continue
+            word = word[: -len(ending)] + replacement
+            break
+    if len(word) > 4 and word.endswith("e"):
+        word = word[:-1]
+    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "lsz":
+        word = word[:-1]
+    if len(word) > 3 and word.endswith("y"):
+        word = word[:-1] + "i"
+    return word
+
+
+def split_words(text: str, limit: int) -> list[str]:
+    """Return the first `limit` words of a text in lower case, without stop words, in the order of the text."""
+    if text.isascii():
+        found = _ASCII_WORD.findall(text.lower())
+    else:
+        text = _INVISIBLE.sub("", text)
+        plain = _MARKS.sub("", unicodedata.normalize("NFKD", text.lower()))
+        found = _ANY_WORD.findall(unicodedata.normalize("NFC", plain))
+    return [word[:MAX_WORD_CHARS] for word in found if word not in STOP_WORDS][:limit]
+
+
+def split_stems(text: str, limit: int) -> list[str]:
+    """Return the stems of the first `limit` words of a text."""
+    return [stem(word) for word in split_words(text, limit)]
+
+
+def split_name(name: str) -> str:
+    """Return the parts of an identifier, separated by spaces: `createIssue` and `create_issue` are `create issue`."""
+    return _SEPARATORS.sub(" ", _CAMEL.sub(" ", name))
+
+
+def name_key(name: str) -> str:
+    """Return what all spellings of a name have in common: its letters and digits in lower case."""
+    return "".join(character for character in _INVISIBLE.sub("", name).lower() if character.isalnum())
