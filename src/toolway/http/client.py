@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Final
@@ -270,7 +271,17 @@ class HttpResponse(IncomingResponse):
     Header names are lower-case. A repeated header is one value, joined by ", ".
     """
 
-    __slots__ = ("_client", "_decompressor", "_max_idle", "_on_sent", "_request", "_target", "on_dial")
+    __slots__ = (
+        "_began",
+        "_client",
+        "_decompressor",
+        "_loop",
+        "_max_idle",
+        "_on_sent",
+        "_request",
+        "_target",
+        "on_dial",
+    )
 
     def __init__(
         self,
@@ -286,6 +297,8 @@ class HttpResponse(IncomingResponse):
         self._request = request
         self._max_idle = max_idle
         self._on_sent = on_sent
+        self._loop: asyncio.AbstractEventLoop
+        self._began = 0.0  # when it was sent, on the loop's clock
         self.on_dial: Callable[[], None] | None = None  # called before a new connection is opened
         self._decompressor: Decompressor | None = None
 
@@ -311,25 +324,43 @@ class HttpResponse(IncomingResponse):
             if self.on_dial is not None:
                 self.on_dial()
             connection = await self._client._connect(origin)
-        loop = connection.loop
-        began = loop.time()
+        self._start(connection)
+        await self.wait_head()
+        self.set_up_decoding()
+
+    def try_send(self) -> bool:
+        """Send the request at once, on an idle connection. Return False if there is none: then nothing was done."""
+        connection = self._client._take_idle(self._target.origin, self._max_idle)
+        if connection is None:
+            return False
+        self._start(connection)
+        return True
+
+    def _start(self, connection: ClientConnection) -> None:
+        self._loop = connection.loop
+        self._began = connection.loop.time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
+
+    async def wait_head(self) -> None:
+        """Wait for the head of the response to a request that was sent. Raises `HttpError` if the request fails.
+
+        If it returns, the caller must call `abandon` at the end.
+        """
+        self.on_change = None
         try:
             while not self.status:
                 if self.error is not None:
                     raise self.error
-                self._waiter = loop.create_future()
+                self._waiter = self._loop.create_future()
                 await self._waiter
         except BaseException:
             self.abandon()
             if not self.any_received:
-                self._client._drop_suspect(origin, began)
+                self._client._drop_suspect(self._target.origin, self._began)
             raise
         finally:
             self._waiter = None
-        if "content-encoding" in self.headers:
-            self._set_up_decoding(self.headers["content-encoding"].strip().lower())
 
     def abandon(self) -> None:
         """Stop reading the response. Its connection is closed if the response has not ended."""
@@ -371,6 +402,18 @@ class HttpResponse(IncomingResponse):
         if self.complete and len(self.chunks) == 1 and self._decompressor is None and self.unread <= limit:
             return self.chunks.popleft()
         return None
+
+    def take_plain(self, limit: int) -> bytes | None:
+        """Return the body if all of it has arrived, in any number of chunks, and is not compressed; else None."""
+        if not self.complete or self.unread > limit:
+            return None
+        if len(self.chunks) != 1:
+            self.chunks = deque([b"".join(self.chunks)])
+        return self.chunks.popleft()
+
+    def put_back(self, body: bytes) -> None:
+        """Undo `take_plain`, so that `read` returns the body."""
+        self.chunks.append(body)
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body.
@@ -416,11 +459,14 @@ class HttpResponse(IncomingResponse):
             self.connection.on_drained()
         return chunk
 
-    def _set_up_decoding(self, encoding: str) -> None:
-        """Set up decompression for the Content-Encoding `encoding` of the body.
+    def set_up_decoding(self) -> None:
+        """Set up decompression of the body if it has a Content-Encoding.
 
         If that encoding was not requested, reading the body fails; status and headers stay usable.
         """
+        if "content-encoding" not in self.headers:
+            return
+        encoding = self.headers["content-encoding"].strip().lower()
         if encoding in ENCODINGS and self._client.limits.accept_compression:
             self._decompressor = Decompressor(encoding)
         elif encoding != "identity":

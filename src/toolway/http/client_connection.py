@@ -396,6 +396,7 @@ class IncomingResponse:
         "error",
         "headers",
         "min_rate_enforced",
+        "on_change",
         "received",
         "sent",
         "status",
@@ -414,10 +415,14 @@ class IncomingResponse:
         self.error: HttpError | None = None
         self.sent = 0
         self.connection: ResponseSource | None = None  # while the exchange is in progress
+        self.on_change: Callable[[], None] | None = None  # called in place of a reader that waits
         self._waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        """Wake the reader that waits in `wait`, if there is one."""
+        """Wake the reader that waits in `wait`, or call `on_change`, if there is one."""
+        if self.on_change is not None:
+            self.on_change()
+            return
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)

@@ -9,10 +9,12 @@ Theory of operation
 A transport lives once: `create_transport` (in `transports/__init__.py`) makes it, the `Session` opens it and sends
 requests, the `Supervisor` awaits `wait_closed` and calls `close`. After an end, the next start makes a new one.
 
-Many `request` coroutines run at the same time. The transport gives each an id, sends it, and returns the result. Their
-order on the wire and the order of responses do not matter. On a pipe or an SSE stream, one reader passes each response
-to its request (`transports/pending_requests.py`). With Streamable HTTP and OpenAPI, each request reads its response
-itself.
+`start` sends a request and returns its `Exchange`: the id, if it was sent, and later the outcome. A listener of the
+exchange is called when a plain result arrives, or when something else happens; nothing waits. `wait` waits for the
+outcome of an exchange and never sends what the server may have executed. `request` is both. Many exchanges are under
+way at the same time. Their order on the wire and the order of responses do not matter. On a pipe or an SSE stream, one
+reader passes each response to its request (`transports/pending_requests.py`). With Streamable HTTP and OpenAPI, each
+request reads its response itself.
 
 The one question that only a transport can answer is: may the server have executed this request? It answers by
 `request.call_state.certainty` while the request runs, and by `TransportError.certainty` if it fails. The retry rules
@@ -33,12 +35,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
 from toolway.config.schema import Server
 from toolway.errors import ArgumentViolation, CallError
+from toolway.protocol import jsonrpc
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
 
@@ -56,6 +59,70 @@ class Request(msgspec.Struct, gc=False):
     input_schema: object = None  # of the called tool: some arguments are mirrored into headers
     new_connection: bool = False  # do not use an idle connection: a loss there would be ambiguous
     silent_cancel: bool = False  # send no cancel notification if the request is cancelled
+
+
+class ExchangeListener(Protocol):
+    """Receiver of the outcome of an exchange; called in event loop callbacks, once, and must not raise."""
+
+    def arrived(self, result: Json, frame: bytes) -> None:
+        """Take the result of the request. `frame` is the message as received; empty if it has more than a result."""
+        ...
+
+    def failed(self) -> None:
+        """Learn that there is no plain result. `Transport.wait` says what there is instead."""
+        ...
+
+
+class Exchange:
+    """One request under way at a server: its id, if it was sent, and its result once there is one.
+
+    The certainty of the request lives here. A call that takes the exchange over gets it with `attach`, so it cannot be
+    lost with the state of the call.
+    """
+
+    __slots__ = ("call_state", "frame", "id", "is_sent", "listener", "result")
+
+    def __init__(self, id: int, call_state: CallState | None, listener: ExchangeListener | None) -> None:
+        self.id = id
+        self.call_state = call_state  # of the call that waits for it; None as long as no call does
+        self.listener = listener
+        self.is_sent = False  # the server may execute it
+        self.result: Json | None = None
+        self.frame = b""  # the message with the result, if it has nothing else
+        if call_state is not None:
+            self._begin(call_state)
+
+    def _begin(self, call_state: CallState) -> None:
+        call_state.phase = "send"
+        call_state.raw_bytes = None
+        call_state.jsonrpc_id = self.id
+
+    @property
+    def certainty(self) -> Certainty:
+        own = Certainty.UNKNOWN if self.is_sent else Certainty.NOT_SENT
+        return own if self.call_state is None else max(own, self.call_state.certainty)
+
+    def mark_sent(self) -> None:
+        """Record that the server may execute the request from now on."""
+        self.is_sent = True
+        if self.call_state is not None:
+            self.call_state.mark_sent()
+
+    def attach(self, call_state: CallState) -> None:
+        """Record the progress of this exchange in the state of a call, which waits for it from now on."""
+        self.listener = None
+        self.call_state = call_state
+        self._begin(call_state)
+        if self.is_sent:
+            call_state.mark_sent()
+
+    def take_result(self) -> Json:
+        """Return the result that has arrived; keep its bytes for the call if it wants them."""
+        assert self.result is not None
+        state = self.call_state
+        if state is not None and state.keep_raw and self.frame:
+            state.raw_bytes = jsonrpc.slice_result(self.frame, self.id)
+        return self.result
 
 
 class TransportError(Exception):
@@ -180,6 +247,30 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close the connection and free its resources in bounded time. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class StartingTransport(Transport, Protocol):
+    """Transport that can send a request without waiting. The HTTP, stdio and WebSocket transports can."""
+
+    def start(self, request: Request, listener: ExchangeListener) -> Exchange | None:
+        """Send a request at once and report its outcome to `listener`; the state of its call is not used.
+
+        None if it would have to wait, for instance for a connection: then nothing was done, and `request` does it.
+        Raises `TransportError` if it cannot be sent.
+        """
+        ...
+
+    async def wait(self, exchange: Exchange, request: Request) -> Json:
+        """Wait for the outcome of a request that `start` sent, like `request` does. `request` is the same request.
+
+        It is sent again only if the server has rejected it without processing it.
+        """
+        ...
+
+    def abandon(self, exchange: Exchange, request: Request) -> None:
+        """Stop a request that nobody waits for any more: take it back, or notify the server."""
         ...
 
 

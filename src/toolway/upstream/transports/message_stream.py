@@ -18,8 +18,16 @@ from toolway.config.schema import Server
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import encode_cancellation
 from toolway.types import Certainty, Era, Json
-from toolway.upstream.transport import Disconnect, InboundHandler, JSONRPCError, Request, TransportError
-from toolway.upstream.transports.pending_requests import PendingRequests, parse_large
+from toolway.upstream.transport import (
+    Disconnect,
+    Exchange,
+    ExchangeListener,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    TransportError,
+)
+from toolway.upstream.transports.pending_requests import PendingRequests, StreamExchange, parse_large
 from toolway.upstream.transports.stdio_pipes import Frame
 
 LAST_OUTPUT_TIMEOUT_S: Final = 5.0  # seconds after the stream ended, if its last message takes long to decode
@@ -128,26 +136,40 @@ class MessageStream(ABC):
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
-    async def request(self, request: Request) -> Json:
+    def start(self, request: Request, listener: ExchangeListener | None) -> StreamExchange:
         if self._disconnected.done():
             raise TransportError("the connection to the server has ended", Certainty.NOT_SENT, code=self._ended_code)
-        id_, result = self._pending.add(request)
-        call_state = request.call_state
-        call_state.phase = "send"
-        call_state.raw_bytes = None
-        frame: Frame | None = None
+        exchange = self._pending.start(request, listener)
         try:
-            frame = self._write(jsonrpc.encode_request(id_, request.method, request.params), call_state.mark_sent)
-            self._messages_sent += 1
-            return await result  # fails when the transport ends, so a blocked write cannot outlive it
+            message = jsonrpc.encode_request(exchange.id, request.method, request.params)
+            exchange.line = self._write(message, exchange.mark_sent)
+        except BaseException:
+            exchange.listener = None
+            self._pending.remove(exchange.id)
+            raise
+        self._messages_sent += 1
+        return exchange
+
+    async def wait(self, exchange: Exchange, request: Request) -> Json:
+        assert isinstance(exchange, StreamExchange)
+        try:
+            return await exchange.future  # fails when the transport ends, so a blocked write cannot outlive it
         except asyncio.CancelledError:
-            if frame is not None and not self._cancel_write(frame):
-                call_state.mark_sent()
-                if not request.silent_cancel:
-                    self._try_write(encode_cancellation(id_))
+            self.abandon(exchange, request)
             raise
         finally:
-            self._pending.remove(id_)
+            self._pending.remove(exchange.id)
+
+    def abandon(self, exchange: Exchange, request: Request) -> None:
+        assert isinstance(exchange, StreamExchange)
+        self._pending.remove(exchange.id)
+        if exchange.line is not None and not self._cancel_write(exchange.line):
+            exchange.mark_sent()
+            if not request.silent_cancel:
+                self._try_write(encode_cancellation(exchange.id))
+
+    async def request(self, request: Request) -> Json:
+        return await self.wait(self.start(request, None), request)
 
     async def notify(self, method: str, params: Json) -> None:
         self._write(jsonrpc.encode_notification(method, params), None)

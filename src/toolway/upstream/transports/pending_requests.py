@@ -12,20 +12,73 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolway.protocol import jsonrpc, versions
-from toolway.types import Certainty, Json
-from toolway.upstream.transport import JSONRPCError, Request, TransportError
+from toolway.types import CallState, Certainty, Json
+from toolway.upstream.transport import Exchange, ExchangeListener, JSONRPCError, Request, TransportError
+from toolway.upstream.transports.stdio_pipes import Frame
 
 MAX_ABANDONED: Final = 256
 NO_ID: Final = 0  # never sent; used for a response whose id is not an integer
-_NOT_FOUND: Final = (None, None)
 _ID_HINT: Final = "correct the server: a response must have the id of its request, unchanged"
+
+
+class StreamExchange(Exchange):
+    """Exchange on a stream that many requests share."""
+
+    __slots__ = ("_error", "_future", "_loop", "line", "method")
+
+    def __init__(
+        self,
+        id: int,
+        call_state: CallState | None,
+        listener: ExchangeListener | None,
+        method: str,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(id, call_state, listener)
+        self.method = method
+        self.line: Frame | None = None  # as written to the stream
+        self._loop = loop
+        self._error: TransportError | JSONRPCError | None = None
+        self._future: asyncio.Future[Json] | None = loop.create_future() if listener is None else None
+
+    @property
+    def future(self) -> asyncio.Future[Json]:
+        """Return the future of the result, for a caller that waits."""
+        if self._future is None:
+            self._future = self._loop.create_future()
+            if self._error is not None:
+                self._future.set_exception(self._error)
+            elif self.result is not None:
+                self._future.set_result(self.take_result())
+        return self._future
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return True if the caller has just stopped to wait, and has not removed the request yet."""
+        return self._future is not None and self._future.done()
+
+    def succeed(self, result: Json, frame: bytes) -> None:
+        self.result, self.frame = result, frame
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.arrived(result, frame)
+        elif self._future is not None and not self._future.done():
+            self._future.set_result(self.take_result())
+
+    def fail(self, error: TransportError | JSONRPCError) -> None:
+        self._error = error
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.failed()
+        elif self._future is not None and not self._future.done():
+            self._future.set_exception(error)
 
 
 class PendingRequests:
     """Requests in flight on one connection, by JSON-RPC id; matches responses to them."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[Request, asyncio.Future[Json]]] = {}
+        self._waiting: dict[int, StreamExchange] = {}
         self._loop = asyncio.get_running_loop()
         # Of cancelled requests: functions that get a late response. The requests themselves are not kept.
         self._abandoned: dict[int, Callable[[Json], None]] = {}
@@ -37,17 +90,22 @@ class PendingRequests:
 
     def add(self, request: Request) -> tuple[int, asyncio.Future[Json]]:
         """Assign an id to the request and add it. Return the id and the future of its result."""
-        self._last_id += 1
-        future: asyncio.Future[Json] = self._loop.create_future()
-        self._waiting[self._last_id] = (request, future)
-        request.call_state.jsonrpc_id = self._last_id
-        return self._last_id, future
+        exchange = self.start(request, None)
+        return exchange.id, exchange.future
+
+    def start(self, request: Request, listener: ExchangeListener | None) -> StreamExchange:
+        """Assign an id to the request and add it. Return its exchange, whose outcome `listener` gets."""
+        self._last_id = id_ = self._last_id + 1
+        state = request.call_state if listener is None else None
+        self._waiting[id_] = exchange = StreamExchange(id_, state, listener, request.method, self._loop)
+        return exchange
 
     def remove(self, id: int) -> None:
         """Remove a request that is finished or cancelled; a late response can still be reported."""
-        request, _ = self._waiting.pop(id, _NOT_FOUND)
-        if request is not None and request.call_state.on_late_result is not None:
-            self._abandoned[id] = request.call_state.on_late_result
+        exchange = self._waiting.pop(id, None)
+        state = exchange.call_state if exchange is not None else None
+        if state is not None and state.on_late_result is not None:
+            self._abandoned[id] = state.on_late_result
             if len(self._abandoned) > MAX_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
 
@@ -57,37 +115,34 @@ class PendingRequests:
         `frame` is the message as received.
         """
         id_ = message.id if type(message.id) is int else self._reject_text_id(message.id)
-        request, future = self._waiting.pop(id_, _NOT_FOUND)
-        if future is None or request is None or future.done():
+        exchange = self._waiting.pop(id_, None)
+        if exchange is None or exchange.is_abandoned:
             self.dropped += 1
             on_late_result = self._abandoned.pop(id_, None)
             if on_late_result is not None:
                 on_late_result(message.body)
         elif message.kind == "result":
-            if message.is_bare_result and request.call_state.keep_raw:
-                request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
-            future.set_result(message.body)
+            exchange.succeed(message.body, frame if message.is_bare_result else b"")
         else:
-            future.set_exception(JSONRPCError(*jsonrpc.parse_error(message.body)))
+            exchange.fail(JSONRPCError(*jsonrpc.parse_error(message.body)))
 
     def reject(self, id: jsonrpc.MessageId | None, reason: str, code: str = "E-ANSWER", hint: str = "") -> bool:
         """Fail the pending request `id`, whose response is invalid. Return False if there is none."""
-        future = self._pop(id)
-        if future is None:
+        exchange = self._waiting.pop(id if type(id) is int else NO_ID, None)
+        if exchange is None or exchange.is_abandoned:
             return False
-        future.set_exception(TransportError(reason, Certainty.UNKNOWN, code=code, hint=hint))
+        exchange.fail(TransportError(reason, Certainty.UNKNOWN, code=code, hint=hint))
         return True
 
     def method_for(self, id: jsonrpc.MessageId | None) -> str:
         """Return the method of the pending request with this id, or an empty string without one."""
-        return self._waiting[id][0].method if type(id) is int and id in self._waiting else ""
+        return self._waiting[id].method if type(id) is int and id in self._waiting else ""
 
     def fail_all(self, reason: str, code: str, hint: str = "") -> None:
         """Fail all pending requests, each with its current certainty: the transport has ended."""
         waiting, self._waiting = self._waiting, {}
-        for request, future in waiting.values():
-            if not future.done():
-                future.set_exception(TransportError(reason, request.call_state.certainty, code=code, hint=hint))
+        for exchange in waiting.values():
+            exchange.fail(TransportError(reason, exchange.certainty, code=code, hint=hint))
 
     def _reject_text_id(self, id: jsonrpc.MessageId | None) -> int:
         """Fail the pending request whose number `id` has as text: that is no response to it. Return `NO_ID`.
@@ -97,10 +152,6 @@ class PendingRequests:
         if isinstance(id, str) and id.isascii() and id.isdecimal() and len(id) <= 15 and str(int(id)) == id:
             self.reject(int(id), f'the server responded to the id "{id}" instead of {id}', hint=_ID_HINT)
         return NO_ID
-
-    def _pop(self, id: jsonrpc.MessageId | None) -> asyncio.Future[Json] | None:
-        _, future = self._waiting.pop(id if type(id) is int else NO_ID, _NOT_FOUND)
-        return None if future is None or future.done() else future
 
 
 # -- large messages ---------------------------------------------------------------------------------------------------

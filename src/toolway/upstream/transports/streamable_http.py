@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -25,12 +25,15 @@ from toolway.http.client import (
     RequestTemplate,
     encode_headers,
 )
+from toolway.http.exchange import JSON_TYPE
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, encode_cancellation
 from toolway.protocol.headers import request_headers
 from toolway.types import AuthChallenge, AuthError, Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
+    Exchange,
+    ExchangeListener,
     InboundHandler,
     Request,
     TransportError,
@@ -45,6 +48,7 @@ from toolway.upstream.transports.sse_parser import EventTooLong, SSEEvent, SSEPa
 
 NEW_CONNECTION_MAX_IDLE_S: Final = 2.0  # idle time of a pooled connection if its loss must not be ambiguous
 MAX_REDIRECTS: Final = 3
+MAX_PLAIN_BYTES: Final = 192 * 1024  # of a result that is passed on without a reader; less than the client buffers
 MAX_CACHED_HEADS: Final = 1000  # cached request heads, by method and name
 MAX_CANCEL_NOTIFICATIONS: Final = 64  # cancellation notifications in progress; more are not sent
 CANCEL_TIMEOUT_S: Final = 0.5
@@ -57,6 +61,52 @@ _UNCACHED_METHODS: Final = frozenset({"resources/read", "tasks/get", "tasks/upda
 _FIRST_METHODS: Final = frozenset({"server/discover", "initialize"})
 
 T = TypeVar("T")
+
+
+class HttpExchange(Exchange):
+    """Exchange with a server at a URL: one POST and its response."""
+
+    __slots__ = ("_transport", "body", "head", "in_session", "lines", "response")
+
+    def __init__(
+        self,
+        id: int,
+        call_state: CallState | None,
+        listener: ExchangeListener | None,
+        transport: StreamableHttpTransport,
+    ) -> None:
+        super().__init__(id, call_state, listener)
+        self._transport = transport
+        self.lines: HeaderBlock  # headers of this request
+        self.head: RequestTemplate | None = None  # encoded head, if it is cached
+        self.body = b""
+        self.in_session = False
+        self.response: HttpResponse | None = None  # if it was sent
+
+    def on_response(self) -> None:
+        """Report a plain result to the listener. Anything else is left to the one who waits."""
+        response, listener = self.response, self.listener
+        assert response is not None
+        if listener is None:
+            return
+        if response.error is None and response.status == 200 and _is_plain_json(response.headers):
+            if not response.complete and response.unread <= MAX_PLAIN_BYTES:
+                response.min_rate_enforced = True
+                return
+            frame = response.take_plain(MAX_PLAIN_BYTES)
+            message = self._transport.parse_plain(frame, self.id) if frame is not None else None
+            if frame is not None and message is not None:
+                self.result = message.body
+                self.frame = frame if message.is_bare_result else b""
+                self.listener = None
+                listener.arrived(message.body, self.frame)
+                return
+            if frame is not None:
+                response.put_back(frame)
+        elif response.error is None and not response.status:
+            return  # a part of the head
+        response.on_change = self.listener = None
+        listener.failed()
 
 
 def create(server: Server, services: TransportServices) -> StreamableHttpTransport:
@@ -159,41 +209,73 @@ class StreamableHttpTransport:
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
+    def start(self, request: Request, listener: ExchangeListener) -> HttpExchange | None:
+        authorizer = self._authorizer
+        if self._closed or (authorizer is not None and not authorizer.is_inactive):
+            return None  # a credential may have to be refreshed first
+        exchange = self._new_exchange(request, listener)
+        max_idle = NEW_CONNECTION_MAX_IDLE_S if request.new_connection else None
+        if exchange.head is None:
+            return None
+        response = self._client.send_prepared(
+            exchange.head, self._target, exchange.body, max_idle=max_idle, on_sent=exchange.mark_sent
+        )
+        response.on_change = exchange.on_response
+        exchange.response = response
+        if not response.try_send():
+            return None
+        self._messages_sent += 1
+        return exchange
+
     async def request(self, request: Request) -> Json:
+        return await self.wait(self._new_exchange(request, None), request)
+
+    def _new_exchange(self, request: Request, listener: ExchangeListener | None) -> HttpExchange:
+        """Return an exchange with an id and the encoded request, which is not sent yet."""
         self._last_id = id_ = self._last_id + 1
-        call_state = request.call_state
-        call_state.phase = "send"
-        call_state.raw_bytes = None
-        call_state.jsonrpc_id = id_
+        exchange = HttpExchange(id_, request.call_state if listener is None else None, listener, self)
         try:
-            lines, head, in_session = self._prepare_headers(request)
-            body = jsonrpc.encode_request(id_, request.method, request.params)
-            if call_state.request_id and not self._has_request_id_header:
-                lines, head = HeaderBlock(lines + encode_headers({"X-Request-ID": call_state.request_id})), None
+            exchange.lines, exchange.head, exchange.in_session = self._prepare_headers(request)
+            exchange.body = jsonrpc.encode_request(id_, request.method, request.params)
+            if exchange.call_state is not None and exchange.call_state.request_id and not self._has_request_id_header:
+                request_id = encode_headers({"X-Request-ID": exchange.call_state.request_id})
+                exchange.lines, exchange.head = HeaderBlock(exchange.lines + request_id), None
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise TransportError(
                 f"the request cannot be encoded: {exc}", Certainty.NOT_SENT, code="E-REQUEST"
             ) from None
+        return exchange
+
+    async def wait(self, exchange: Exchange, request: Request) -> Json:
+        assert isinstance(exchange, HttpExchange)
+        if exchange.result is not None:
+            return exchange.take_result()
+        call_state = request.call_state
+        id_, body, lines = exchange.id, exchange.body, exchange.lines
         max_idle = NEW_CONNECTION_MAX_IDLE_S if request.new_connection else None
-        handle_response = partial(self._read_response, id_, request, in_session)
+        handle_response = partial(self._read_response, id_, request, exchange.in_session)
         try:
             authorizer = self._authorizer
-            if authorizer is None or authorizer.is_inactive:
+            # `start` sends only requests that need no credential.
+            if exchange.response is not None or authorizer is None or authorizer.is_inactive:
                 try:
                     return await self._post(
                         body,
                         lines,
                         handle_response,
-                        head=head,
+                        head=exchange.head,
                         max_idle=max_idle,
-                        on_sent=call_state.mark_sent,
+                        on_sent=exchange.mark_sent,
                         on_dial=call_state.mark_connecting,
+                        sent=exchange.response,
                     )
                 except TransportError as error:
                     if authorizer is None or error.status != 401:
                         raise
                     authorizer.activate()
-                    call_state.certainty = Certainty.NOT_SENT  # the rejected request was not executed
+                    exchange.is_sent = False  # the rejected request was not executed
+                    call_state.certainty = Certainty.NOT_SENT
+            assert authorizer is not None
             return await send_with_auth(
                 authorizer,
                 f"{request.method} {request.params.get('name', '')}",
@@ -202,15 +284,21 @@ class StreamableHttpTransport:
                     HeaderBlock(lines + token),
                     handle_response,
                     max_idle=max_idle,
-                    on_sent=call_state.mark_sent,
+                    on_sent=exchange.mark_sent,
                     on_dial=call_state.mark_connecting,
                 ),
                 call_state,
             )
         except asyncio.CancelledError:
-            if self._era == "legacy" and call_state.certainty is Certainty.UNKNOWN and not request.silent_cancel:
-                self._notify_cancelled(id_)
+            self.abandon(exchange, request)
             raise
+
+    def abandon(self, exchange: Exchange, request: Request) -> None:
+        assert isinstance(exchange, HttpExchange)
+        if exchange.response is not None:
+            exchange.response.abandon()
+        if self._era == "legacy" and exchange.certainty is Certainty.UNKNOWN and not request.silent_cancel:
+            self._notify_cancelled(exchange.id)
 
     async def notify(self, method: str, params: Json) -> None:
         handle_response = partial(_check_accepted, self.session_id is not None)
@@ -243,20 +331,27 @@ class StreamableHttpTransport:
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
         on_dial: Callable[[], None] | None = None,
+        sent: HttpResponse | None = None,
     ) -> T:
         """Send a POST, follow redirects within the origin, and return `handle_response(response)`.
 
-        `head` is the cached, encoded form of `headers`. Raises `TransportError` if the POST fails.
+        `head` is the cached, encoded form of `headers`. `sent` is the response to expect if the POST was sent already.
+        Raises `TransportError` if the POST fails.
         """
         target = self._target
-        self._messages_sent += 1
+        self._messages_sent += sent is None
         try:
             for _ in range(MAX_REDIRECTS + 1):
-                if head is None:
-                    head = self._client.prepare("POST", target, (self._base_headers.post, headers))
-                response = self._client.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
-                response.on_dial = on_dial
-                await response.send_and_wait()
+                if sent is not None:
+                    response, sent = sent, None
+                    await response.wait_head()
+                    response.set_up_decoding()
+                else:
+                    if head is None:
+                        head = self._client.prepare("POST", target, (self._base_headers.post, headers))
+                    response = self._client.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
+                    response.on_dial = on_dial
+                    await response.send_and_wait()
                 try:
                     if not 300 <= response.status < 400:
                         return await handle_response(response)
@@ -312,6 +407,19 @@ class StreamableHttpTransport:
         return task
 
     # -- responses ----------------------------------------------------------------------------------------------------
+
+    def parse_plain(self, frame: bytes, id_: int) -> jsonrpc.Message | None:
+        """Return the message in a whole, small response if it is the result of the request `id_`; else None."""
+        if len(frame) > self._max_message_bytes or jsonrpc.is_large(frame):
+            return None
+        try:
+            message = jsonrpc.parse_message(frame)
+        except jsonrpc.InvalidMessage:
+            return None
+        if message.kind != "result" or not http_responses.is_same_id(message.id, id_):
+            return None
+        self._messages_received += 1
+        return message
 
     async def _read_response(self, id_: int, request: Request, in_session: bool, response: HttpResponse) -> Json:
         status = response.status
@@ -479,6 +587,11 @@ class StreamableHttpTransport:
                 headers = (self._base_headers.get, self._session_headers, encode_headers(await self._auth_headers()))
                 async with self._client.send("DELETE", self._target, headers):
                     pass
+
+
+def _is_plain_json(headers: Mapping[str, str]) -> bool:
+    is_json = headers.get("content-type") == JSON_TYPE or http_responses.media_type(headers) == JSON_TYPE
+    return is_json and "content-encoding" not in headers
 
 
 async def _parse_message(frame: bytes, method: str) -> jsonrpc.Message:
