@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from tests.gateway.edge_lab import Edge, edge
 from toolway.events import CallFinished, Connected, StateChanged
-from toolway.gateway.admin.activity import MAX_ALERTS, EventLog, MinuteStats, summarize_stats
+from toolway.gateway.admin.activity import MAX_ALERTS, EventLog
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.telemetry.metrics import MinuteStats, summarize_stats
 
 pytestmark = pytest.mark.anyio
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,11 @@ from toolway import Hub, NotFound
 from toolway.config.schema import RetryPolicy
 from toolway.errors import Certainty
 from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, StateChanged
-from toolway.telemetry.recent_calls import CallQuery, RecentCalls, call_details_to_json, call_to_json, is_small
+from toolway.hub.event_stream import EventBroadcaster
+from toolway.hub.instrumentation import Instrumentation
+from toolway.telemetry.call_batch import MAX_CALLS, is_small, limit_size
+from toolway.telemetry.metrics import Metrics, summarize_stats
+from toolway.telemetry.recent_calls import CallQuery, RecentCalls, call_details_to_json, call_to_json
 from toolway.testing import FakeHttp, fake_server
 from toolway.types import CallState, TimedCallState
 
@@ -209,7 +214,7 @@ def ended(number: int, outcome: str = "ok", **facts: Any) -> CallFinished:
 def test_recent_calls_are_bounded_and_failures_stay_longer() -> None:
     recent = RecentCalls(max_calls=10, max_failed=5)
     for number in range(100):
-        recent.on_call(ended(number, "E-TIMEOUT" if number % 20 == 0 else "ok"))
+        recent.on_calls([ended(number, "E-TIMEOUT" if number % 20 == 0 else "ok")])
     assert recent.count == 100
     assert [fact.id for fact in recent.find_newest(limit=3)] == ["c99", "c98", "c97"]
     assert [fact.id for fact in recent.find_newest(CallQuery(failed=True))] == ["c80", "c60", "c40", "c20", "c0"]
@@ -220,20 +225,20 @@ def test_recent_calls_are_bounded_and_failures_stay_longer() -> None:
 
 def test_calls_are_found_by_their_fields() -> None:
     recent = RecentCalls()
-    recent.on_call(ended(1, caller="key:1"))
-    recent.on_call(ended(2, "E-TIMEOUT", message="it took longer"))
+    recent.on_calls([ended(1, caller="key:1"), ended(2, "E-TIMEOUT", message="it took longer")])
     assert [fact.id for fact in recent.find_newest(CallQuery(caller="key:1"))] == ["c1"]
     assert [fact.id for fact in recent.find_newest(CallQuery(text="LONGER"))] == ["c2"]
     assert recent.find_newest(CallQuery(slow=1.0)) == []
     assert recent.find_newest(CallQuery(server="other")) == []
 
 
-def test_large_arguments_are_not_stored() -> None:
-    recent = RecentCalls()
-    recent.on_call(ended(1, params={"name": "t", "arguments": {"text": "x"}}))
-    recent.on_call(ended(2, params={"name": "t", "arguments": {"text": "x" * 100_000}}))
-    recent.on_call(ended(3, params={"name": "t", "arguments": {"list": list(range(10_000))}}))
-    assert [fact.params is not None for fact in recent.find_newest()] == [False, False, True]
+def test_large_arguments_and_texts_are_not_kept() -> None:
+    small = ended(1, params={"name": "t", "arguments": {"text": "x"}})
+    assert limit_size(small) is small
+    assert limit_size(ended(2, params={"name": "t", "arguments": {"text": "x" * 100_000}})).params is None
+    assert limit_size(ended(3, params={"name": "t", "arguments": {"list": list(range(10_000))}})).params is None
+    assert limit_size(ended(4, params={"arguments": {str(number): "x" for number in range(300)}})).params is None
+    assert len(limit_size(ended(5, "E-TIMEOUT", detail="x" * 100_000)).detail) < 3000
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
@@ -243,3 +248,63 @@ def test_large_arguments_are_not_stored() -> None:
 def test_the_json_of_a_call_has_no_arguments() -> None:
     fact = ended(1, params={"name": "t", "arguments": {"password": "hunter2"}})
     assert "hunter2" not in str(call_to_json(fact)) + str(call_details_to_json(fact))
+
+
+# -- batches ----------------------------------------------------------------------------------------------------------
+
+
+class Batches(Ears):
+    """Sink that takes finished calls in batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+        self.take_waiting: Callable[[], None] = lambda: None
+
+    def on_calls(self, calls: Sequence[CallFinished]) -> None:
+        self.batches.append([call.name for call in calls])
+
+
+async def test_calls_wait_for_their_batch_until_somebody_looks() -> None:
+    at_once, later = Ears(), Batches()
+    async with Hub({"s": fake_server()}, catalog_storage=None) as hub:
+        hub.add_sink(at_once)
+        hub.add_sink(later)
+        for _ in range(3):
+            await hub.call_tool("s.echo", {"text": "x"})
+        assert len(at_once.calls) == 3
+        before = sum(map(len, later.batches))
+        later.take_waiting()
+        assert sum(map(len, later.batches)) == 3 and before <= 3
+        await hub.call_tool("s.echo", {"text": "x"})
+    assert sum(map(len, later.batches)) == 4  # the hub delivers the rest when it closes
+    assert later.calls == []
+
+
+async def test_a_thousand_calls_are_delivered_together_and_a_removed_sink_loses_none() -> None:
+    recorder, later = Instrumentation(EventBroadcaster()), Batches()
+    recorder.add_sink(later)
+    recorder.add_sink(later)  # a sink is added once
+    for number in range(MAX_CALLS + 5):
+        recorder.record(ended(number))
+    assert [len(batch) for batch in later.batches] == [MAX_CALLS]
+    recorder.remove_sink(later)
+    assert [len(batch) for batch in later.batches] == [MAX_CALLS, 5]
+    recorder.record(ended(1))
+    assert not recorder.enabled and len(later.batches) == 2
+
+
+async def test_a_sink_gets_successful_calls_only_if_it_wants_them() -> None:
+    class Failures(Ears):
+        wants_successes = False
+
+    recorder, failures, broken = Instrumentation(EventBroadcaster()), Failures(), Batches()
+    broken.on_calls = None  # type: ignore[assignment,method-assign]  # calling it raises
+    metrics = Metrics()
+    for sink in (failures, broken, metrics):
+        recorder.add_sink(sink)
+    recorder.record(ended(1))
+    recorder.record(ended(2, "E-TIMEOUT"))
+    assert [call.id for call in failures.calls] == ["c2"]
+    assert sum(series.total().count for series in metrics.store.series.values()) == 2
+    assert summarize_stats(metrics.store.minutes.values(), 3.0)["errors"] == 1

@@ -103,7 +103,10 @@ class Gateway:
         browser_sessions = BrowserSessions(
             sealer, api_keys, time.time, self.ended_sessions, cluster.on_browser_session_ended
         )
-        self.activity = ActivityRecorder(lambda: hub.servers)
+        self._exports_metrics = metrics is not None
+        self._metrics = metrics if metrics is not None else Metrics()
+        self.activity = ActivityRecorder(lambda: hub.servers, self._metrics)
+        hub.add_sink(self._metrics)
         hub.add_sink(self.activity)
         calls = CallsAdmin(hub, self.activity, api_keys)
         self._overview = overview = OverviewAdmin(
@@ -167,12 +170,18 @@ class Gateway:
         if host:
             self._authenticator.set_advertised_host(host)
 
+    def stop_recording(self) -> None:
+        """Record no recent activity for the dashboard. Metrics go on, if they are exported."""
+        self._hub.remove_sink(self.activity)
+        if not self._exports_metrics:
+            self._hub.remove_sink(self._metrics)
+
     def stdio_client(self) -> StdioClient:
         """Return the handler that serves one client over stdin and stdout.
 
         Recording of recent activity stops: with stdio there is no dashboard to show it.
         """
-        self._hub.remove_sink(self.activity)
+        self.stop_recording()
         self.subscriptions.start()
         view = self.router.view_for(LOCAL_ADMIN, "")
         assert view is not None

@@ -349,6 +349,7 @@ class HubCore:
         if self._alert_delivery is not None:
             await self._alert_delivery.close()
         self._watchdog.stop()
+        self._instrumentation.close()
         self._broadcaster.close()
 
     async def add_server(self, name: str, server: ServerLike) -> None:

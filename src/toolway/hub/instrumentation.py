@@ -13,8 +13,18 @@ from typing import Final, Protocol, cast
 from msgspec.structs import replace
 
 from toolway.errors import CallError, Certainty, Overloaded, ProtocolError
-from toolway.events import Alert, AttemptFinished, CallFinished, CallStarted, Event, EventSink
+from toolway.events import (
+    Alert,
+    AlertResolved,
+    AttemptFinished,
+    BatchSink,
+    CallFinished,
+    CallStarted,
+    Event,
+    EventSink,
+)
 from toolway.hub.event_stream import EventBroadcaster
+from toolway.telemetry.call_batch import CallBatch
 from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
 
 _log = logging.getLogger(__name__)
@@ -58,6 +68,10 @@ class Instrumentation:
         self._broadcaster = broadcaster
         broadcaster.on_subscriptions_changed = self._update_flags
         self._sinks: tuple[EventSink, ...] = ()
+        self._batch = CallBatch()  # finished calls for the sinks that take batches
+        self._success_sinks: tuple[EventSink, ...] = ()  # sinks that get each successful call at once
+        self._failure_sinks: tuple[EventSink, ...] = ()  # sinks that get every other call at once
+        self._has_call_subscribers = False
         self._forwarded_sinks: tuple[EventSink, ...] = ()  # for calls that another node forwarded
         self._tracer: Tracer | None = None
         self._id_prefix = secrets.token_hex(4)  # prefix of generated call ids
@@ -72,12 +86,20 @@ class Instrumentation:
         self._update_flags()
 
     def add_sink(self, sink: EventSink) -> None:
-        self._sinks = (*self._sinks, sink)
-        self._update_flags()
+        """Deliver events to a sink. A sink that is already added stays as it is."""
+        if not any(each is sink for each in self._sinks):
+            self._batch.deliver()
+            self._sinks = (*self._sinks, sink)
+            self._update_flags()
 
     def remove_sink(self, sink: EventSink) -> None:
+        self._batch.deliver()
         self._sinks = tuple(each for each in self._sinks if each is not sink)
         self._update_flags()
+
+    def close(self) -> None:
+        """Deliver all finished calls that wait for their batch."""
+        self._batch.close()
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         self._tracer = tracer
@@ -91,6 +113,12 @@ class Instrumentation:
         has_subscribers = any(self._broadcaster.has_subscribers(kind) for kind in _CALL_EVENTS)
         has_call_sinks = any(getattr(sink, "wants_calls", True) for sink in self._sinks)
         self._forwarded_sinks = tuple(sink for sink in self._sinks if getattr(sink, "wants_forwarded", False))
+        self._batch.sinks = tuple(cast(BatchSink, sink) for sink in self._sinks if hasattr(sink, "on_calls"))
+        for batch_sink in self._batch.sinks:
+            batch_sink.take_waiting = self._batch.deliver
+        self._failure_sinks = tuple(sink for sink in self._sinks if not hasattr(sink, "on_calls"))
+        self._success_sinks = tuple(sink for sink in self._failure_sinks if getattr(sink, "wants_successes", True))
+        self._has_call_subscribers = self._broadcaster.has_subscribers(CallFinished)
         self.enabled = has_subscribers or has_call_sinks or self._tracer is not None
         self.enabled_for_forwarded = has_subscribers or bool(self._forwarded_sinks) or self._tracer is not None
         self.state_type = TimedCallState if self.enabled else CallState
@@ -119,6 +147,8 @@ class Instrumentation:
                     except Exception:
                         _log.exception("event sink failed")
                 self._broadcaster.emit(event)
+                if isinstance(event, Alert | AlertResolved):
+                    self._update_flags()  # the alert detector wants successful calls only while one may end an alert
         finally:
             self._is_delivering = False
 
@@ -241,14 +271,33 @@ class Instrumentation:
         )
         if timed_state is not None and timed_state.trace is not None:
             cast(Trace, timed_state.trace).end(event)
+        self.record(event, forwarded=call.forwarded)
+
+    def record(self, event: CallFinished, *, forwarded: bool = False, is_small: bool = False) -> None:
+        """Report a finished call to all sinks and subscribers. This is all that a call does for them at its end.
+
+        A sink that must know at once gets the call now. Metrics and dashboard get calls in batches: for them the call
+        is only appended to a list. `is_small` means that the request had at most `SMALL_REQUEST_BYTES`
+        (telemetry/call_batch.py) and no text of the event is longer, so that its size need not be measured.
+        """
+        if forwarded:
+            self._deliver_call(event, self._forwarded_sinks)
+            return
+        sinks = self._success_sinks if event.outcome == "ok" else self._failure_sinks
+        if sinks or self._has_call_subscribers:
+            self._deliver_call(event, sinks)
+        if self._batch.sinks:
+            self._batch.add(event, is_small=is_small)
+
+    def _deliver_call(self, event: CallFinished, sinks: tuple[EventSink, ...]) -> None:
         self._is_delivering = True
         try:
-            for sink in self._sinks if not call.forwarded else self._forwarded_sinks:
+            for sink in sinks:
                 try:
                     sink.on_call(event)
                 except Exception:
                     _log.exception("event sink failed")
-            if self._broadcaster.has_subscribers(CallFinished):
+            if self._has_call_subscribers:
                 self._broadcaster.emit(event)
         finally:
             self._is_delivering = False

@@ -102,7 +102,7 @@ class GatewayProcess:
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
         )
         if not settings.telemetry.calls:
-            self.hub.remove_sink(self.gateway.activity)
+            self.gateway.stop_recording()
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
         self._stop_requested = asyncio.Event()

@@ -178,6 +178,11 @@ class AlertDetector:
         self._open: dict[str, float] = {}  # conditions by key, oldest first → time of the last alert
         self._by_call: dict[tuple[str, str, str], str] = {}  # (server, tool, caller) whose success ends a condition
 
+    @property
+    def wants_successes(self) -> bool:
+        """Return True while a successful call may end a condition."""
+        return bool(self._by_call)
+
     def add_known(self, key: str, at: float) -> None:
         """Add a condition that an earlier run of the program has reported."""
         self._open.setdefault(key, at)
@@ -251,6 +256,7 @@ class AlertDelivery:
 
     wants_attempts = False
     wants_calls = False
+    wants_successes = False
 
     def __init__(self, settings: AlertSettings, network_policy: NetworkPolicy) -> None:
         self._folder = Path(settings.folder) if settings.folder else None

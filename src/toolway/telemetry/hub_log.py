@@ -35,11 +35,11 @@ class HubLog:
         self._mask = mask
         self._max_attempts_for = max_attempts_for
         self._failing: set[str] = set()  # servers whose failure was already logged as a warning
-        self.wants_calls = self.wants_attempts = False
+        self.wants_calls = self.wants_attempts = self.wants_successes = False
 
     def read_level(self) -> None:
         """Read from the logging configuration if calls are logged. Called when the hub opens."""
-        self.wants_calls = self.wants_attempts = _calls_log.isEnabledFor(logging.DEBUG)
+        self.wants_calls = self.wants_attempts = self.wants_successes = _calls_log.isEnabledFor(logging.DEBUG)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -95,6 +95,7 @@ class LogSink:
 
     def __init__(self, *, calls: bool = True) -> None:
         self.wants_calls = calls
+        self.wants_successes = calls and _calls_log.isEnabledFor(logging.INFO)  # the level is read once
         self._failing: set[str] = set()  # servers whose failure was already logged as a warning
 
     def on_call(self, event: CallFinished) -> None:

@@ -1,7 +1,8 @@
-"""Counters and histograms of calls and servers, filled by an event sink.
+"""Counters and histograms of calls and servers, in total and per minute, filled by an event sink in batches.
 
-Updates are cheap: plain integers under prebuilt keys. The number of series is bounded. Beyond the bound, calls of a
-tool are counted under the tool `_other` of its server. Tool names that a client invented never create a series.
+`/metrics`, the export to a collector and the dashboard read the same store, so a call is counted once. Updates are
+cheap: plain integers under prebuilt keys. The number of series is bounded. Beyond the bound, calls of a tool are
+counted under the tool `_other` of its server. Tool names that a client invented never create a series.
 
 Metric names are in `telemetry/prometheus.py`. To add a metric: count it here, or in `gateway/admin/metrics.py` if it is
 the current state of a component, and add its name to the table there.
@@ -10,9 +11,12 @@ the current state of a component, and add its name to the table there.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from toolway.events import CallFinished, Connected, Disconnected, Event, LoopResumed, LoopStalled
+from toolway.types import Json
 
 #: Histogram bounds in seconds. From 0.01 on, those of the OpenTelemetry conventions.
 # fmt: off
@@ -20,7 +24,16 @@ HISTOGRAM_BOUNDS_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0
 )
 # fmt: on
+#: Finer bounds, for percentiles that are exact to 12.5%: 0.1 ms to 13 minutes, each 25% above the last, and all bounds
+#: of the histograms. So one search finds the bucket of both.
+LATENCY_BOUNDS_S: Final = tuple(sorted({*(0.0001 * 1.25**step for step in range(72)), *HISTOGRAM_BOUNDS_S}))
+_HISTOGRAM_BUCKETS: Final = (  # latency bucket → histogram bucket
+    *(bisect_left(HISTOGRAM_BOUNDS_S, bound) for bound in LATENCY_BOUNDS_S),
+    len(HISTOGRAM_BOUNDS_S),
+)
+HISTORY_MINUTES: Final = 30
 MAX_SERVERS: Final = 1000
+MAX_SERVERS_PER_MINUTE: Final = 20_000  # servers with counts per minute
 MAX_TOOLS_PER_SERVER: Final = 500
 MAX_SERIES: Final = 3000  # of all servers
 MAX_OUTCOMES_PER_SERIES: Final = 20
@@ -34,28 +47,38 @@ _KNOWN_METHODS: Final = frozenset(
 class Metrics:
     """Event sink that counts calls, connections of servers and stalls of the event loop.
 
-    Never blocks; its memory is bounded.
+    Never blocks; its memory is bounded. Calls arrive in batches; `store` counts those that are waiting first.
     """
 
     wants_attempts = False
 
-    def __init__(self) -> None:
-        self.store = MetricsStore()
-        self.on_call = self.store.add  # no wrapper: every call pays for it
+    def __init__(self, store: MetricsStore | None = None) -> None:
+        self._store = store if store is not None else MetricsStore()
+        self.take_waiting: Callable[[], None] = lambda: None  # see `BatchSink`
+        self.on_calls = self._store.add_all  # no wrapper: every call pays for it
         self.stalls = 0
         self.stalled_seconds = 0.0
 
+    @property
+    def store(self) -> MetricsStore:
+        """Return the counters of all calls that have ended."""
+        self.take_waiting()
+        return self._store
+
     def snapshot(self) -> Metrics:
         """Return a copy of all counters, so that another thread can read them while calls go on."""
-        copy = Metrics()
-        copy.stalls, copy.stalled_seconds, copy.store = self.stalls, self.stalled_seconds, self.store.copy()
+        copy = Metrics(self.store.copy())
+        copy.stalls, copy.stalled_seconds = self.stalls, self.stalled_seconds
         return copy
+
+    def on_call(self, event: CallFinished) -> None:
+        self.on_calls((event,))
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Connected):
-            self.store.server_series(event.server).connects += 1
+            self._store.server_series(event.server).connects += 1
         elif isinstance(event, Disconnected):
-            self.store.server_series(event.server).disconnects += 1
+            self._store.server_series(event.server).disconnects += 1
         elif isinstance(event, LoopStalled):
             self.stalls += 1
         elif isinstance(event, LoopResumed):
@@ -63,25 +86,36 @@ class Metrics:
 
 
 class MetricsStore:
-    """Counters of calls by (server, method, tool), and counters of each server."""
+    """Counters of calls by (server, method, tool), counters of each server, and its counts per minute."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str, str], CallSeries] = {}
         self.servers: dict[str, ServerSeries] = {}
+        self.minutes: dict[str, MinuteStats] = {}  # by server
         self.overflow = 0  # calls counted under `_other`, because there are too many series
 
-    def add(self, event: CallFinished) -> None:
-        method = event.method
-        series = self.series.get((event.server, method, event.tool if method == "tools/call" else ""))
-        if series is None or event.outcome == NOT_FOUND:
-            series = self._find_series(event)
-        series.add(event)
-        server = self.servers.get(event.server)
-        if server is None:
-            if event.outcome == NOT_FOUND:
-                return
-            server = self.server_series(event.server)
-        server.add(event)
+    def add_all(self, calls: Sequence[CallFinished]) -> None:
+        """Count finished calls: in the series of their tools, at their servers, and in their minutes."""
+        all_series, servers, minutes = self.series, self.servers, self.minutes
+        for event in calls:
+            name, method, outcome, seconds = event.server, event.method, event.outcome, event.seconds
+            bucket = bisect_left(LATENCY_BOUNDS_S, seconds)
+            series = all_series.get((name, method, event.tool if method == "tools/call" else ""))
+            if series is None or outcome == NOT_FOUND:
+                series = self._find_series(event)
+            series.add(event, _HISTOGRAM_BUCKETS[bucket])
+            server = servers.get(name)
+            if server is None:
+                if outcome == NOT_FOUND:
+                    continue  # the caller named an unknown server
+                server = self.server_series(name)
+            server.add(event)
+            stats = minutes.get(name)
+            if stats is None:
+                if len(minutes) >= MAX_SERVERS_PER_MINUTE:
+                    continue
+                stats = minutes[name] = MinuteStats()
+            stats.add(bucket, outcome != "ok", event.started_at + seconds)
 
     def server_series(self, name: str) -> ServerSeries:
         found = self.servers.get(name)
@@ -92,6 +126,7 @@ class MetricsStore:
         return found
 
     def copy(self) -> MetricsStore:
+        """Return a copy of the counters, without the counts per minute."""
         other = MetricsStore()
         other.series = {key: each.copy() for key, each in self.series.items()}
         other.servers = {name: each.copy() for name, each in self.servers.items()}
@@ -102,6 +137,8 @@ class MetricsStore:
         """Drop the counters of servers that are no longer configured."""
         for name in [name for name in self.servers if name not in configured and name not in ("", OTHER)]:
             del self.servers[name]
+        for name in [name for name in self.minutes if name not in configured]:
+            del self.minutes[name]
         for key in [key for key in self.series if key[0] not in configured and key[0] not in ("", OTHER)]:
             del self.series[key]
 
@@ -185,13 +222,13 @@ class CallSeries:
         self.retries = 0
         self.unknown = 0  # calls that may or may not have been executed
 
-    def add(self, event: CallFinished) -> None:
+    def add(self, event: CallFinished, bucket: int) -> None:
+        """Count a call whose duration is in this bucket of a histogram."""
         seconds = event.seconds
         histogram = self.outcomes.get(event.outcome)
         if histogram is None:
             outcome = event.outcome if len(self.outcomes) < MAX_OUTCOMES_PER_SERIES else OTHER
             histogram = self.outcomes.setdefault(outcome, DurationHistogram())
-        bucket = bisect_left(HISTOGRAM_BOUNDS_S, seconds)
         histogram.buckets[bucket] += 1
         histogram.seconds += seconds
         if event.attempts > 1:
@@ -250,3 +287,83 @@ class Exemplar:
         self.span = span
         self.seconds = seconds
         self.at = at
+
+
+# -- counts per minute -------------------------------------------------------------------------------------------------
+# Memory does not grow with the number of calls. Pure: the time is an argument.
+
+
+class _MinuteCounts:
+    __slots__ = ("calls", "errors", "latencies", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls = 0
+        self.errors = 0
+        self.latencies: dict[int, int] = {}  # bucket of `LATENCY_BOUNDS_S` → number of calls
+
+
+class MinuteStats:
+    """Number of calls, errors and latencies of one server per minute."""
+
+    __slots__ = ("_minutes",)
+
+    def __init__(self) -> None:
+        self._minutes: deque[_MinuteCounts] = deque(maxlen=HISTORY_MINUTES)
+
+    def record(self, seconds: float, failed: bool, now: float) -> None:
+        """Count one call of this duration that ended at the time `now` (seconds since 1970)."""
+        self.add(bisect_left(LATENCY_BOUNDS_S, seconds), failed, now)
+
+    def add(self, bucket: int, failed: bool, now: float) -> None:
+        """Count one call whose duration is in this bucket of `LATENCY_BOUNDS_S`."""
+        number, minutes = int(now // 60), self._minutes
+        if not minutes or minutes[-1].number < number:
+            minutes.append(_MinuteCounts(number))
+        minute = minutes[-1]
+        minute.calls += 1
+        minute.errors += failed
+        minute.latencies[bucket] = minute.latencies.get(bucket, 0) + 1
+
+    def recent_minutes(self, now: float) -> list[_MinuteCounts]:
+        """Return the counts of each minute with calls, for the last `HISTORY_MINUTES` minutes."""
+        oldest = int(now // 60) - HISTORY_MINUTES
+        return [minute for minute in self._minutes if minute.number > oldest]
+
+
+def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
+    """Merge the statistics of several servers into one JSON summary."""
+    minutes = [minute for each in stats for minute in each.recent_minutes(now)]
+    last = int(now // 60)
+    calls, errors = [0] * HISTORY_MINUTES, [0] * HISTORY_MINUTES
+    latencies = [0] * (len(LATENCY_BOUNDS_S) + 1)
+    for minute in minutes:
+        position = minute.number - last + HISTORY_MINUTES - 1
+        if 0 <= position < HISTORY_MINUTES:
+            calls[position] += minute.calls
+            errors[position] += minute.errors
+            for index, count in minute.latencies.items():
+                latencies[index] += count
+    return {
+        "calls": sum(calls),
+        "errors": sum(errors),
+        "per_minute": calls,
+        "errors_per_minute": errors,
+        **{name: latency_percentile(latencies, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+    }
+
+
+def latency_percentile(latencies: list[int], quantile: float) -> float | None:
+    """Return the latency in seconds at a quantile such as 0.95; None if there were no calls.
+
+    `latencies` counts the calls per bucket of `LATENCY_BOUNDS_S`. The result is the middle of the bucket that is hit.
+    """
+    target, seen = quantile * sum(latencies), 0
+    if not target:
+        return None
+    for index, count in enumerate(latencies):
+        seen += count
+        if seen >= target:
+            upper = LATENCY_BOUNDS_S[min(index, len(LATENCY_BOUNDS_S) - 1)]
+            return (LATENCY_BOUNDS_S[index - 1] + upper) / 2 if 0 < index < len(LATENCY_BOUNDS_S) else upper / 1.125
+    return None

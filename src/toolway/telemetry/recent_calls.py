@@ -7,21 +7,16 @@ displace them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
-from toolway.events import CallFinished, Event
+from toolway.events import CallFinished
 from toolway.types import Json
 
 MAX_CALLS: Final = 1000
 MAX_FAILED_CALLS: Final = 500
-MAX_ARGUMENT_CHARS: Final = 8192  # larger arguments are not stored
-MAX_ARGUMENT_VALUES: Final = 200
-MAX_TEXT_CHARS: Final = 2000  # of a name, which may be a URI, and of each text of an error; the rest is cut off
-_TEXTS: Final = ("name", "tool", "message", "detail", "hint")
 
 
 class CallQuery(msgspec.Struct, frozen=True):
@@ -56,36 +51,18 @@ class CallQuery(msgspec.Struct, frozen=True):
 
 
 class RecentCalls:
-    """Event sink that stores the newest finished calls, and separately the newest failed ones.
-
-    The `on_added` callbacks get each stored call, for a live view.
-    """
-
-    wants_attempts = False
+    """The newest finished calls, and separately the newest failed ones."""
 
     def __init__(self, max_calls: int = MAX_CALLS, max_failed: int = MAX_FAILED_CALLS) -> None:
         self._all: deque[CallFinished] = deque(maxlen=max_calls)
         self._failed: deque[CallFinished] = deque(maxlen=max_failed)
         self.count = 0  # of all calls that ever ended
-        self.on_added: tuple[Callable[[CallFinished], None], ...] = ()
 
-    def on_call(self, event: CallFinished) -> None:
-        if event.params is not None and not is_small(event.params):
-            event = replace(event, params=None)
-        if (
-            len(event.name) + len(event.tool) + len(event.message) + len(event.detail) + len(event.hint)
-            > MAX_TEXT_CHARS
-        ):
-            event = replace(event, **{field: _shorten(getattr(event, field)) for field in _TEXTS})
-        self.count += 1
-        self._all.append(event)
-        if event.outcome != "ok":
-            self._failed.append(event)
-        for callback in self.on_added:
-            callback(event)
-
-    def on_event(self, event: Event) -> None:
-        """Do nothing: only finished calls are stored, and the hub passes them to `on_call`."""
+    def on_calls(self, calls: Sequence[CallFinished]) -> None:
+        """Store finished calls. Their arguments and texts were limited before (`limit_size`)."""
+        self.count += len(calls)
+        self._all.extend(calls)
+        self._failed.extend([event for event in calls if event.outcome != "ok"])
 
     def find(self, call_id: str) -> CallFinished | None:
         return next((event for event in self._newest_first() if event.id == call_id), None)
@@ -109,35 +86,6 @@ class RecentCalls:
         yield from reversed(self._all)
         oldest = self._all[0].started_at + self._all[0].seconds if self._all else 0.0
         yield from (event for event in reversed(self._failed) if event.started_at + event.seconds < oldest)
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
-
-
-def is_small(value: Any) -> bool:
-    """Return True if the arguments of a call are small enough to be stored with the call.
-
-    The limits are 8192 characters and 200 values in all.
-    """
-    chars_left, values_left, stack = MAX_ARGUMENT_CHARS, MAX_ARGUMENT_VALUES, [value]
-    while stack:
-        each = stack.pop()
-        values_left -= 1
-        if isinstance(each, str):
-            chars_left -= len(each)
-        elif isinstance(each, dict):
-            if len(each) > values_left:
-                return False
-            stack += each.values()
-            chars_left -= sum(map(len, each))
-        elif isinstance(each, list):
-            if len(each) > values_left:
-                return False
-            stack += each
-        if chars_left < 0 or values_left < 0:
-            return False
-    return True
 
 
 def call_to_json(event: CallFinished) -> Json:

@@ -7,9 +7,8 @@ in memory and bounded.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
@@ -30,6 +29,7 @@ from toolway.events import (
     ServerPaused,
     StateChanged,
 )
+from toolway.telemetry.metrics import Metrics, MinuteStats
 from toolway.telemetry.recent_calls import RecentCalls
 from toolway.types import Json
 
@@ -58,13 +58,17 @@ class SecretMasks:
 
 
 class ActivityRecorder:
-    """Event sink of the hub that stores recent calls, events, alerts and statistics."""
+    """Event sink of the hub that stores recent calls, events and alerts.
+
+    Calls are counted by `metrics`, a sink of its own, whose counts per minute the dashboard shows.
+    """
 
     wants_attempts = False
 
     def __init__(
         self,
         servers: Callable[[], Mapping[str, Server]],
+        metrics: Metrics | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Create an empty recorder.
@@ -72,23 +76,34 @@ class ActivityRecorder:
         `servers` returns the configured servers by name; their secrets are masked in all stored texts.
         """
         self._servers = servers
+        self._metrics = metrics if metrics is not None else Metrics()
         self._now = now
+        self._calls = RecentCalls()
+        self.take_waiting: Callable[[], None] = lambda: None  # see `BatchSink`
         self.masks = SecretMasks(servers)
-        self.calls = RecentCalls()
         self.events: EventLog[Json] = EventLog()
-        self.stats: dict[str, MinuteStats] = {}
         self.timelines: dict[str, deque[Json]] = {}
         self.alerts: dict[str, Alert] = {}  # open alerts by name
 
+    @property
+    def calls(self) -> RecentCalls:
+        """Return the recent calls, with all that have ended."""
+        self.take_waiting()
+        return self._calls
+
+    @property
+    def minutes(self) -> dict[str, MinuteStats]:
+        """Return the counts per minute of each server that had calls."""
+        store, servers = self._metrics.store, self._servers()
+        if len(store.minutes) > 2 * len(servers) + 100:
+            store.prune(frozenset(servers))
+        return store.minutes
+
     def on_call(self, event: CallFinished) -> None:
-        self.calls.on_call(event)
-        stats = self.stats.get(event.server)
-        if stats is None:
-            if event.server not in self._servers():
-                return  # the caller named an unknown server
-            stats = self.stats[event.server] = MinuteStats()
-            self._drop_removed(self.stats)
-        stats.record(event.seconds, event.outcome != "ok", self._now())
+        self.on_calls((event,))
+
+    def on_calls(self, calls: Sequence[CallFinished]) -> None:
+        self._calls.on_calls(calls)
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged):
@@ -144,7 +159,7 @@ class ActivityRecorder:
                     break
         return found
 
-    def _drop_removed(self, entries: dict[str, MinuteStats] | dict[str, deque[Json]]) -> None:
+    def _drop_removed(self, entries: dict[str, deque[Json]]) -> None:
         servers = self._servers()
         if len(entries) > 2 * len(servers) + 100:
             for name in [name for name in entries if name not in servers]:
@@ -189,82 +204,3 @@ class EventLog(Generic[T]):
 
     def newest_first(self) -> Iterator[tuple[int, T]]:
         return reversed(self._events)
-
-
-# -- statistics per minute --------------------------------------------------------------------------------------------
-# Counts are per minute, so memory does not grow with the number of calls. Latencies are counted in buckets that are 25%
-# wider each, so a percentile is exact to 12.5%. Pure: the time is an argument.
-
-HISTORY_MINUTES: Final = 30
-LATENCY_BUCKETS: Final = tuple(0.0001 * 1.25**step for step in range(72))  # seconds: 0.1 ms to 13 minutes
-
-
-class _MinuteCounts:
-    __slots__ = ("calls", "errors", "latencies", "number")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.calls = 0
-        self.errors = 0
-        self.latencies: dict[int, int] = {}  # bucket index → number of calls
-
-
-class MinuteStats:
-    """Number of calls, errors and latencies per minute, for one server or tool."""
-
-    def __init__(self) -> None:
-        self._minutes: deque[_MinuteCounts] = deque(maxlen=HISTORY_MINUTES)
-
-    def record(self, seconds: float, failed: bool, now: float) -> None:
-        """Count one finished call at time `now` (seconds since the epoch)."""
-        number = int(now // 60)
-        if not self._minutes or self._minutes[-1].number != number:
-            self._minutes.append(_MinuteCounts(number))
-        minute = self._minutes[-1]
-        minute.calls += 1
-        minute.errors += failed
-        bucket = bisect_left(LATENCY_BUCKETS, seconds)
-        minute.latencies[bucket] = minute.latencies.get(bucket, 0) + 1
-
-    def recent_minutes(self, now: float) -> list[_MinuteCounts]:
-        """Return the counts of each minute with calls, for the last `HISTORY_MINUTES` minutes."""
-        oldest = int(now // 60) - HISTORY_MINUTES
-        return [minute for minute in self._minutes if minute.number > oldest]
-
-
-def summarize_stats(stats: Iterable[MinuteStats], now: float) -> Json:
-    """Merge the statistics of several servers into one JSON summary."""
-    minutes = [minute for each in stats for minute in each.recent_minutes(now)]
-    last = int(now // 60)
-    calls, errors = [0] * HISTORY_MINUTES, [0] * HISTORY_MINUTES
-    latencies = [0] * (len(LATENCY_BUCKETS) + 1)
-    for minute in minutes:
-        position = minute.number - last + HISTORY_MINUTES - 1
-        if 0 <= position < HISTORY_MINUTES:
-            calls[position] += minute.calls
-            errors[position] += minute.errors
-            for index, count in minute.latencies.items():
-                latencies[index] += count
-    return {
-        "calls": sum(calls),
-        "errors": sum(errors),
-        "per_minute": calls,
-        "errors_per_minute": errors,
-        **{name: latency_percentile(latencies, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
-    }
-
-
-def latency_percentile(latencies: list[int], quantile: float) -> float | None:
-    """Return the latency in seconds at a quantile such as 0.95; None if there were no calls.
-
-    `latencies` counts the calls per bucket of `LATENCY_BUCKETS`. The result is the middle of the bucket that is hit.
-    """
-    target, seen = quantile * sum(latencies), 0
-    if not target:
-        return None
-    for index, count in enumerate(latencies):
-        seen += count
-        if seen >= target:
-            upper = LATENCY_BUCKETS[min(index, len(LATENCY_BUCKETS) - 1)]
-            return upper / 1.125
-    return None

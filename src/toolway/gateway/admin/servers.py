@@ -22,12 +22,13 @@ from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry_with_issues
 from toolway.errors import NotFound
 from toolway.events import CallFinished, PolicyDecision
-from toolway.gateway.admin.activity import ActivityRecorder, Mask, MinuteStats, summarize_stats
+from toolway.gateway.admin.activity import ActivityRecorder, Mask
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
+from toolway.telemetry.metrics import summarize_stats
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
@@ -102,6 +103,7 @@ class ServersAdmin:
         """
         now = time.time()
         activity, breakers, owners = self._activity, self._hub.breaker_status(), await self._owners()
+        minutes = activity.minutes
         open_tools = Counter(server for (server, tool), facts in breakers.items() if tool and facts.retry_in_s > 0)
         rows = []
         for count, (name, found) in enumerate(self._hub.status().items(), 1):
@@ -112,7 +114,7 @@ class ServersAdmin:
                 continue  # removed meanwhile
             row = self._status_row(found, owners)
             row["stderr"] = row["stderr"][-500:]
-            row["minutes"] = summarize_stats([activity.stats[name]] if name in activity.stats else [], now)
+            row["minutes"] = summarize_stats([minutes[name]] if name in minutes else [], now)
             breaker = breakers.get((name, ""))
             row["breaker"] = breaker.state.value if breaker is not None else "closed"
             row["open_tools"] = open_tools[name]
@@ -121,7 +123,7 @@ class ServersAdmin:
         overview = {
             "now": now,
             "servers": rows,
-            "minutes": summarize_stats(activity.stats.values(), now),
+            "minutes": summarize_stats(minutes.values(), now),
             "calls": activity.calls.count,
             "last_event": activity.events.last_number,
         }
@@ -134,12 +136,12 @@ class ServersAdmin:
         """
         status = await self.get_status(name)
         now = time.time()
-        stats: list[MinuteStats] = [self._activity.stats[name]] if name in self._activity.stats else []
+        minutes = self._activity.minutes
         return {
             "now": now,
             "status": status,
             "timeline": list(self._activity.timelines.get(name, ())),
-            "minutes": summarize_stats(stats, now),
+            "minutes": summarize_stats([minutes[name]] if name in minutes else [], now),
             "definition": server_to_json(self._hub.servers[name]),
             "origins": self._config_history.value_origins(name) if self._config_history is not None else [],
             "breakers": [each for each in self.list_breakers() if each["server"] == name],
