@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway._version import __version__
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (

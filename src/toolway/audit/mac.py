@@ -20,9 +20,10 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from toolway._lazy import compile_pattern
 from toolway.config.settings import AuditSettings
 
-_MAC_FIELD: Final = re.compile(rb',"mac":"([0-9a-f]{32})"\}')
+_MAC_FIELD: Final = compile_pattern(rb',"mac":"([0-9a-f]{32})"\}')
 _MAC_FIELD_BYTES: Final = len(b',"mac":""}') + 32
 
 

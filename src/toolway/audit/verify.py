@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby, islice
 from typing import Final
 
 import msgspec
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.audit.mac import RecordMacs, has_mac
 from toolway.audit.sink import (
     CALL_INTENT,
@@ -25,7 +25,7 @@ from toolway.audit.sink import (
 )
 
 _NO_MAC: Final = "it has no MAC, but records before it have: it was not written with the key of this log"
-_PREFIX: Final = re.compile(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
+_PREFIX: Final = compile_pattern(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
 
 
 class TamperedLog(Exception):

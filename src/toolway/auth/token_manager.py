@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.auth.refresh import revocation_request
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, import_lazily
 from toolway.auth.token_store import Credential
@@ -341,7 +341,7 @@ MAX_SCOPE_CHALLENGES: Final = 2  # requests for more scope per method or tool
 BLOCK_S: Final = 300.0  # seconds for which a blocked credential is not replaced
 MAX_COUNTED_OPERATIONS: Final = 1000  # methods and tools with a count
 
-_INSUFFICIENT_SCOPE = re.compile(r'\berror\s*=\s*"?insufficient_scope\b')
+_INSUFFICIENT_SCOPE = compile_pattern(r'\berror\s*=\s*"?insufficient_scope\b')
 
 
 def is_scope_challenge(challenge: AuthChallenge) -> bool:

@@ -7,19 +7,19 @@ lists of a server deny are kept apart: no list, lookup or search returns them.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.tool_access import ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
 from toolway.types import Json, ToolRef
 
-_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+_TOOL_NAME: Final = compile_pattern(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION_CHARS: Final = 16 * 1024
 HEADER_PARAM_MARKER: Final = b'"x-mcp-header"'
 ItemCheck: TypeAlias = Callable[[Json], str | None]

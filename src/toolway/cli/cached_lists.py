@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import get_args
 
+from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.tool_access import ToolAccess
 from toolway.config.schema import Server

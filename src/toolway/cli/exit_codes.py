@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from toolway import errors
+from toolway._lazy import dataclass
 
 
 class ExitCode(enum.IntEnum):

@@ -9,18 +9,17 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ CommandResult = int | Coroutine[Any, Any, int]
 PROGRAM_NAME: Final = "toolway"
 COMPLETE_VARIABLE: Final = "_TOOLWAY_COMPLETE"  # environment variable set by the scripts of `toolway completion`
 INTERRUPTED_EXIT_CODE: Final = 130
-_TYPER_SUGGESTION: Final = re.compile(
+_TYPER_SUGGESTION: Final = compile_pattern(
     r"\s*(?:\(Possible options: |Did you mean )([^)?]+)[)?]+"
 )  # typer's wording of a suggestion
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}

@@ -6,10 +6,10 @@ The HTTP client is loaded on the first request: most commands find no gateway an
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Any, Final
 
+from toolway._lazy import compile_pattern
 from toolway.cli.exit_codes import GatewayAdmin, GatewayDenied, GatewayError, UsageError
 from toolway.config.locations import CONFIG_FILE_VARIABLE
 from toolway.errors import AccessDenied, ConfigError, NotFound, ToolwayError
@@ -23,7 +23,7 @@ _LOOPBACK_FOR_WILDCARD: Final = {
     "0.0.0.0": "127.0.0.1",
     "[::]": "[::1]",
 }  # a wildcard listen address cannot be connected to
-_GATEWAY_URL: Final = re.compile(r"(https?://[^/?#@\s]+)(?:/mcp)?/?")
+_GATEWAY_URL: Final = compile_pattern(r"(https?://[^/?#@\s]+)(?:/mcp)?/?")
 
 
 class GatewayClient:

@@ -6,10 +6,10 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from toolway._lazy import dataclass
 from toolway.errors import ConfigError
 
 Scope = Literal["user", "project", "local"]

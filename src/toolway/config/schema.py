@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
@@ -153,7 +154,7 @@ class HealthCheck:
         return self.timeout / 3
 
 
-_RATE_PATTERN: Final = re.compile(r"([1-9][0-9]{0,8})/(s|min|h|day)")
+_RATE_PATTERN: Final = compile_pattern(r"([1-9][0-9]{0,8})/(s|min|h|day)")
 
 RateUnit: TypeAlias = Literal["s", "min", "h", "day"]
 _UNIT_SECONDS: Final[Mapping[RateUnit, float]] = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
@@ -564,7 +565,7 @@ def _auth_error(message: str, hint: str) -> ConfigError:
     return ConfigError(message, hint=hint, code="E-CONFIG-AUTH")
 
 
-_SERVER_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_SERVER_NAME = compile_pattern(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
 def check_server_name(name: str) -> str:

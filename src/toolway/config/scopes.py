@@ -17,11 +17,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolway._lazy import dataclass
 from toolway.config.approval.held_entries import HELD_CODE, RELOAD_ALL_NAME, ApprovalGate, HeldEntry
 from toolway.config.approval.trust_store import TrustStore, content_digest, open_trust_store
 from toolway.config.dotenv import env_file_error, read_dotenv_beside

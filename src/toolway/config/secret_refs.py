@@ -12,14 +12,14 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.errors import ConfigError, ToolwayError
 from toolway.secrets import check_secret_name
 
 SecretKind = Literal["keyring", "file", "command", "env"]
-REFERENCE_PATTERN: Final = re.compile(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
+REFERENCE_PATTERN: Final = compile_pattern(r"(?<!\$)\$\{(keyring|file|command):([^{}]*+)\}")
 
 
 @dataclass(frozen=True, slots=True)

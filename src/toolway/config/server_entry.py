@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
+from toolway._lazy import compile_pattern
 from toolway.config import openapi_entry
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
@@ -94,9 +95,9 @@ MAX_INSTANCES: Final = 64
 MAX_LABELS: Final = 32
 
 _EFFECT_NAMES: Final = tuple(effect.value for effect in Effect)
-_LABEL_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
-_URL_START: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
-_WEBSOCKET_URL_START: Final = re.compile(r"wss?://", re.IGNORECASE)
+_LABEL_PATTERN: Final = compile_pattern(r"[A-Za-z0-9][A-Za-z0-9._=/:-]{0,62}")
+_URL_START: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
+_WEBSOCKET_URL_START: Final = compile_pattern(r"wss?://", re.IGNORECASE)
 _MAX_COMMAND_LINE_CHARS: Final = 16 * 1024  # characters of a command line: `shlex.split` takes quadratic time
 
 

@@ -18,9 +18,10 @@ import hmac
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Literal, cast
 
+from toolway._lazy import dataclass
 from toolway.config.admission.command_line import split_line
 from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.admission.variables import is_never_allowed

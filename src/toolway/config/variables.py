@@ -10,13 +10,14 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
-VARIABLE_PATTERN = re.compile(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
+VARIABLE_PATTERN = compile_pattern(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
 class ExpandedText(NamedTuple):

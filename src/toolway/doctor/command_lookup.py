@@ -13,10 +13,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.upstream.diagnosis import NODE_PROGRAMS
 

@@ -9,10 +9,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.config.schema import ConfigIssue, Server
 from toolway.doctor.command_lookup import MIN_NODE_VERSION, CommandMatch, desktop_path, is_old_node, unpinned_package
 from toolway.doctor.report import Check, EntryFix, MakeExecutable, split_hint
@@ -20,8 +21,8 @@ from toolway.secrets import looks_like_secret
 from toolway.upstream.diagnosis import diagnose
 
 UNSET_VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
-_JWT_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
-_REFERENCE_PATTERN: Final = re.compile(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
+_JWT_PATTERN: Final = compile_pattern(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
+_REFERENCE_PATTERN: Final = compile_pattern(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
 
 
 @dataclass(frozen=True, slots=True)

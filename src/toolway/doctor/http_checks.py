@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
+from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import format_age, format_entry_keys
 from toolway.doctor.report import Check, split_hint

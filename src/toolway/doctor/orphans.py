@@ -19,9 +19,9 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.config.masking import mask_value
 from toolway.config.schema import Server
 from toolway.upstream.process import reaper

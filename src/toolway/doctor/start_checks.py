@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import format_entry_keys
 from toolway.doctor.orphans import process_on_port
@@ -19,8 +20,8 @@ from toolway.upstream.diagnosis import Diagnosis, diagnose
 from toolway.upstream.transport import Disconnect
 
 MAX_STDERR_LINES: Final = 5  # lines
-_PORT_IN_USE: Final = re.compile(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
-_PORT_NUMBER: Final = re.compile(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
+_PORT_IN_USE: Final = compile_pattern(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
+_PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
 
 
 def check_process(server: Server, trial: TrialStart) -> Iterator[Check]:

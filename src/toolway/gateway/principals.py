@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import hmac
 import os
-import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from toolway._lazy import compile_pattern
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
 from toolway.gateway.sealing import read_or_create, write_private
@@ -28,7 +28,7 @@ from toolway.protocol.sanitize import remove_invisible
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
-_SCOPE: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
+_SCOPE: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 

@@ -6,13 +6,13 @@ A path is compared exactly as sent: nothing is decoded, case-folded or trimmed, 
 from __future__ import annotations
 
 import itertools
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
 
+from toolway._lazy import compile_pattern
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import (
@@ -68,8 +68,8 @@ _UNRESTRICTED: Final = Principal("", "", "")
 _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
-_SERVER_PATH: Final = re.compile(r"/mcp/server/([a-z0-9-]{1,64})")
-_GROUP_PATH: Final = re.compile(r"/mcp/([a-z0-9-]{1,64})")
+_SERVER_PATH: Final = compile_pattern(r"/mcp/server/([a-z0-9-]{1,64})")
+_GROUP_PATH: Final = compile_pattern(r"/mcp/([a-z0-9-]{1,64})")
 
 
 class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import translate
 from functools import cached_property
 from typing import TypeAlias
+
+from toolway._lazy import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ request. Any other number means that it may have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from toolway._lazy import dataclass
 from toolway.types import Certainty
 
 

@@ -11,9 +11,10 @@ import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.types import Authorizer, Call
 from toolway.upstream.process.spawner import Spawner

@@ -20,9 +20,9 @@ import enum
 import math
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.types import Call, CallHandler, CallResult, Middleware
 

@@ -12,11 +12,11 @@ numbers and sleep are arguments.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
+from toolway._lazy import dataclass
 from toolway.config.schema import RetryPolicy
 from toolway.errors import CallError, Certainty, OutcomeUnknown
 from toolway.types import Call, CallHandler, CallResult, Effect, Middleware

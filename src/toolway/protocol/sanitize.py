@@ -8,11 +8,12 @@ A separate module, so that display code loads no protocol.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from toolway._lazy import compile_pattern
 
 _TERMINAL_CONTROLS: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f"  # without tab and newline
 # All of Unicode's Cf and Co except visible marks such as the Arabic number sign; other default-ignorable characters,
@@ -22,10 +23,10 @@ _INVISIBLE: Final = (
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U000f0000-\U0010ffff"
 )
-_UNPRINTABLE: Final = re.compile(f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
+_UNPRINTABLE: Final = compile_pattern(f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]")
+_CONTROL: Final = compile_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
 
-_ESCAPED_CONTROL: Final = re.compile(rb"\\(?:[bfr]|u00)|\x7f")  # in JSON
+_ESCAPED_CONTROL: Final = compile_pattern(rb"\\(?:[bfr]|u00)|\x7f")  # in JSON
 
 _EMOJI: Final = "\u00a9\u00ae\u203c\u2049\u2100-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 _JOINED_SCRIPTS: Final = "\u0600-\u0dff\u1000-\u109f\u1780-\u17ff"
@@ -41,7 +42,7 @@ _HONEST: Final = "|".join(
         f"(?<=[{_JOINED_SCRIPTS}])[\u200c\u200d](?![\u200b-\u200f])",
     )
 )
-_HONEST_OR_UNPRINTABLE: Final = re.compile(f"({_HONEST})|{_UNPRINTABLE.pattern}")
+_HONEST_OR_UNPRINTABLE: Final = compile_pattern(f"({_HONEST})|{_UNPRINTABLE.pattern}")
 
 
 def sanitize(text: str, limit: int) -> str:

@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import Final
 from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
+from toolway._lazy import compile_pattern
+
 # -- masking of secrets in use -----------------------------------------------------------------------------------------
 
 MASK: Final = "***"
@@ -25,7 +27,7 @@ MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such 
 MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may return a new value each time
 MAX_ENCODED_CHARS: Final = 4096  # characters of a value; the encodings of longer ones, such as files, are not searched
 #: Characters that are removed from text before it is shown: the same as in `protocol/sanitize.py`.
-UNPRINTABLE: Final = re.compile(
+UNPRINTABLE: Final = compile_pattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ud800-\uf8ff"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -140,7 +142,7 @@ _HARMLESS_WORDS: Final = frozenset(
         *("json", "text", "plain", "utf8", "utf-8", "ascii", "readonly", "read-only", "readwrite", "read-write"),
     }
 )
-_HARMLESS_FORMAT: Final = re.compile(
+_HARMLESS_FORMAT: Final = compile_pattern(
     r"""
       [0-9.,:-]{1,5}                            # a small number
     | [a-z]{2,3}_[A-Z]{2}(?:\.[A-Za-z0-9-]+)?   # a locale
@@ -175,7 +177,7 @@ mask_secrets = _masker.mask
 
 _MIN_TOKEN_CHARS: Final = 8  # characters; tokens are not shorter
 _MIN_PASSWORD_CHARS: Final = 4
-_PASSWORD_NAME: Final = re.compile(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
+_PASSWORD_NAME: Final = compile_pattern(r"(passwo?r?d|passphrase|pwd)$", re.IGNORECASE)
 _SECRET_SUFFIXES: Final = ("password", "passwd", "secret", "token", "apikey")  # for joined words such as PGPASSWORD
 _SECRET_WORDS: Final = frozenset(
     {
@@ -190,8 +192,8 @@ _NON_SECRET_WORDS: Final = frozenset(
         *("mode", "name", "path", "public", "scope", "scopes", "size", "sock", "timeout", "ttl", "type", "uri", "url"),
     }
 )
-_NAME_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_TOKEN_FORMATS: Final = re.compile(
+_NAME_WORD: Final = compile_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_TOKEN_FORMATS: Final = compile_pattern(
     r"""(?:
       gh[opsur]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
     | sk-[\w-]{16,} | (?:sk|rk|pk)_(?:live|test)_\w{16,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
@@ -202,9 +204,9 @@ _TOKEN_FORMATS: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-_AUTH_SCHEME: Final = re.compile(r"(?:bearer|basic|token|apikey)\s+(\S+)", re.IGNORECASE)
+_AUTH_SCHEME: Final = compile_pattern(r"(?:bearer|basic|token|apikey)\s+(\S+)", re.IGNORECASE)
 _PEM_MARKER: Final = "PRIVATE KEY-----"
-_PLACEHOLDER: Final = re.compile(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|\*+|\.\.\.|…")
+_PLACEHOLDER: Final = compile_pattern(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}|<[^<>]*>|\*+|\.\.\.|…")
 
 
 def looks_like_secret(name: str, value: str) -> bool:

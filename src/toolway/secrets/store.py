@@ -5,17 +5,17 @@ The system keychain is used if it answers, else an encrypted file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from toolway._lazy import compile_pattern
 from toolway.errors import ToolwayError
 
 STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
 
 _passphrase = ""  # passphrase of the encrypted file, after `keep_passphrase`
-_SECRET_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
+_SECRET_NAME: Final = compile_pattern(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}")
 
 
 class SecretsError(ToolwayError):

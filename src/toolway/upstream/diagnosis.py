@@ -11,6 +11,7 @@ import os.path
 import re
 from typing import Final, NamedTuple
 
+from toolway._lazy import compile_pattern
 from toolway.protocol.sanitize import sanitize
 
 MAX_STDERR_CHARS: Final = 8 * 1024  # at the end of stderr, where a failed start reports its reason
@@ -69,7 +70,7 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
 
 
 def _pattern(pattern: str, cause: str, hint: str) -> _Pattern:
-    return _Pattern(re.compile(pattern, re.MULTILINE), cause, hint)
+    return _Pattern(compile_pattern(pattern, re.MULTILINE), cause, hint)
 
 
 _ENV_VARIABLE: Final = r"\b(?!ERR_|NODE_MODULE_)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b"
@@ -246,7 +247,7 @@ _STDERR_PATTERNS: Final = (
         "check network, VPN and proxy",
     ),
 )
-_FINAL_ERROR_LINE: Final = re.compile(
+_FINAL_ERROR_LINE: Final = compile_pattern(
     r"^(?:[\w.]*(?:Error|Exception)|[Ff]atal(?: error)?|FATAL|panic|[Ee]rror|ERROR)\b:? ?.+", re.MULTILINE
 )
 

@@ -12,9 +12,9 @@ only: no notification, because such servers answer those too.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.config.schema import EraSetting, Server
 from toolway.protocol import versions
 from toolway.protocol.constants import METHOD_NOT_FOUND, SERVER_INFO_META_KEY

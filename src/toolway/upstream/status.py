@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.types import Era
 from toolway.upstream.state import State
 from toolway.upstream.transport import Disconnect

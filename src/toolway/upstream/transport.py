@@ -34,11 +34,11 @@ Rules for every transport:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.errors import ArgumentViolation, CallError
 from toolway.protocol import jsonrpc

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from toolway._lazy import compile_pattern
 from toolway.cli.commands.params import DryRun, Plain, Scope, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
@@ -19,13 +20,13 @@ from toolway.cli.options import CommandContext
 from toolway.cli.output import problem_to_json
 from toolway.errors import ConfigError
 
-_SERVER_URL: Final = re.compile(r"(?:https?|wss?)://", re.IGNORECASE)
-_HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
-_PACKAGE_SOURCE: Final = re.compile(r"(pypi|npm):(.+)")
-_OPENAPI_SOURCE: Final = re.compile(r"openapi:(.+)")
+_SERVER_URL: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)
+_HTTP_URL: Final = compile_pattern(r"https?://", re.IGNORECASE)
+_PACKAGE_SOURCE: Final = compile_pattern(r"(pypi|npm):(.+)")
+_OPENAPI_SOURCE: Final = compile_pattern(r"openapi:(.+)")
 _BUNDLE_SUFFIXES: Final = (".mcpb", ".dxt", "server.json")
 _RUNNERS: Final = frozenset({"npx", "uvx", "node", "python", "python3", "docker", "podman", "bunx", "deno", "uv", "sh"})
-_NAME_AFFIXES: Final = re.compile(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
+_NAME_AFFIXES: Final = compile_pattern(r"^(?:mcp-server-|server-|mcp-)|(?:-mcp-server|-mcp|-server)$")
 _ADD_USAGE: Final = (
     "toolway add NAME -- COMMAND …, toolway add URL, or pypi:PACKAGE, npm:PACKAGE, openapi:DOCUMENT, "
     "a .mcpb or server.json file"

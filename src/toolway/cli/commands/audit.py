@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from toolway._lazy import compile_pattern
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from toolway.audit.verify import AuditQuery, VerifiedLog
     from toolway.config.settings import AuditSettings
 
-_HEAD_PATTERN = re.compile(r"([0-9]{1,18}):([0-9a-f]{64})")
+_HEAD_PATTERN = compile_pattern(r"([0-9]{1,18}):([0-9a-f]{64})")
 _PROGRESS_STEP = 10_000  # records between two progress updates
-_DAYS_PATTERN = re.compile(r"([0-9]{1,6})d")
+_DAYS_PATTERN = compile_pattern(r"([0-9]{1,6})d")
 LogFile = Annotated[
     str | None,
     typer.Option("--log", metavar="FILE", help="Log to read: a file, or postgresql://…", show_default=False),

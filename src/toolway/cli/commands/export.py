@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.cli.commands.params import ClientNames, DryRun, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
 from toolway.cli.framework import CommandResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from toolway.config.schema import ConfigIssue
 
 HUB_ENTRY_NAME = "toolway"
-_GROUP_NAME: Final = re.compile(r"(?:server/)?[a-z0-9-]{1,64}")
+_GROUP_NAME: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")
 _DEFAULT_URL: Final = "http://127.0.0.1:8765"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolway._lazy import compile_pattern
 from toolway.cli import completion
 from toolway.cli.commands.params import Refresh, Wait
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 _STALE_AFTER_S = 24 * 3600.0  # seconds after which the age of a cached list is shown
 _PROGRESS_BAR_WIDTH = 20  # columns of the progress bar
-_ARGUMENT = re.compile(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
+_ARGUMENT = compile_pattern(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
 _ARGUMENT_USAGE = "write name=text, name:=json, name@=file, or one JSON object"
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.config.admission.command_line import (
     RUNNERS,
     Rejection,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from toolway._lazy import dataclass
 from toolway.config.server_entry import URL_KEYS
 from toolway.config.variables import WrittenReference, split_references
 

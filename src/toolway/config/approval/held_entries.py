@@ -15,9 +15,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
+from toolway._lazy import dataclass
 from toolway.config.admission.variables import is_never_allowed
 from toolway.config.approval.accesses import Access, entry_accesses, iter_texts
 from toolway.config.approval.trust_store import TrustStore, open_trust_store

@@ -10,12 +10,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+from toolway._lazy import dataclass
 from toolway.config.editing.patch import REMOVED, KeyPath, TextFormat, apply_value
 from toolway.errors import ConfigError
 

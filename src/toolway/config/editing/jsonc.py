@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.config.editing.patch import (
     KeyPath,
     Patch,
@@ -25,12 +26,14 @@ from toolway.config.editing.patch import (
 from toolway.errors import ConfigError
 
 _STRING = r'"(?:[^"\\\n]++|\\.)*+"?'
-_COMMENT = re.compile(rf"{_STRING}|(//[^\n]*|/\*(?s:.*?)\*/)|/\*(?s:.*)")  # last: an unclosed comment, an error later
-_TRAILING_COMMA = re.compile(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
-_KEY_OR_BRACKET = re.compile(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++')
-_COMMA = re.compile(r"\s*,")
-_EMPTY = re.compile(r"[{\[]\s*[}\]]")
+_COMMENT = compile_pattern(
+    rf"{_STRING}|(//[^\n]*|/\*(?s:.*?)\*/)|/\*(?s:.*)"
+)  # last: an unclosed comment, an error later
+_TRAILING_COMMA = compile_pattern(rf"{_STRING}|(?<=[}}\]\"\w])(\s*,)(?=\s*[}}\]])")
+_KEY_OR_BRACKET = compile_pattern(rf"({_STRING})(\s*:)?|([{{\[])|([}}\]])")
+_TOKEN = compile_pattern(r'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^\s{}\[\]:,"]++')
+_COMMA = compile_pattern(r"\s*,")
+_EMPTY = compile_pattern(r"[{\[]\s*[}\]]")
 _BOM: Final = "\ufeff"
 
 LINE_LEVELS: Final = 2  # levels of keys with line numbers: server entries are no deeper

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.config.editing.patch import (
     InlineCollection,
     KeyPath,
@@ -27,11 +27,11 @@ from toolway.errors import ConfigError
 
 NO_OFFSET: Final = -1
 _BOM: Final = "\ufeff"
-_COLON = re.compile(r"\s*:")
-_ALIAS = re.compile(r"\s*(\*[^\s,\]}]+)")
-_PLAIN_SCALAR = re.compile(r"[A-Za-z_/][A-Za-z0-9_/.@-]*")
+_COLON = compile_pattern(r"\s*:")
+_ALIAS = compile_pattern(r"\s*(\*[^\s,\]}]+)")
+_PLAIN_SCALAR = compile_pattern(r"[A-Za-z_/][A-Za-z0-9_/.@-]*")
 _RESERVED_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # in any YAML version
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_UNPRINTABLE = compile_pattern("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _TAG: Final = "tag:yaml.org,2002:"
 _TIMESTAMP: Final = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:(?:[Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]*)?"

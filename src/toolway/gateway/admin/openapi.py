@@ -6,19 +6,19 @@ of data classes are derived from the classes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal
 
 import msgspec
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway._version import __version__
 from toolway.events import Alert
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
 
-_PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
+_PATH_PARAMETER: Final = compile_pattern(r"\{(\w+)\}")
 _CLUSTER_NOTES: Final = {
     "any": "",
     "required": "Only in a cluster.",

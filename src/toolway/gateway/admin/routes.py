@@ -10,10 +10,10 @@ import inspect
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote
 
+from toolway._lazy import dataclass
 from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from toolway._lazy import compile_pattern, dataclass
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange, HttpRequest
@@ -15,7 +15,7 @@ from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
 from toolway.upstream.server_requests import RejectedServerRequest, check_server_request
 
-_REQUEST_ID: Final = re.compile(r"[!-~]{1,128}")  # visible ASCII characters
+_REQUEST_ID: Final = compile_pattern(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
 
 

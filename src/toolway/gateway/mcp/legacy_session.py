@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from toolway._lazy import dataclass
 from toolway.events import ServerLog
 from toolway.gateway.mcp.context import name_server, supports_server_request
 from toolway.gateway.mcp.replay_buffer import ReplayBudget, ReplayBuffers

@@ -11,9 +11,9 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
+from toolway._lazy import dataclass
 from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, name_server

@@ -12,9 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from toolway._lazy import dataclass
 from toolway.catalog.catalog import Item
 from toolway.errors import CallError
 from toolway.events import CatalogChanged, EventsMissed, ListKind, ResourceUpdated, ServerLog, StateChanged, TaskChanged

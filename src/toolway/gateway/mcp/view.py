@@ -11,11 +11,12 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import msgspec
 
+from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters

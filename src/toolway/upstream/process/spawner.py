@@ -17,10 +17,10 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolway._lazy import dataclass
 from toolway.config.locations import private_files
 from toolway.config.schema import EnvPolicy, Sandbox
 from toolway.upstream.process import landlock, reaper

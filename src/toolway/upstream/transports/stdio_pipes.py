@@ -16,9 +16,10 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+from toolway._lazy import dataclass
 
 OVERSIZED_HEAD_BYTES = 4096  # bytes kept of an oversized line: enough to read an id
 
