@@ -11,6 +11,7 @@ import hashlib
 import math
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,7 @@ from toolway.catalog.catalog import Tool
 from toolway.search.words import name_key, split_name, split_stems
 
 K1: Final = 1.2  # how soon further hits of the same word stop to count
+MAX_REPEATS: Final = 2  # of a word in one field that count
 B: Final = 0.5  # how much a long field lowers the weight of its words
 
 
@@ -62,6 +64,7 @@ class Document:
 
     tool: Tool
     names: tuple[str, str]  # what all spellings of its name have in common, without and with its server
+    name_words: int  # number of different words in its name, at least 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> 
     lists: dict[str, tuple[list[int], list[float], list[int]]] = {}
     documents = []
     for number, tool in enumerate(tools, base):
-        documents.append(Document(tool, (name_key(tool.name), name_key(tool.server + tool.name))))
+        keys = (name_key(tool.name), name_key(tool.server + tool.name))
+        documents.append(Document(tool, keys, len(set(split_stems(split_name(tool.name), FIELDS[0].max_words))) or 1))
         for word, (weight, fields) in _weigh_words(tool_texts(tool, about)).items():
             entry = lists.get(word)
             if entry is None:
@@ -119,7 +123,7 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> 
 def _weigh_words(texts: Sequence[str]) -> dict[str, tuple[float, int]]:
     """Return the weight and the fields of each word of a definition.
 
-    A word counts once per field: repeating it gains nothing and makes the field longer.
+    A word counts at most twice per field: repeating it more often gains nothing and makes the field longer.
     """
     weighed: dict[str, tuple[float, int]] = {}
     for bit, (field, text) in enumerate(zip(FIELDS, texts, strict=True)):
@@ -127,9 +131,9 @@ def _weigh_words(texts: Sequence[str]) -> dict[str, tuple[float, int]]:
             continue
         words = split_stems(text, field.max_words)
         share = field.weight / (1 - B + B * len(words) / field.usual_words)
-        for word in set(words):
+        for word, count in Counter(words).items():
             weight, fields = weighed.get(word, (0.0, 0))
-            weighed[word] = (weight + share, fields | 1 << bit)
+            weighed[word] = (weight + share * min(count, MAX_REPEATS), fields | 1 << bit)
     return weighed
 
 

@@ -4,7 +4,7 @@
 2. If there are vector scores, both scores become z-scores over all tools and are added, 0.4 words + 0.6 meaning.
 3. Tools that the principal may not see are dropped, before the best are taken.
 4. A tool gains a share of the mean of the three best tools of its server: related tools appear together.
-5. At most three of five tools are of one server, unless the query names it.
+5. At most three of five tools are of one server, unless the query names it or no other server has a near match.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from toolway.search.results import Reason, ToolMatch
 from toolway.search.words import name_key, split_name, split_stems
 
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
+REPEATED_WEIGHT: Final = 0.5  # of each repetition of a word in the query
+MAX_REPEATED_WEIGHT: Final = 2.0
 WORDS_SHARE: Final = 0.4  # of the words in the fusion with meaning
-SERVER_SHARE: Final = 0.3  # of the mean of the best three tools of the server
+SERVER_SHARE: Final = 0.15  # of the mean of the best three tools of the server
 SERVER_TOP: Final = 3
+NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
+CAP_RATIO: Final = 0.8  # score of another server's tool that replaces the fourth of one server, as a part of it
 MAX_QUERY_WORDS: Final = 64
 POOL: Final = 60  # tools that are considered for the server's share, at least; 6 per result
 FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
@@ -58,7 +62,9 @@ class Ranked:
 def parse_query(text: str, related: Related | None) -> Query:
     """Split a query into words, and add the words that are related to them."""
     stems = split_stems(text, MAX_QUERY_WORDS) or split_stems(split_name(text), MAX_QUERY_WORDS)
-    words = dict.fromkeys(stems, 1.0)
+    words: dict[str, float] = {}
+    for each in stems:
+        words[each] = min(words[each] + REPEATED_WEIGHT, MAX_REPEATED_WEIGHT) if each in words else 1.0
     near: dict[str, tuple[float, str]] = {}
     for word in words if related is not None else ():
         for other, likeness in related(word) if related is not None else ():
@@ -86,7 +92,8 @@ def rank(
         index: Index of the tools of all servers.
         query: The query, split into words.
         limit: Number of results.
-        visible: Numbers of the tools that the principal may see; None: all. Hidden tools influence only the rarity of words.
+        visible: Numbers of the tools that the principal may see; None: all. Hidden tools influence only the rarity
+            of words.
         cap: Limit the results of one server.
         history: Earlier queries with successful calls.
         numbers_by_key: Returns the number of a tool by server, name and hash of its definition, for `history`.
@@ -102,10 +109,12 @@ def rank(
     final = scores if meaning is None else fuse(scores, meaning, len(index))
     named = {number for number in index.find_name(query.key) if visible is None or number in visible}
     pool = _take_visible(final, max(POOL, 6 * limit), visible, named)
+    if meaning is None:
+        pool = _add_name_coverage(index, query, pool)
     shared = _add_server_share(index, pool)
     order = sorted(shared, key=lambda number: (number not in named, -shared[number], number))
     if cap:
-        order = _cap_servers(index, order, limit, _named_servers(index, query))
+        order = _cap_servers(index, order, shared, limit, _named_servers(index, query), named)
     chosen = order[:limit]
     display = _to_unit(shared, scores, meaning, full, named, chosen)
     best = chosen[0] if chosen else None
@@ -215,6 +224,27 @@ def _by_score(pair: tuple[int, float]) -> tuple[float, int]:
     return pair[1], -pair[0]
 
 
+def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
+    """Raise tools by the part of the words of their name that the query has, itself or as related words."""
+    covered = dict.fromkeys(pool, 0.0)
+    for word, weight in (*query.words.items(), *((word, weight) for word, (weight, _) in query.related.items())):
+        posting = index.posting(word)
+        if posting is None:
+            continue
+        if len(posting.numbers) > 8 * len(pool):
+            places = [(number, posting.position(number)) for number in pool]
+        else:
+            places = [(number, at) for at, number in enumerate(posting.numbers) if number in covered]
+        for number, at in places:
+            if at >= 0 and posting.fields[at] & 1:
+                covered[number] += weight
+    documents = index.documents
+    return {
+        number: score * (1 + NAME_SHARE * min(1.0, covered[number] / documents[number].name_words))
+        for number, score in pool.items()
+    }
+
+
 def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
     """Add to each tool a share of the mean of the best three tools of its server."""
     by_server: dict[str, list[float]] = {}
@@ -239,17 +269,36 @@ def _named_servers(index: Index, query: Query) -> set[str]:
     return named
 
 
-def _cap_servers(index: Index, order: Sequence[int], limit: int, named: set[str]) -> list[int]:
-    """Move the tools of a server that has three of five results already behind the rest."""
+def _cap_servers(
+    index: Index, order: Sequence[int], scores: Mapping[int, float], limit: int, named: Set[str], first: Set[int]
+) -> list[int]:
+    """Limit the tools of one server to three of five results.
+
+    A further tool of a server is replaced by the next tool of another server that has `CAP_RATIO` of its score. So one
+    server cannot fill an answer, and a server that alone fits is not cut. Servers that the query names, and tools whose
+    name is the query (`first`), are not limited.
+    """
     most = max(1, math.ceil(limit * 3 / 5))
     counts: dict[str, int] = {}
-    kept: list[int] = []
-    moved: list[int] = []
-    for number in order:
+    waiting, result = list(order), list[int]()
+    while waiting and len(result) < limit:
+        number = waiting[0]
         server = index.documents[number].tool.server
+        if counts.get(server, 0) >= most and server not in named and number not in first:
+            enough = scores[number] * CAP_RATIO
+            number = next(
+                (
+                    each
+                    for each in waiting
+                    if scores[each] >= enough and counts.get(index.documents[each].tool.server, 0) < most
+                ),
+                number,
+            )
+            server = index.documents[number].tool.server
+        waiting.remove(number)
         counts[server] = counts.get(server, 0) + 1
-        (kept if counts[server] <= most or server in named else moved).append(number)
-    return kept + moved
+        result.append(number)
+    return result
 
 
 def _to_unit(
