@@ -248,6 +248,10 @@ class Catalog:
     def tools(self, server: str | None = None) -> list[Tool]:
         return cast("list[Tool]", list(self.items("tools", server)))
 
+    def count_tools(self) -> int:
+        """Return the number of tools of all servers, without the denied ones."""
+        return sum(len(lists["tools"].items) for lists in self._lists.values())
+
     def tool(self, ref: ToolRef) -> Tool | None:
         return self.find_tool(ref.server, ref.tool)
 

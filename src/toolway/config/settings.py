@@ -46,7 +46,8 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
-_RESERVED_GROUP_NAME: Final = "server"  # /mcp/server/<name> is the endpoint of one server
+#: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
+_RESERVED_GROUP_NAMES: Final = ("server", "search")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,8 @@ class ToolGroup:
     rename: Mapping[str, str] = field(default_factory=dict)  # server.tool → published name
     describe: Mapping[str, str] = field(default_factory=dict)  # server.tool → published description
     resources: tuple[str, ...] | None = None  # patterns of servers with resources; default: servers with all tools
+    search: bool = False  # list the meta-tools of tool search instead of the tools; all tools stay callable
+    show: tuple[str, ...] = ()  # with search: patterns of server.tool that are listed beside the meta-tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +278,17 @@ def _parse_group(name: str, value: Any, variables: Mapping[str, str]) -> ToolGro
         fields.get_text_map("rename"),
         fields.get_text_map("describe"),
         fields.get_texts("resources") if "resources" in block else None,
+        fields.get_bool("search", False),
+        fields.get_texts("show"),
     )
-    fields.reject_unknown(f"the group {name!r}", "tools, rename, describe and resources")
+    fields.reject_unknown(f"the group {name!r}", "tools, rename, describe, resources, search and show")
+    if group.show and not group.search:
+        raise ConfigError(
+            f"show of the group {name!r} has no effect",
+            detail="all tools of the group are listed, because it has no search",
+            hint='add "search": true to the group, or remove "show"',
+            code=CONFIG_KEY_CODE,
+        )
     return group
 
 
@@ -296,9 +308,9 @@ def convert_group_list(
             if isinstance(servers, list)
             else []
         )
-        normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_GROUP_NAME
-        if normalized == _RESERVED_GROUP_NAME or normalized in found or not isinstance(servers, list):
-            hint = 'write {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server"'
+        normalized = normalize_name(name) if isinstance(name, str) else _RESERVED_GROUP_NAMES[0]
+        if normalized in _RESERVED_GROUP_NAMES or normalized in found or not isinstance(servers, list):
+            hint = 'write {"name": "dev", "servers": ["a", "b"]}, each name once and none of them "server" or "search"'
             issues.append(_group_warning(f"group {number} has no effect", hint))
             continue
         found[normalized] = {"tools": [pattern for each in patterns for pattern in each]}
@@ -329,7 +341,7 @@ def _group_warning(message: str, hint: str) -> ConfigIssue:
 
 
 def _check_group_name(name: str) -> str:
-    if name == _RESERVED_GROUP_NAME:
+    if name in _RESERVED_GROUP_NAMES:
         raise ConfigError(f"group name {name!r} is reserved", hint="choose another name", code="E-CONFIG-NAME")
     return check_server_name(name)
 

@@ -92,7 +92,9 @@ class Gateway:
             self.pending_calls,
             rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
             cluster,
+            config_history.held_servers if config_history is not None else tuple,
         )
+        self.search_tools = self._dispatcher.search_tools
         self._discovery = Discovery(hub)
         self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
@@ -176,14 +178,14 @@ class Gateway:
         if not self._exports_metrics:
             self._hub.remove_sink(self._metrics)
 
-    def stdio_client(self) -> StdioClient:
-        """Return the handler that serves one client over stdin and stdout.
+    def stdio_client(self, endpoint: str = "") -> StdioClient:
+        """Return the handler that serves one client over stdin and stdout, with the view of an endpoint.
 
         Recording of recent activity stops: with stdio there is no dashboard to show it.
         """
         self.stop_recording()
         self.subscriptions.start()
-        view = self.router.view_for(LOCAL_ADMIN, "")
+        view = self.router.view_for(LOCAL_ADMIN, endpoint)
         assert view is not None
         return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
 

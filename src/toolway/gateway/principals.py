@@ -28,6 +28,7 @@ from toolway.protocol.sanitize import remove_invisible
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
+SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
 _SCOPE: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
@@ -42,14 +43,16 @@ class Principal(msgspec.Struct, frozen=True):
     admin: bool = False
     scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
     rate: Rate | None = None  # rate limit; None = unlimited
+    search: bool = False  # /mcp and all groups list the meta-tools of tool search
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
 
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.
 
-        `endpoint` is the name of a group, `server/name`, or "" for `/mcp`, which every principal may use.
+        `endpoint` is the name of a group, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
+        `/mcp/search`, with the tools of its scopes.
         """
-        return self.scopes is None or not endpoint or endpoint in self.scopes
+        return self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes
 
 
 LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=True)
@@ -65,9 +68,10 @@ class ApiKey(msgspec.Struct, frozen=True):
     admin: bool = False
     created: float = 0.0
     rate: Rate | None = None
+    search: bool = False  # /mcp and all groups list the meta-tools of tool search
 
     def to_principal(self) -> Principal:
-        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes, self.rate)
+        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes, self.rate, self.search)
 
 
 class _KeysFile(msgspec.Struct):
@@ -117,7 +121,13 @@ class ApiKeyStore(ABC):
 
     @abstractmethod
     async def create_key(
-        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] | None,
+        admin: bool,
+        now: float,
+        rate: Rate | None = None,
+        search: bool = False,
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
@@ -154,21 +164,33 @@ class FileApiKeyStore(ApiKeyStore):
         self.reload()
 
     async def create_key(
-        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] | None,
+        admin: bool,
+        now: float,
+        rate: Rate | None = None,
+        search: bool = False,
     ) -> tuple[str, ApiKey]:
-        return self.create_key_sync(name, scopes, admin, now, rate)
+        return self.create_key_sync(name, scopes, admin, now, rate, search)
 
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
 
     def create_key_sync(
-        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] | None,
+        admin: bool,
+        now: float,
+        rate: Rate | None = None,
+        search: bool = False,
     ) -> tuple[str, ApiKey]:
         """Create an API key and write the file; blocks. Return its token and its stored entry.
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate)
+        token, key = generate_key(name, scopes, admin, now, rate, search)
         with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
@@ -231,7 +253,7 @@ class FileApiKeyStore(ApiKeyStore):
 
 
 def generate_key(
-    name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None
+    name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None, search: bool = False
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
@@ -262,7 +284,7 @@ def generate_key(
                 code="E-KEYS-NEW",
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate)
+    return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate, search)
 
 
 def is_valid_scope(scope: str) -> bool:

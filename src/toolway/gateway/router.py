@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -41,8 +42,8 @@ from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import Principal, is_valid_scope
-from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
+from toolway.gateway.principals import SEARCH_ENDPOINT, Principal, is_valid_scope
+from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, SEARCH_ALL_TOOLS, ToolFilter, filter_for_server
 from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
 from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
@@ -119,7 +120,8 @@ class Router:
         self._invisible_characters = invisible_characters
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
-        self._views: dict[tuple[str, tuple[str, ...] | None], tuple[ToolFilter, EndpointView]] = {}
+        #: by endpoint, scopes and search setting of a principal, with the filter of the endpoint
+        self._views: dict[tuple[str, tuple[str, ...] | None, bool], tuple[ToolFilter, EndpointView]] = {}
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
         self._id_prefix = secrets.token_hex(4)  # of generated request ids
         self._request_numbers = itertools.count(1)
@@ -366,7 +368,7 @@ class Router:
         tool_filter, single_server = self._filter_for(endpoint)
         if tool_filter is None or not principal.can_access(endpoint):
             return None
-        key = (endpoint, principal.scopes)
+        key = (endpoint, principal.scopes, principal.search and single_server is None)
         cached = self._views.get(key)
         if cached is None or (cached[0] is not tool_filter and cached[0] != tool_filter):
             if len(self._views) >= MAX_VIEWS:
@@ -377,7 +379,7 @@ class Router:
                 EndpointView(
                     self._hub.catalog,
                     lambda: self._hub.servers,
-                    tool_filter,
+                    replace(tool_filter, search=True) if key[2] else tool_filter,
                     permitted,
                     single_server,
                     self._invisible_characters,
@@ -396,9 +398,10 @@ class Router:
     def refresh_views(self) -> None:
         """Apply changed tool groups to all cached views, including those that clients are using."""
         for key, (_, view) in list(self._views.items()):
-            endpoint, scopes = key
+            endpoint, scopes, search = key
             tool_filter, _ = self._filter_for(endpoint)
-            view.set_filter(tool_filter if tool_filter is not None else NO_TOOLS, self._permitted_tools(scopes))
+            shown = tool_filter if tool_filter is not None else NO_TOOLS
+            view.set_filter(replace(shown, search=True) if search else shown, self._permitted_tools(scopes))
             if tool_filter is not None:
                 self._views[key] = (tool_filter, view)
             else:
@@ -410,6 +413,8 @@ class Router:
         if endpoint.startswith("server/"):
             name = endpoint.removeprefix("server/")
             return (filter_for_server(name), name) if name in self._hub.servers else (None, None)
+        if endpoint == SEARCH_ENDPOINT:
+            return SEARCH_ALL_TOOLS, None
         return self._groups().get(endpoint), None
 
     def _can_see(self, principal: Principal, server: str) -> bool:

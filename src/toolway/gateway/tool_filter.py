@@ -30,6 +30,8 @@ class ToolFilter:
     descriptions: Mapping[str, str] = field(default_factory=dict)  # `server.tool` → the description that clients see
 
     resources: tuple[str, ...] | None = None  # patterns of servers whose resources are included
+    search: bool = False  # list the meta-tools of tool search instead of the tools
+    show: tuple[str, ...] = ()  # patterns of `server.tool` that are listed beside the meta-tools
 
     @cached_property
     def _compiled(self) -> _Compiled:
@@ -39,8 +41,20 @@ class ToolFilter:
     def _compiled_resources(self) -> _Compiled:
         return _compile(self.resources or ())
 
+    @cached_property
+    def _compiled_shown(self) -> _Compiled:
+        return _compile(self.show)
+
     def __contains__(self, name: str) -> bool:
         return _decide(self._compiled, name)
+
+    def lists(self, name: str) -> bool:
+        """Return True if a tool that the filter includes is listed, and not only found by search."""
+        return not self.search or _decide(self._compiled_shown, name)
+
+    def may_list(self, server: str) -> bool:
+        """Return True if some tool of a server may be listed, judged without its list."""
+        return not self.search or any(_may_match(each.removeprefix("!"), server) for each in self.show)
 
     @staticmethod
     def union(filters: Sequence[ToolFilter]) -> ToolFilter:
@@ -133,6 +147,7 @@ def _may_match(pattern: str, server: str) -> bool:
 
 
 ALL_TOOLS = ToolFilter()
+SEARCH_ALL_TOOLS = ToolFilter(search=True)
 NO_TOOLS = ToolFilter(())
 
 

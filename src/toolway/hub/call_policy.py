@@ -249,13 +249,16 @@ class CallPolicies:
         return self._find_policy(call, tool)
 
     def _find_policy(self, call: Call, tool: Tool | None) -> ToolPolicy:
-        server = self._server_settings(call.server)
         if tool is None:
-            return ToolPolicy(server, call.name, None)
-        key = (call.server, call.name)
+            return ToolPolicy(self._server_settings(call.server), call.name, None)
+        return self.tool_policy(tool)
+
+    def tool_policy(self, tool: Tool) -> ToolPolicy:
+        """Return the policy of a listed tool."""
+        server, key = self._server_settings(tool.server), (tool.server, tool.name)
         policy = self._policies.get(key)
         if policy is None or policy.tool is not tool or policy.server is not server:
             if len(self._policies) >= MAX_CACHED_POLICIES:
                 self._policies.clear()  # cheap to compute again
-            policy = self._policies[key] = ToolPolicy(server, call.name, tool)
+            policy = self._policies[key] = ToolPolicy(server, tool.name, tool)
         return policy

@@ -79,7 +79,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.hub_log import HubLog
 from toolway.telemetry.otel_attributes import server_attributes
-from toolway.types import Call, CallResult, CallState, ClientCallbacks, Era, Middleware, ToolRef
+from toolway.types import Call, CallResult, CallState, ClientCallbacks, Effect, Era, Middleware, ToolRef
 from toolway.upstream.error_mapping import raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
@@ -705,6 +705,19 @@ class HubCore:
         """Return the protocol negotiated with a server, or None if it is not ready."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.negotiated if upstream is not None else None
+
+    def server_state(self, server: str) -> str:
+        """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is not to run."""
+        upstream = self._upstreams.upstreams.get(server)
+        return upstream.state.value if upstream is not None else "disabled"
+
+    def tool_effect(self, tool: Tool) -> Effect:
+        """Return the effect class of a listed tool, by settings and annotations."""
+        return self._policies.tool_policy(tool).default_effect
+
+    def definition_hash(self, tool: Tool) -> str:
+        """Return a hash of the definition of a listed tool."""
+        return self._policies.tool_policy(tool).definition_hash
 
     def era(self, server: str) -> Era | None:
         """Return the protocol era of a server, or the last known one if it is not ready."""

@@ -213,15 +213,18 @@ class GatewayProcess:
         gc.collect()
         gc.freeze()
 
-    async def run_stdio(self) -> None:
-        """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives."""
+    async def run_stdio(self, endpoint: str = "") -> None:
+        """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives.
+
+        `endpoint` is "" or `search`, as in the paths `/mcp` and `/mcp/search`.
+        """
         raise_file_limit()
         self._install_signal_handlers()
         if self._file_config.held:  # over stdio, the command itself prints nothing
             _log.warning("%s", count_waiting(each.server for each in self._file_config.held))
         async with self.hub:
             self.telemetry.start()
-            client = asyncio.create_task(self.gateway.stdio_client().serve(*take_stdio()))
+            client = asyncio.create_task(self.gateway.stdio_client(endpoint).serve(*take_stdio()))
             ending = asyncio.create_task(self._stop_requested.wait())
             await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
             client.cancel()
@@ -411,7 +414,7 @@ def _file_stamp(file: str) -> tuple[int, int, int] | None:
 
 def _create_tool_filters(settings: GatewaySettings) -> dict[str, ToolFilter]:
     return {
-        name: ToolFilter(group.tools, group.rename, group.describe, group.resources)
+        name: ToolFilter(group.tools, group.rename, group.describe, group.resources, group.search, group.show)
         for name, group in settings.groups.items()
     }
 

@@ -48,6 +48,9 @@ def export(
         str | None,
         typer.Option("--group", metavar="NAME", help="With --print: this group, or server/NAME.", show_default=False),
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="With --via-gateway: list only meta-tools, which find all other tools.")
+    ] = False,
     scope: Annotated[
         str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)
     ] = "user",
@@ -61,15 +64,28 @@ def export(
     With --via-gateway --print, print a command, or lines for the client's file, to connect it to the running
     gateway or the one of --gateway. Nothing is changed.
     """
+    if search and (not via_gateway or group is not None):
+        raise UsageError(
+            "--search needs --via-gateway, without --group",
+            hint='toolway export CLIENT --via-gateway --search; a group has search by "search": true in its settings',
+        )
     if print_only:
         if not via_gateway or all_clients or len(clients or ()) != 1:
             raise UsageError("--print needs one client", hint="toolway export CLIENT --via-gateway --print")
-        return run_print(context.output, context.target_options, (clients or [""])[0], group)
+        endpoint = "search" if search else group
+        return run_print(context.output, context.target_options, (clients or [""])[0], endpoint)
     if group is not None or context.target_options.gateway is not None:
         option = "--group" if group is not None else "--gateway"
         raise UsageError(f"{option} requires --print", hint="toolway export CLIENT --via-gateway --print")
     return run_export(
-        context, clients or [], all_clients=all_clients, via_gateway=via_gateway, scope=scope, yes=yes, dry_run=dry_run
+        context,
+        clients or [],
+        all_clients=all_clients,
+        via_gateway=via_gateway,
+        search=search,
+        scope=scope,
+        yes=yes,
+        dry_run=dry_run,
     )
 
 
@@ -98,6 +114,7 @@ def run_export(
     *,
     all_clients: bool,
     via_gateway: bool,
+    search: bool = False,
     scope: str,
     yes: bool,
     dry_run: bool,
@@ -118,7 +135,7 @@ def run_export(
             _plan_client_export(
                 config_file,
                 effective_entries,
-                build_hub_entry(explicit_file(context.target_options)) if via_gateway else None,
+                build_hub_entry(explicit_file(context.target_options), search=search) if via_gateway else None,
             ),
         )
         for config_file in config_files
@@ -279,13 +296,16 @@ def _use_client_names(
     return found
 
 
-def build_hub_entry(config: Path | None = None) -> dict[str, Any]:
+def build_hub_entry(config: Path | None = None, *, search: bool = False) -> dict[str, Any]:
     """Return the client entry that starts Toolway over stdio, with the given config file if any.
+
+    With `search`, the client lists only meta-tools.
 
     The command is an absolute path, because desktop applications have a different PATH than a shell.
     """
     program = shutil.which(HUB_ENTRY_NAME, path=os.path.dirname(sys.executable)) or shutil.which(HUB_ENTRY_NAME)
-    arguments = ["serve", "--stdio", *(["--config", str(config.absolute())] if config is not None else [])]
+    flags = ["--search"] if search else []
+    arguments = ["serve", "--stdio", *flags, *(["--config", str(config.absolute())] if config is not None else [])]
     if program is not None:
         return {"command": program, "args": arguments}
     return {"command": sys.executable, "args": ["-m", "toolway.cli", *arguments]}

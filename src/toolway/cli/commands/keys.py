@@ -39,8 +39,11 @@ def keys_create(
         str | None,
         typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 1000/h, 5000/day."),
     ] = None,
+    search: Annotated[
+        bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
+    ] = False,
 ) -> CommandResult:
-    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate)
+    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate, search)
 
 
 def keys_ls(context: CommandContext) -> CommandResult:
@@ -69,6 +72,7 @@ async def run_keys_create(
     scopes: Sequence[str],
     admin: bool,
     rate: str | None = None,
+    search: bool = False,
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
@@ -88,12 +92,13 @@ async def run_keys_create(
     scope_list = list(scopes) or None
     if gateway is not None:
         created = await gateway.request_admin(
-            "POST", "keys", {"name": name, "scopes": scope_list, "admin": admin, "rate": rate}
+            "POST",
+            "keys",
+            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate} | ({"search": True} if search else {}),
         )
     else:
-        token, key = (
-            StateDir.default(os.environ).open_key_store().create_key_sync(name, scope_list, admin, time.time(), limit)
-        )
+        store = StateDir.default(os.environ).open_key_store()
+        token, key = store.create_key_sync(name, scope_list, admin, time.time(), limit, search)
         created = {**_key_to_json(key), "token": token}
     if output.as_json:
         output.print_raw_json(created)
@@ -144,13 +149,14 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**fields, "rate": rate}
+    return {**fields, "rate": rate, "search": key.search}
 
 
 def _describe_access(key: Json) -> str:
     scopes: Any = key["scopes"]
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
+    access = f"{access}, by search" if key.get("search") else access
     return f"{access}, {key['rate']}" if key.get("rate") else access  # an old gateway sends no rate
 
 

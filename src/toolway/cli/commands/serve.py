@@ -40,6 +40,9 @@ def serve(
     host: Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option("--port", "-p", min=0, max=65535, help="Port; 0 = any free one.")] = None,
     stdio: Annotated[bool, typer.Option("--stdio", help="Serve the parent process over stdin and stdout.")] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="With --stdio: list the meta-tools of tool search, not all tools.")
+    ] = False,
     certificate: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="TLS certificate.")] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS key, if not in --cert.")] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Accept requests without a token.", hidden=True)] = False,
@@ -100,6 +103,7 @@ def serve(
         key,
         auth=not no_auth,
         stdio=stdio,
+        search=search,
         drain_delay=drain_delay,
         cluster=options,
     )
@@ -118,6 +122,7 @@ def run_serve(
     *,
     auth: bool,
     stdio: bool,
+    search: bool = False,
     drain_delay: float,
     cluster: ClusterOptions | None = None,
 ) -> int:
@@ -129,6 +134,7 @@ def run_serve(
     from toolway.config.locations import add_private_file
     from toolway.config.masking import create_mask
     from toolway.config.scopes import ApprovalGate
+    from toolway.gateway.principals import SEARCH_ENDPOINT
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.own_process import protect_process
     from toolway.serve.process import GatewayProcess
@@ -136,6 +142,11 @@ def run_serve(
     from toolway.telemetry.logging import LogSink, configure_logging
 
     reject_stdio_in_cluster(cluster, stdio)
+    if search and not stdio:
+        raise UsageError(
+            "--search needs --stdio: over HTTP, the endpoint /mcp/search always has tool search",
+            hint="remove --search, and connect clients to /mcp/search",
+        )
     protect_process(cluster)
     if certificate is not None:
         add_private_file(key or certificate)
@@ -168,7 +179,7 @@ def run_serve(
             serving.stop()
         serving.hub.add_sink(LogSink(calls=telemetry.calls))
         if stdio:
-            await serving.run_stdio()
+            await serving.run_stdio(SEARCH_ENDPOINT if search else "")
             return ExitCode.OK
         listen_host = host or loaded.gateway.host
         await serving.run(

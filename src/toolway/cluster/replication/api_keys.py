@@ -48,9 +48,15 @@ class DbApiKeyStore(ApiKeyStore):
         feed.on_change(API_KEYS_CHANGE, self._load, self._on_message)
 
     async def create_key(
-        self, name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] | None,
+        admin: bool,
+        now: float,
+        rate: Rate | None = None,
+        search: bool = False,
     ) -> tuple[str, ApiKey]:
-        token, key = generate_key(name, scopes, admin, now, rate)
+        token, key = generate_key(name, scopes, admin, now, rate, search)
         try:
             await self._stored_keys.add(self._tenant, key.id, msgspec.to_builtins(key))
         except (SQLAlchemyError, OSError) as exc:

@@ -72,6 +72,10 @@ class ConfigHistory:
             for each in issues
         ]
 
+    def held_servers(self) -> list[str]:
+        """Return the names of the servers whose entries wait for approval."""
+        return [each.server for each in self._get_loaded().held]
+
     def value_origins(self, server: str) -> list[Json]:
         """Return the file and line of each value of a server's entry, with secrets masked.
 

@@ -205,6 +205,7 @@ _KEY: Final = _object(
         "admin": _BOOLEAN,
         "created": _NUMBER,
         "rate": _nullable("string"),
+        "search": _BOOLEAN,
     }
 )
 _BREAKER: Final = _object(
@@ -359,7 +360,9 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     ),
     # keys
     "KeyList": _object({"keys": _array(_KEY)}),
-    "NewKey": _object({"name": _STRING, "scopes?": _STRINGS, "admin?": _BOOLEAN, "rate?": _STRING}),
+    "NewKey": _object(
+        {"name": _STRING, "scopes?": _STRINGS, "admin?": _BOOLEAN, "rate?": _STRING, "search?": _BOOLEAN}
+    ),
     "KeyCreated": _object({"token": _STRING}, _KEY),
     # configuration, doctor, dashboard
     "Config": _object(

@@ -392,7 +392,7 @@ class AdminEndpoint:
             )
 
 
-_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate"})
+_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search"})
 
 
 class KeysAdmin:
@@ -412,10 +412,16 @@ class KeysAdmin:
         """
         if unknown := sorted(body.keys() - _KEY_FIELDS):
             raise ValueError(f"unknown field {unknown[0][:50]!r}: the fields are {', '.join(sorted(_KEY_FIELDS))}")
-        if not isinstance(body.get("admin", False), bool):
-            raise ValueError("admin must be true or false")
+        for flag in ("admin", "search"):
+            if not isinstance(body.get(flag, False), bool):
+                raise ValueError(f"{flag} must be true or false")
         token, key = await self._api_keys.create_key(
-            _read_text(body, "name"), _read_scopes(body), body.get("admin") is True, time.time(), _read_rate(body)
+            _read_text(body, "name"),
+            _read_scopes(body),
+            body.get("admin") is True,
+            time.time(),
+            _read_rate(body),
+            body.get("search") is True,
         )
         self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
         return {**_key_to_json(key), "token": token}
@@ -430,7 +436,7 @@ class KeysAdmin:
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**facts, "rate": rate}
+    return {**facts, "rate": rate, "search": key.search}
 
 
 def _read_text(body: Json, name: str) -> str:

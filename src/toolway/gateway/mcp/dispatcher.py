@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
+from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
     NoCallbacks,
@@ -40,6 +41,7 @@ from toolway.gateway.mcp.pending_input import (
     missing_capability_failure,
 )
 from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
+from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.view import ListWaiter
 from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
@@ -88,6 +90,7 @@ class RequestDispatcher:
         pending_calls: PendingCalls,
         rate_limiter: RateLimiter,
         cluster: ClusterHooks = NO_CLUSTER,
+        held_servers: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._hub = hub
         self._rate_limiter = rate_limiter
@@ -96,6 +99,7 @@ class RequestDispatcher:
         self._pending_calls = pending_calls
         self._cluster = cluster
         self._lists = ListWaiter(hub, cluster.is_remote)
+        self.search_tools = SearchTools(hub, self._lists, held_servers)
         self._call_id_prefix = secrets.token_hex(4)  # begins the ids of our calls
         self._call_numbers = itertools.count(1)
         self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
@@ -148,11 +152,43 @@ class RequestDispatcher:
     def _call_tool(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
         tool = context.view.find_item("tools", params.get("name"))
         if tool is None:
+            if context.view.has_search and isinstance(name := params.get("name"), str) and name in META_TOOLS:
+                return self._call_meta_tool(context, params)
             denied = context.view.find_denied(params.get("name"))
             if denied is not None:
                 raise errors.failure_from_error(denied_error(*denied), "", context.era)
             return self._call_when_listed(context, params)
         return self._call_item(context, params, tool)
+
+    async def _call_meta_tool(self, context: RequestContext, params: Json) -> RpcResult:
+        """Answer a meta-tool of tool search; `call_tool` and `read_tool` become the call of the named tool."""
+        if params["name"] not in (CALL_TOOL, READ_TOOL):
+            result = await self.search_tools.answer(context, params["name"], params.get("arguments"))
+            return finalize_result(context.era, result)
+        unwrapped = self.search_tools.unwrap(context, params)
+        if isinstance(unwrapped, dict):
+            return finalize_result(context.era, unwrapped)
+        params, tool = unwrapped
+        try:
+            if tool is not None:
+                response = await self._call_item(context, params, tool)
+                self.search_tools.on_result(context, tool, response)
+                return response
+            return await self._call_unlisted(context, params)
+        except RpcFailure as failure:
+            explained = self.search_tools.explain_failure(context, params, failure)
+            if explained is None:
+                raise
+            return finalize_result(context.era, explained)
+
+    async def _call_unlisted(self, context: RequestContext, params: Json) -> RpcResult:
+        """Call a tool that `call_tool` names but no list contains: denied, of a starting server, or unknown."""
+        name, view = params["name"], context.view
+        if view.find_denied(name) is None:
+            ref = view.ref_for(name)
+            if ref is None or self._hub.catalog.has_list(ref.server, "tools"):
+                return finalize_result(context.era, await self.search_tools.explain_unknown(context, params))
+        return await self._call_tool(context, params)
 
     async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
         """Call a tool of a server that is still starting, after the server has listed its tools.

@@ -13,6 +13,7 @@ import msgspec
 from toolway.gateway.mcp.context import ForwardedCall, Notify, RequestContext, get_meta
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.meta_tools import META_TOOLS, search_instructions
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter, RpcResult
 from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
@@ -51,6 +52,8 @@ _DEFAULT_CAPABILITIES: Final[Json] = {
     "completions": {},
     "logging": {},
 }
+#: An endpoint that lists meta-tools: all other tools of its servers are found and called through them.
+_SEARCH_CAPABILITY: Final[Json] = {"toolway/search": {"tools": list(META_TOOLS)}}
 #: The experimental tasks of 2025-11-25, which the tasks extension replaced.
 _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
@@ -90,7 +93,8 @@ class Discovery:
         agreed = self._hub.negotiated(view.single_server) if view.single_server is not None else None
         if agreed is None:
             extensions = self._extensions(view)
-            return {**_DEFAULT_CAPABILITIES, "extensions": extensions} if extensions else _DEFAULT_CAPABILITIES
+            capabilities = {**_DEFAULT_CAPABILITIES, **({"extensions": extensions} if extensions else {})}
+            return {**capabilities, "experimental": _SEARCH_CAPABILITY} if view.has_search else capabilities
         # Forward the server's own capabilities; the gateway itself detects list changes.
         return {
             k: {**v, **_DEFAULT_CAPABILITIES.get(k, {})} if isinstance(v, dict) else v
@@ -113,6 +117,8 @@ class Discovery:
         return view.sanitize(agreed.server_info) if agreed is not None and "name" in agreed.server_info else SERVER_INFO
 
     def _with_instructions(self, result: Json, view: EndpointView) -> Json:
+        if view.has_search:  # instructions of all servers would cost more than the definitions that search avoids
+            return {**result, "instructions": search_instructions(view.servers())[:MAX_INSTRUCTIONS_CHARS]}
         parts = []
         for server in view.servers():
             agreed = self._hub.negotiated(server)

@@ -21,6 +21,7 @@ from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
 from toolway.events import ListKind
+from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
@@ -42,6 +43,7 @@ class _KindList:
     """Cached list of one kind of items (tools, prompts, resources or templates) of a view."""
 
     items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
+    names: list[str] = field(default_factory=list)  # of the items that are listed: with search, not all tools
     pages: dict[str, tuple[msgspec.Raw, str | None]] = field(default_factory=dict)  # by the last name before the page
     encoded: dict[tuple[str | None, Hashable], memoryview] = field(default_factory=dict)  # by cursor and variant
     complete: bool = False  # all servers have listed their items
@@ -72,6 +74,7 @@ class EndpointView:
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
+        self._tool_names: dict[tuple[str, str], str] | None = None  # (server, tool) → visible name, of this generation
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
         """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) on a reload."""
@@ -85,6 +88,14 @@ class EndpointView:
             return [self.single_server] if self.single_server in set(self._servers()) else []
         included = (server for server in self._servers() if self._tool_filter.may_include(server))
         return sorted(server for server in included if self._permitted.may_include(server))
+
+    def may_include(self, server: str) -> bool:
+        """Return True if the view may show some item of a server of this name, which need not exist."""
+        return (
+            self.single_server in (None, server)
+            and self._tool_filter.may_include(server)
+            and self._permitted.may_include(server)
+        )
 
     def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
         """Return the encoded items of a list page and the cursor of the next page, if any.
@@ -119,6 +130,14 @@ class EndpointView:
         return listed.complete
 
     def unlisted_servers(self, kind: ListKind) -> list[str]:
+        """Return the servers that have not yet listed their items of this kind, and may have items on the list.
+
+        With search, most tools are not on the list, so that a client does not wait for their servers.
+        """
+        unlisted = self.unknown_servers(kind)
+        return [each for each in unlisted if self._tool_filter.may_list(each)] if kind == "tools" else unlisted
+
+    def unknown_servers(self, kind: ListKind) -> list[str]:
         """Return the servers of this view that have not yet listed their items of this kind."""
         return [server for server in self.servers() if not self._catalog.has_list(server, kind)]
 
@@ -161,6 +180,37 @@ class EndpointView:
     def items(self, kind: ListKind) -> Mapping[str, Item]:
         return self._current_list(kind).items
 
+    @property
+    def has_search(self) -> bool:
+        """Return True if this view lists the meta-tools of tool search instead of all tools."""
+        return self._tool_filter.search
+
+    def tool_names(self) -> Mapping[tuple[str, str], str]:
+        """Return the client-visible names of the tools of this view by (server, tool); never changed later."""
+        listed = self._current_list("tools")
+        if self._tool_names is None:
+            self._tool_names = {(item.server, item.name): name for name, item in listed.items.items()}
+        return self._tool_names
+
+    def name_of(self, tool: Tool) -> str | None:
+        """Return the name by which clients of this view call a tool, or None if the view does not include it."""
+        return self.tool_names().get((tool.server, tool.name))
+
+    def find_tool(self, name: object) -> tuple[str, Tool] | None:
+        """Return a tool and its client-visible name, by that name or by `server.tool`; None if it is not here."""
+        found = self.find_item("tools", name)
+        if isinstance(found, Tool):
+            return str(name), found
+        ref = self.ref_for(name)
+        tool = self._catalog.tool(ref) if ref is not None else None
+        visible = self.name_of(tool) if tool is not None else None
+        return (visible, tool) if visible is not None and tool is not None else None
+
+    def definition(self, name: str, tool: Tool) -> Json:
+        """Return the definition of a tool as this view shows it to clients."""
+        definition: Json = self.sanitize(self._raw_item("tools", name, tool))
+        return definition
+
     def server_for_uri(self, uri: str) -> tuple[str, str] | None:
         """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
@@ -192,7 +242,8 @@ class EndpointView:
 
         Unchanged items are the same objects.
         """
-        return tuple(self._current_list(kind).items.items())
+        listed = self._current_list(kind)
+        return tuple((name, listed.items[name]) for name in listed.names)
 
     # -- building -----------------------------------------------------------------------------------------------------
 
@@ -200,13 +251,19 @@ class EndpointView:
         if self._generation != self._catalog.generation:
             self._drop_outdated()
         if kind not in self._lists:
-            self._lists[kind] = _KindList(dict(self._named_items(kind)))
+            items = dict(self._named_items(kind))
+            names = [name for name, item in items.items() if kind != "tools" or self._lists_tool(item)]
+            self._lists[kind] = _KindList(items, names)
         return self._lists[kind]
+
+    def _lists_tool(self, item: Item) -> bool:
+        return self._tool_filter.lists(f"{item.server}.{item.name}")
 
     def _drop_outdated(self) -> None:
         self._generation = self._catalog.generation
         self._lists = {}
         self._claims = None
+        self._tool_names = None
 
     def _current_claims(self) -> UriClaims:
         if self._generation != self._catalog.generation:
@@ -216,7 +273,7 @@ class EndpointView:
         return self._claims
 
     def _named_items(self, kind: ListKind) -> Iterable[tuple[str, Item]]:
-        taken: set[str] = set()
+        taken: set[str] = set(META_TOOLS) if kind == "tools" and self.has_search else set()
         for item in self._included_items(kind):
             name = self._visible_name(kind, item, taken)
             taken.add(name)
@@ -253,14 +310,16 @@ class EndpointView:
         return name if name not in taken else tool_names.with_hash_suffix(default, item.server, item.name)
 
     def _build_page(self, kind: ListKind, listed: _KindList, after: str) -> tuple[msgspec.Raw, str | None]:
-        all_names = list(listed.items)
+        all_names = listed.names
         start = 0
         if after:
-            if after not in listed.items:
+            if after not in all_names:
                 raise ValueError("the list changed since this cursor was issued")
             start = all_names.index(after) + 1
         chosen = all_names[start : start + PAGE_SIZE]
-        raw = msgspec.Raw(self._encode_items([self._raw_item(kind, name, listed.items[name]) for name in chosen]))
+        meta_tools = META_TOOLS.values() if kind == "tools" and self.has_search and not after else ()
+        items = [*meta_tools, *(self._raw_item(kind, name, listed.items[name]) for name in chosen)]
+        raw = msgspec.Raw(self._encode_items(items))
         more = start + PAGE_SIZE < len(all_names)
         page = (raw, _encode_cursor(kind, chosen[-1]) if more else None)
         if start % PAGE_SIZE == 0:  # forged cursors must not fill our memory
@@ -307,6 +366,17 @@ class ListWaiter:
         if left > 0:
             await self._hub.wait_lists_known(view.unlisted_servers(kind), kind, left)
         return view.is_complete(kind)
+
+    async def wait_for_starting(self, view: EndpointView, timeout: float) -> None:
+        """Wait for the tool lists of servers that are starting now. No server is started.
+
+        Waits at most `timeout` seconds, and only until the startup window ends.
+        """
+        left = min(self._window_ends_at - self._clock(), timeout)
+        if left > 0:
+            unknown = [each for each in view.unknown_servers("tools") if self._hub.server_state(each) == "starting"]
+            if unknown:
+                await self._hub.wait_lists_known(unknown, "tools", left)
 
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
         """Return the item with this client-visible name, or None; waits for a starting server first."""

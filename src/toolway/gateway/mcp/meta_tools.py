@@ -1,0 +1,233 @@
+"""Meta-tools of an endpoint with tool search: their definitions, and the texts that they answer with.
+
+An endpoint with search lists these four tools instead of all tools of its servers. Their definitions never change, so
+that a model provider can cache them. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from toolway.types import Effect, Json
+
+SEARCH_TOOL: Final = "search_tools"
+DESCRIBE_TOOL: Final = "describe_tool"
+READ_TOOL: Final = "read_tool"
+CALL_TOOL: Final = "call_tool"
+MAX_RESULTS: Final = 20  # tools in one answer
+MAX_DESCRIPTION_CHARS: Final = 160  # of the first sentence of a description
+MAX_LISTED_ARGUMENTS: Final = 12  # in one line; `describe_tool` returns the rest
+MAX_NAMED_SERVERS: Final = 20  # in one note
+_MAX_CHOICES_CHARS: Final = 40  # of the values of an enumeration
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?。])(?:\s|$)|\n\s*\n")
+_SPACES: Final = re.compile(r"\s+")
+_TEXT_OR_LIST: Final[Json] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_CALL_SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+    "required": ["name"],
+}
+
+#: Definitions, in the order in which they are listed.
+_DEFINITIONS: Final[tuple[Json, ...]] = (
+    {
+        "name": SEARCH_TOOL,
+        "description": "Find tools by what they do. Answers with names, arguments (? = optional) and effects.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {**_TEXT_OR_LIST, "description": "The task in a few words; a list for several steps"},
+                "server": {"type": "string"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS},
+            },
+            "required": ["query"],
+        },
+        "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+    },
+    {
+        "name": DESCRIBE_TOOL,
+        "description": "Full definition of a tool, or of several.",
+        "inputSchema": {"type": "object", "properties": {"name": _TEXT_OR_LIST}, "required": ["name"]},
+        "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+    },
+    {
+        "name": READ_TOOL,
+        "description": "Call a found tool that only reads; any other is refused.",
+        "inputSchema": _CALL_SCHEMA,
+        "annotations": {"readOnlyHint": True},
+    },
+    {
+        "name": CALL_TOOL,
+        "description": "Call a found tool. If the arguments do not fit, the answer is its full schema.",
+        "inputSchema": _CALL_SCHEMA,
+        "annotations": {"destructiveHint": True},
+    },
+)
+META_TOOLS: Final[Mapping[str, Json]] = {each["name"]: each for each in _DEFINITIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """One result of a search, as a client sees it."""
+
+    name: str  # that the client calls
+    server: str
+    arguments: tuple[tuple[str, str], ...]  # name, with `?` if optional, and type
+    effect: str  # reads or changes
+    description: str  # its first sentence
+    is_down: bool = False  # the server cannot be called now
+
+    @property
+    def line(self) -> str:
+        """Return the result as one line: name, typed arguments, effect and first sentence."""
+        shown = [f"{name}: {type_}" for name, type_ in self.arguments[:MAX_LISTED_ARGUMENTS]]
+        if len(self.arguments) > MAX_LISTED_ARGUMENTS:
+            shown.append(f"… {len(self.arguments) - MAX_LISTED_ARGUMENTS} more")
+        down = ", its server is down" if self.is_down else ""
+        return f"{self.name}({', '.join(shown)}) {self.effect}{down}" + (
+            f": {self.description}" if self.description else ""
+        )
+
+    def to_json(self) -> Json:
+        found: Json = {
+            "name": self.name,
+            "arguments": dict(self.arguments),
+            "effect": self.effect,
+            "description": self.description,
+        }
+        return {**found, "down": True} if self.is_down else found
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Extent of a search in one view: its tools and servers, and what it could not see or call."""
+
+    tools: int
+    servers: Sequence[str]
+    down: Sequence[str] = ()  # servers that cannot be called now
+    unlisted: Sequence[str] = ()  # servers that have not listed their tools yet
+    held: Sequence[str] = ()  # servers that wait for the approval of an operator; their tools are not known
+
+    def notes(self) -> list[str]:
+        """Return one sentence for each thing that is missing."""
+        found = []
+        if self.down:
+            found.append(f"{_count(len(self.down), 'server')} down: {_names(self.down)}.")
+        if self.unlisted:
+            found.append(f"{_count(len(self.unlisted), 'server')} not listed yet: {_names(self.unlisted)}.")
+        if self.held:
+            found.append(f"{_count(len(self.held), 'server')} waiting for an operator's approval: {_names(self.held)}.")
+        return found
+
+
+def search_result(found: Sequence[FoundTool], *, fits: bool, coverage: Coverage, notes: Iterable[str] = ()) -> Json:
+    """Return the result of `search_tools`: one line for each tool, then the counts and what is missing."""
+    all_notes = [*coverage.notes(), *notes]
+    total = f"{_count(coverage.tools, 'tool')} of {_count(len(coverage.servers), 'server')}"
+    lines = [each.line for each in found]
+    if not fits and found:
+        lines = ["Nothing fits well. The nearest:", *lines]
+    elif not found:
+        lines = ["No tool was found."]
+    if not fits or not found:
+        lines.append(f"Servers: {_names(coverage.servers, limit=None) or 'none'}.")
+    lines.append(" ".join([f"{len(found)} of {total}.", *all_notes]))
+    structured: Json = {
+        "tools": [each.to_json() for each in found],
+        "totalTools": coverage.tools,
+        "totalServers": len(coverage.servers),
+        "fits": fits and bool(found),
+    }
+    if all_notes:
+        structured["notes"] = all_notes
+    if not fits or not found:
+        structured["servers"] = list(coverage.servers)
+    return {**text_result("\n".join(lines)), "structuredContent": structured}
+
+
+def text_result(text: str, *, is_error: bool = False) -> Json:
+    """Return a tool result with one text."""
+    result: Json = {"content": [{"type": "text", "text": text}]}
+    return {**result, "isError": True} if is_error else result
+
+
+def search_instructions(servers: Sequence[str]) -> str:
+    """Return the instructions of an endpoint with search. They name the servers, which definitions do not."""
+    return (
+        f"Many tools are not listed. Find them with {SEARCH_TOOL}; call them with {READ_TOOL} if they only read,"
+        f" else with {CALL_TOOL}. Servers: {_names(servers, limit=None) or 'none'}."
+    )
+
+
+def effect_word(effect: Effect) -> str:
+    return "reads" if effect is Effect.READ else "changes"
+
+
+# -- compact forms of a definition -------------------------------------------------------------------------------------
+
+
+def typed_arguments(schema: Json) -> tuple[tuple[str, str], ...]:
+    """Return the arguments of an input schema with their types, required ones first."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return ()
+    needed = {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
+    named = [(_one_line(str(name), 64), value) for name, value in properties.items()]
+    first = [(name, short_type(value)) for name, value in named if name in needed]
+    return (*first, *((f"{name}?", short_type(value)) for name, value in named if name not in needed))
+
+
+def short_type(schema: Any) -> str:
+    """Return a short name for the type of a value: `string`, `integer[]`, `"a"|"b"`, `any`."""
+    if not isinstance(schema, dict):
+        return "any"
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        text = "|".join(_choice(each) for each in choices[:8])
+        if len(text) <= _MAX_CHOICES_CHARS:
+            return text if len(choices) <= 8 else f"{text}|…"
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((each for each in kind if each != "null"), None)
+    if kind == "array":
+        return f"{short_type(schema.get('items'))}[]"
+    if isinstance(kind, str):
+        return _one_line(kind, 20)
+    for keyword in ("anyOf", "oneOf"):
+        options = schema.get(keyword)
+        if isinstance(options, list):
+            names = list(
+                dict.fromkeys(
+                    short_type(each)
+                    for each in options[:8]
+                    if not (isinstance(each, dict) and each.get("type") == "null")
+                )
+            )
+            return "|".join(names[:3]) if names and len("|".join(names[:3])) <= _MAX_CHOICES_CHARS else "any"
+    return "object" if "properties" in schema else "any"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a description in one line, shortened to 160 characters."""
+    return _one_line(_SENTENCE_END.split(text.strip(), maxsplit=1)[0], MAX_DESCRIPTION_CHARS)
+
+
+def _choice(value: Any) -> str:
+    return f'"{_one_line(value, 40)}"' if isinstance(value, str) else _one_line(str(value), 40)
+
+
+def _one_line(text: str, limit: int) -> str:
+    text = _SPACES.sub(" ", text[: limit * 8]).strip()
+    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _names(names: Sequence[str], limit: int | None = MAX_NAMED_SERVERS) -> str:
+    shown = names if limit is None else names[:limit]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")

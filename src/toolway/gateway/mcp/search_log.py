@@ -1,0 +1,106 @@
+"""Log of recent tool searches: which found tool was called afterwards, and which searches led to no call.
+
+Kept in memory and bounded. Pure: the time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_PRINCIPALS: Final = 1000  # with remembered searches
+MAX_SEARCHES_PER_PRINCIPAL: Final = 8
+MAX_UNMET: Final = 200  # different queries without a call
+MAX_QUERY_CHARS: Final = 200  # of a remembered query
+
+ToolKey = tuple[str, str]  # (server, tool)
+
+
+@dataclass(slots=True)
+class UnmetSearch:
+    """A query after which none of the found tools was called."""
+
+    query: str
+    times: int = 0
+    last_at: float = 0.0  # seconds since 1970
+    fits: bool = True  # False if the answer said that nothing fits well
+    found: tuple[str, ...] = ()  # names of the tools in the last answer
+
+
+@dataclass(slots=True)
+class _Search:
+    query: str
+    tools: frozenset[ToolKey]
+    met: bool = False  # a tool of the answer was called
+
+
+@dataclass(slots=True)
+class SearchCounts:
+    """Counters of searches since the start."""
+
+    fits: int = 0  # searches with a result that fits
+    nothing: int = 0  # searches whose answer said that nothing fits well
+    calls: dict[str, int] = field(default_factory=dict)  # calls by meta-tool: `call_tool` and `read_tool`
+    refused: int = 0  # calls through a meta-tool that were answered with an explanation and not sent
+
+
+class SearchLog:
+    """Recent searches of each principal, and queries that led to no call."""
+
+    def __init__(self) -> None:
+        self._recent: OrderedDict[str, deque[_Search]] = OrderedDict()  # by principal, the last active one at the end
+        self._unmet: OrderedDict[str, UnmetSearch] = OrderedDict()  # by query, the newest at the end
+        self.counts = SearchCounts()
+
+    def add(
+        self, principal: str, query: str, tools: Iterable[ToolKey], names: Iterable[str], *, fits: bool, now: float
+    ) -> None:
+        """Record a search and what it found, best first. It counts as unmet until a found tool is called."""
+        query = query[:MAX_QUERY_CHARS]
+        recent = self._recent.get(principal)
+        if recent is None:
+            if len(self._recent) >= MAX_PRINCIPALS:
+                self._recent.popitem(last=False)
+            recent = self._recent[principal] = deque(maxlen=MAX_SEARCHES_PER_PRINCIPAL)
+        self._recent.move_to_end(principal)
+        recent.append(_Search(query, frozenset(tools)))
+        unmet = self._unmet.pop(query, None) or UnmetSearch(query)
+        unmet.times += 1
+        unmet.last_at, unmet.fits, unmet.found = now, fits, tuple(names)[:5]
+        if len(self._unmet) >= MAX_UNMET:
+            self._unmet.popitem(last=False)
+        self._unmet[query] = unmet
+
+    def has_searched(self, principal: str) -> bool:
+        """Return True if searches of a principal are remembered: a call of it may belong to one."""
+        return principal in self._recent
+
+    def find_query(self, principal: str, tool: ToolKey) -> str | None:
+        """Return the newest query of a principal that found this tool, or None."""
+        found = self._find(principal, tool)
+        return found.query if found is not None else None
+
+    def on_call(self, principal: str, tool: ToolKey) -> None:
+        """Record that a principal called a tool successfully: the search that found it is no longer unmet."""
+        search = self._find(principal, tool)
+        if search is None or search.met:
+            return
+        search.met = True
+        unmet = self._unmet.get(search.query)
+        if unmet is not None:
+            unmet.times -= 1
+            if unmet.times <= 0:
+                del self._unmet[search.query]
+
+    def unmet(self) -> list[UnmetSearch]:
+        """Return the queries after which no found tool was called, most frequent first, then the newest."""
+        return sorted(self._unmet.values(), key=lambda each: (-each.times, -each.last_at))
+
+    def forget(self, principal: str) -> None:
+        """Drop the searches of a principal that no longer exists."""
+        self._recent.pop(principal, None)
+
+    def _find(self, principal: str, tool: ToolKey) -> _Search | None:
+        return next((each for each in reversed(self._recent.get(principal, ())) if tool in each.tools), None)

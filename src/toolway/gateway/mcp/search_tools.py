@@ -1,0 +1,288 @@
+"""Tool search of an endpoint: answers the meta-tools, and finds the tool that a call through one of them means.
+
+A call through `call_tool` or `read_tool` becomes the call of the named tool before it is dispatched, so that every
+later part sees the named tool: deny lists, argument check, audit log, metrics, retries and so on. Only the view of the
+principal is searched. A search starts no server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from toolway.catalog.catalog import Tool
+from toolway.gateway.mcp import meta_tools
+from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL, SEARCH_TOOL, Coverage, FoundTool
+from toolway.gateway.mcp.responses import RpcResult
+from toolway.gateway.mcp.search_log import SearchLog
+from toolway.gateway.mcp.view import EndpointView, ListWaiter
+from toolway.hub.core import HubCore
+from toolway.protocol.jsonrpc import RawResult, encode_json
+from toolway.types import Effect, Json
+
+if TYPE_CHECKING:
+    from toolway.search.results import SearchAnswer, ToolMatch
+
+DEFAULT_RESULTS: Final = 5
+DEFAULT_RESULTS_OF_MANY: Final = 10
+MANY_TOOLS: Final = 2000  # from which on an answer has more results
+MAX_QUERIES: Final = 10  # steps in one search
+MAX_QUERY_CHARS: Final = 1000
+MAX_DESCRIBED: Final = 20  # tools in one request
+MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
+STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
+_DOWN_STATES: Final = frozenset({"backing_off", "failed"})
+_CALL_KEYS: Final = frozenset({"name", "arguments"})
+
+#: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
+UnwrappedCall: TypeAlias = tuple[Json, Tool | None] | Json
+
+
+class _ErrorFlag(msgspec.Struct):
+    isError: bool = False
+    resultType: str = "complete"
+
+
+class SearchTools:
+    """The meta-tools of all endpoints with search.
+
+    `held_servers` returns the servers whose entries wait for the approval of an operator.
+    """
+
+    def __init__(self, hub: HubCore, lists: ListWaiter, held_servers: Callable[[], Iterable[str]] = tuple) -> None:
+        self._hub = hub
+        self._lists = lists
+        self._held_servers = held_servers
+        self.log = SearchLog()
+
+    # -- search_tools and describe_tool --------------------------------------------------------------------------------
+
+    async def answer(self, context: RequestContext, name: str, arguments: object) -> Json:
+        """Return the result of `search_tools` or `describe_tool`. Wrong arguments are explained in the result."""
+        given = arguments if isinstance(arguments, dict) else {}
+        try:
+            _reject_unknown(name, given)
+            if name == SEARCH_TOOL:
+                return await self._search(context, given)
+            return self._describe(context.view, given)
+        except ValueError as exc:
+            return meta_tools.text_result(f"{name}: {exc}", is_error=True)
+
+    async def _search(self, context: RequestContext, arguments: Json) -> Json:
+        queries, limit, server = _read_queries(arguments), arguments.get("limit"), arguments.get("server")
+        view = context.view
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise ValueError(f"limit must be a number from 1 to {meta_tools.MAX_RESULTS}")
+        if server is not None and server not in view.servers():
+            raise ValueError(f"unknown server; the servers are: {', '.join(view.servers())[:2000] or 'none'}")
+        await self._lists.wait_for_starting(view, STARTUP_WAIT_S)
+        count = len(view.items("tools"))
+        default = DEFAULT_RESULTS if count <= MANY_TOOLS else DEFAULT_RESULTS_OF_MANY
+        found = await self.search_view(
+            view,
+            queries,
+            limit=min(limit or default, meta_tools.MAX_RESULTS),
+            server=server,
+            principal=context.principal.id,
+        )
+        coverage = self._coverage(view)
+        results = [self._found_tool(view, match, coverage) for match in found.matches]
+        self._log_search(context.principal.id, queries, found, results)
+        notes = [f"Only words were compared: {found.notes.meaning}."] if found.notes.meaning else []
+        return meta_tools.search_result(results, fits=found.fits, coverage=coverage, notes=notes)
+
+    async def search_view(
+        self, view: EndpointView, queries: list[str], *, limit: int, server: str | None, principal: str
+    ) -> SearchAnswer:
+        """Search the tools of a view only."""
+        names = view.tool_names()
+        sees_all = len(names) == self._hub.catalog.count_tools()
+        found = await self._hub.tool_search.search_async(
+            queries,
+            limit=limit,
+            allowed=None if sees_all else lambda server, tool: (server, tool) in names,
+            server=server,
+            principal=principal,
+        )
+        now = view.tool_names()  # a list may have changed while the search waited
+        if now is names:
+            return found
+        return replace(
+            found, matches=tuple(each for each in found.matches if (each.tool.server, each.tool.name) in now)
+        )
+
+    def _log_search(self, principal: str, queries: list[str], found: SearchAnswer, results: list[FoundTool]) -> None:
+        now = time.time()
+        for step, query in enumerate(queries):
+            pairs = [
+                (match.tool, result.name)
+                for match, result in zip(found.matches, results, strict=True)
+                if match.step == step
+            ]
+            tools, names = [(tool.server, tool.name) for tool, _ in pairs], [name for _, name in pairs]
+            self.log.add(principal, query, tools, names, fits=found.fits, now=now)
+        if found.fits and found.matches:
+            self.log.counts.fits += 1
+        else:
+            self.log.counts.nothing += 1
+
+    def _coverage(self, view: EndpointView) -> Coverage:
+        """Return how much of its view a search could see. Nothing outside of the view is mentioned."""
+        states = {server: self._hub.server_state(server) for server in view.servers()}
+        servers = [server for server, state in states.items() if state != "disabled"]
+        unlisted = frozenset(view.unknown_servers("tools"))
+        return Coverage(
+            tools=len(view.items("tools")),
+            servers=servers,
+            down=[server for server in servers if states[server] in _DOWN_STATES],
+            unlisted=[server for server in servers if server in unlisted and states[server] not in _DOWN_STATES],
+            held=sorted(server for server in self._held_servers() if view.may_include(server)),
+        )
+
+    def _found_tool(self, view: EndpointView, match: ToolMatch, coverage: Coverage) -> FoundTool:
+        tool = match.tool
+        name = view.name_of(tool) or tool.model_name
+        definition = view.definition(name, tool)
+        description = definition.get("description")
+        return FoundTool(
+            name,
+            tool.server,
+            meta_tools.typed_arguments(definition["inputSchema"]),
+            meta_tools.effect_word(self._hub.tool_effect(tool)),
+            meta_tools.first_sentence(description) if isinstance(description, str) else "",
+            tool.server in coverage.down,
+        )
+
+    def _describe(self, view: EndpointView, arguments: Json) -> Json:
+        given = arguments.get("name")
+        names = [each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
+        if not names or len(names) > MAX_DESCRIBED or (isinstance(given, list) and len(names) != len(given)):
+            raise ValueError(f"name must be the name of a tool, or a list of at most {MAX_DESCRIBED} names")
+        found, unknown = [], []
+        for each in names:
+            pair = view.find_tool(each)
+            if pair is not None:
+                found.append(view.definition(*pair))
+            elif each in META_TOOLS:
+                found.append(META_TOOLS[each])
+            else:
+                unknown.append(each[:200])
+        lines = [encode_json(each).decode() for each in found]
+        lines += [f"Unknown tool: {each}. Find its name with {SEARCH_TOOL}." for each in unknown]
+        result = meta_tools.text_result("\n".join(lines), is_error=not found)
+        return {**result, "structuredContent": {"tools": found, "unknown": unknown}}
+
+    # -- call_tool and read_tool ---------------------------------------------------------------------------------------
+
+    def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
+        """Return the call that `call_tool` or `read_tool` means, or the answer that explains why it is not made.
+
+        The client cannot repeat arguments of the named tool in HTTP headers, so they are not compared.
+        """
+        meta_tool, given = params["name"], params.get("arguments")
+        view = context.view
+        if not isinstance(given, dict) or not isinstance(name := given.get("name"), str):
+            return self._refuse(f"{meta_tool}: name must be the name of a tool. Find it with {SEARCH_TOOL}.")
+        arguments = given.get("arguments")
+        item = view.find_item("tools", name)
+        if not isinstance(item, Tool):
+            if name in META_TOOLS:
+                return self._refuse(f"{name} cannot be called through {meta_tool}: call it directly.")
+            pair = view.find_tool(name)
+            if pair is None:
+                return {**params, "name": name, "arguments": arguments}, None
+            name, item = pair
+        if not given.keys() <= _CALL_KEYS:
+            return self._refuse(f"{meta_tool}: put the arguments of {name} into `arguments`.", view, name, item)
+        if arguments is not None and not isinstance(arguments, dict):
+            return self._refuse(f"{meta_tool}: arguments must be an object.", view, name, item)
+        if meta_tool == READ_TOOL and self._hub.tool_effect(item) is not Effect.READ:
+            return self._refuse(f"{name} may change something, so {READ_TOOL} refuses it. Use {CALL_TOOL}.")
+        counts = self.log.counts.calls
+        counts[meta_tool] = counts.get(meta_tool, 0) + 1
+        context.headers = None
+        return {**params, "name": name, "arguments": arguments or {}}, item
+
+    def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
+        """Return a result with the tool's schema for a call that was not sent because its arguments do not fit.
+
+        None for any other failure.
+        """
+        if not isinstance(failure.data, dict) or failure.data.get("code") != "E-ARGUMENTS":
+            return None
+        tool = context.view.find_item("tools", params["name"])
+        if not isinstance(tool, Tool):
+            return None
+        result = self._refuse(failure.message, context.view, params["name"], tool)
+        result["structuredContent"] |= {"violations": failure.data.get("violations", []), "executed": "no"}
+        return result
+
+    async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
+        """Return a result for a call of a tool that does not exist: the nearest tools, so that the model can go on."""
+        name, view = str(params.get("name"))[:200], context.view
+        found = await self.search_view(view, [name], limit=3, server=None, principal=context.principal.id)
+        coverage = self._coverage(view)
+        lines = [f"Unknown tool: {name}. It was not called. The nearest:"]
+        lines += [self._found_tool(view, match, coverage).line for match in found.matches]
+        return self._refuse("\n".join([*lines, *coverage.notes()]))
+
+    def _refuse(self, reason: str, view: EndpointView | None = None, name: str = "", tool: Tool | None = None) -> Json:
+        """Return an error result. With a tool, its full input schema is beside the reason."""
+        self.log.counts.refused += 1
+        if view is None or tool is None:
+            return meta_tools.text_result(reason, is_error=True)
+        schema = view.definition(name, tool)["inputSchema"]
+        text = encode_json(schema).decode()
+        if len(text) > MAX_SCHEMA_CHARS:
+            text = f"too large to show here; read it with {meta_tools.DESCRIBE_TOOL}"
+        result = meta_tools.text_result(f"{reason}\nNot sent. Schema of {name}: {text}", is_error=True)
+        return {**result, "structuredContent": {"tool": name, "inputSchema": schema}}
+
+    # -- learning -----------------------------------------------------------------------------------------------------
+
+    def on_result(self, context: RequestContext, tool: Tool, result: RpcResult) -> None:
+        """Learn from a successful call of a tool that the principal found by a search."""
+        principal = context.principal.id
+        if not self.log.has_searched(principal):
+            return
+        key = (tool.server, tool.name)
+        query = self.log.find_query(principal, key)
+        if query is None or not _is_success(result):
+            return
+        self.log.on_call(principal, key)
+        self._hub.tool_search.record_call(query, principal, tool.server, tool.name, self._hub.definition_hash(tool))
+
+
+def _read_queries(arguments: Json) -> list[str]:
+    """Return the queries of a search. Raises `ValueError` if they are no texts."""
+    given = arguments.get("query")
+    queries = given if isinstance(given, list) else [given]
+    texts = [each.strip() for each in queries if isinstance(each, str) and each.strip()]
+    if not texts or len(texts) != len(queries):
+        raise ValueError("query must be a text, or a list of texts: one for each step")
+    if len(texts) > MAX_QUERIES or any(len(each) > MAX_QUERY_CHARS for each in texts):
+        raise ValueError(f"at most {MAX_QUERIES} queries of {MAX_QUERY_CHARS} characters")
+    return texts
+
+
+def _reject_unknown(name: str, arguments: Json) -> None:
+    known = META_TOOLS[name]["inputSchema"]["properties"]
+    if unknown := sorted(str(key) for key in arguments.keys() - known.keys()):
+        raise ValueError(f"unknown argument {unknown[0][:50]!r}; the arguments are {', '.join(known)}")
+
+
+def _is_success(result: Any) -> bool:
+    """Return True if a result is complete and is no error of the tool."""
+    if isinstance(result, RawResult):
+        try:
+            flag = msgspec.json.decode(b"".join((result.received, result.suffix[:-1])), type=_ErrorFlag)
+        except msgspec.MsgspecError:
+            return False
+        return not flag.isError and flag.resultType == "complete"
+    return result.get("isError") is not True and result.get("resultType", "complete") == "complete"
