@@ -192,6 +192,70 @@ async def test_bring_code_into_a_server_that_is_added_through_admin(form: str, g
     assert gateway.hub.servers == {} and not marker.exists()
 
 
+RESTRICTED: Final = {
+    "command": "/opt/tools/server",
+    "lazy": True,
+    "sandbox": "guard",
+    "env_policy": "none",
+    "rateLimit": "5/min",
+    "limits": {"maxConcurrent": 1},
+    "tools": {"allow": ["read_*", "drop"], "deny": ["drop"], "read_all": {"rateLimit": "1/min"}},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R2-D-3")
+async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_path: Path) -> None:
+    """Also by removing it before. The new entry has no restriction of its own."""
+    policy = parse_gateway({"gateway": CARELESS}, {}).admission
+    entry = {"command": "/opt/tools/server", "args": ["--other"], "lazy": True}
+    async with edge(tmp_path, servers={}, admission=lambda: policy) as found:
+        await found.hub.reload({"db": RESTRICTED})
+        before = found.hub.servers["db"]
+        for removed in (False, True):
+            if removed:
+                assert (await found.ask("DELETE", "/admin/servers/db")).status == 200
+            answer = await found.ask("PUT", "/admin/servers/db", entry)
+            assert answer.status == 200, answer.body
+            after = found.hub.servers["db"]
+            assert after.args == ("--other",)
+            for name in ("allowed_tools", "denied_tools", "sandbox", "env_policy", "rate_limit", "limits", "tools"):
+                assert getattr(after, name) == getattr(before, name), name
+        stricter = {**entry, "tools": {"allow": ["read_one"], "deny": ["read_two"]}}
+        assert (await found.ask("PUT", "/admin/servers/db", stricter)).status == 200
+        after = found.hub.servers["db"]
+        assert (after.allowed_tools, after.denied_tools) == (("read_one",), ("drop", "read_two"))
+        for weaker in (
+            {"tools": {"allow": ["*"]}},
+            {"tools": {"allow": ["read_*", "write"]}},
+            {"tools": {"allow": ["r*"]}},
+            {"rateLimit": "500/min"},
+            {"limits": {"maxConcurrent": 100}},
+            {"tools": {"read_all": {"rateLimit": "100/min"}}},
+            {"env_policy": "safe", "rateLimit": "6/min"},
+        ):
+            answer = await found.ask("PUT", "/admin/servers/db", {**entry, **weaker})
+            error = json.loads(answer.body)["error"]
+            assert (answer.status, error["code"]) == (422, "E-ADMISSION"), weaker
+            assert "the configuration file has an entry of this name with" in error["detail"] and error["hint"]
+            assert found.hub.servers["db"] == after
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R2-D-3")
+async def test_open_operations_of_an_http_api_that_the_operator_left_out(tmp_path: Path) -> None:
+    def api(**exclude: list[str]) -> dict[str, Any]:
+        selection = {"exclude": exclude} if exclude else {}
+        return {"openapi": {"url": "https://api.example/openapi.json", **selection}, "lazy": True}
+
+    async with edge(tmp_path, servers={}) as found:
+        await found.hub.reload({"api": api(methods=["delete"])})
+        assert (await found.ask("PUT", "/admin/servers/api", api())).status == 200
+        replaced = found.hub.servers["api"].openapi
+        assert replaced is not None and replaced.exclude.methods == ("delete",)
+        assert (await found.ask("PUT", "/admin/servers/api", api(methods=["put"]))).status == 422
+
+
 HONEST: Final = {
     "own-program": command("/opt/tools/server", "--port", "1", "-c", "x", env={"TOKEN": "x"}),
     "npx": command("npx", "-y", "@scope/server@1.2.3", "-c", "for the server", "--registry=also"),

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 import unicodedata
 from base64 import b64encode
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.gateway.bridge_lab import lab
 from tests.gateway.full_server import FullHttp, Toolbox
+from toolway import CallError, Hub, ProtocolError, ToolError
 from toolway.cli.app import app
 from toolway.cli.output import Output
 from toolway.config.masking import build_masker, mask_entry
@@ -23,10 +26,13 @@ from toolway.config.schema import Server
 from toolway.config.settings import InvisibleCharacters, parse_gateway
 from toolway.doctor.lint import lint_tools
 from toolway.protocol.sanitize import remove_invisible
+from toolway.secrets import detection
 from toolway.testing.faults import ActiveFaults
 from toolway.testing.http_faults import HTTP_FAULTS
 from toolway.testing.http_server import ENDPOINT_BY_TRANSPORT
-from toolway.testing.server import FakeServer
+from toolway.testing.server import FakeCall, FakeServer
+from toolway.testing.wire import RpcError
+from toolway.types import Call, CallHandler, CallResult
 
 Json = dict[str, Any]
 
@@ -106,6 +112,67 @@ async def test_read_a_value_of_env_in_an_answer_of_the_gateway(tmp_path: Path) -
         assert_no_secret(json.dumps(texts, ensure_ascii=False))
 
 
+@pytest.mark.attack("R2-D-2")
+@pytest.mark.anyio
+async def test_read_a_value_of_env_in_an_exception_of_the_library(tmp_path: Path) -> None:
+    """A program logs exceptions: with their causes, and from its middleware too."""
+    texts: list[str] = []
+
+    async def middleware(call: Call, next: CallHandler) -> CallResult:
+        try:
+            return await next(call)
+        except CallError as error:
+            texts.append("".join(traceback.format_exception(error)))
+            raise
+
+    servers = {"telltale": {**telltale(tmp_path), "timeout": "20s"}}
+    async with Hub(servers, middleware=[middleware], catalog_storage=None) as hub:
+        for attempt in (
+            lambda: hub.call_tool("telltale.x"),
+            lambda: hub.read_resource("x://y", server="telltale"),
+            lambda: hub.get_prompt("telltale.x"),
+            lambda: hub.find_tool("telltale.x", timeout=5),
+            lambda: hub.list_tools(server="telltale", timeout=5),
+            lambda: hub.list_prompts(server="telltale", timeout=5),
+            lambda: hub.wait_ready("telltale"),
+        ):
+            with pytest.raises(CallError) as failed:
+                await attempt()
+            texts += [repr(failed.value), "".join(traceback.format_exception(failed.value))]
+            assert "cannot log in with ***" in texts[-1]
+        texts += [repr(hub.status()), repr(await hub.check_health(start=True))]
+    assert len(texts) > 16 and all("***" in text for text in texts[-2:])
+    assert_no_secret("".join(texts))
+
+
+class RepeatingToolbox(Toolbox):
+    """Tools that repeat a header of the request in an error, or in a result that is one."""
+
+    def definitions(self, server: FakeServer) -> list[Json]:
+        return [{"name": name, "inputSchema": {"type": "object"}} for name in ("error", "result")]
+
+    def run(self, server: FakeServer, call: FakeCall) -> Json:
+        if call.params["name"] == "result":
+            return {"content": [{"type": "text", "text": "x" * 490 + PLAIN}], "isError": True}
+        raise RpcError(-32001, f"no access with {PLAIN}", {"seen": [{PLAIN: quote(PLAIN)}]})
+
+
+@pytest.mark.attack("R2-D-2")
+@pytest.mark.anyio
+async def test_read_a_header_in_the_data_of_an_exception_of_the_library() -> None:
+    fake = FullHttp("modern")
+    fake.server.toolbox = RepeatingToolbox()
+    async with fake, Hub({"x": {"url": fake.url, "headers": {"X-Key": PLAIN}}}) as hub:
+        with pytest.raises(ProtocolError) as refused:
+            await hub.call_tool("x.error")
+        assert refused.value.detail == "no access with ***" and refused.value.data == {"seen": [{"***": "***"}]}
+        with pytest.raises(ToolError) as failed:
+            await hub.call_tool("x.result", raise_on_error=True)
+        assert failed.value.detail == "x" * 490 + "***" and "".join(failed.value.args) == "x.result failed"
+        assert failed.value.result.text.endswith(PLAIN)  # a result is data
+        assert_no_secret("".join(traceback.format_exception(refused.value)))
+
+
 @pytest.mark.attack("B9")
 def test_common_values_of_env_do_not_hide_ordinary_words() -> None:
     harmless = {
@@ -140,6 +207,54 @@ def test_read_a_secret_in_base64_or_a_url(value: str) -> None:
             assert "***" in shown and len(shown) <= 3 + 2 * 4 + 4, shown
     for text in (quote(value), quote(value, safe=""), quote(value, safe="").lower(), json.dumps(value)):
         assert mask(text) in ("***", '"***"')
+
+
+def partly_encoded(value: str, chosen: Random) -> str:
+    """The URL form of a value in which some bytes are encoded and some are not, at random."""
+    data, text = value.encode(), ""
+    for byte in data:
+        form = chosen.choice(("%{:02X}", "%{:02x}", "{:c}" if byte < 128 else "%{:02X}"))
+        text += "+" if byte == 32 and chosen.random() < 0.3 else form.format(byte)
+    return text
+
+
+@pytest.mark.attack("R2-D-1")
+@pytest.mark.parametrize("value", ["Tq7vLm2Xk9Zp4Rw8", PLAIN, "päss wörd!", "100%25 a%41+b%", "ab+/cd=="])
+def test_read_a_secret_of_which_some_characters_are_url_encoded(value: str) -> None:
+    mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
+    chosen = Random(7)
+    for _ in range(200):
+        encoded = partly_encoded(value, chosen)
+        assert mask(f"GET /a%20b/{encoded}/%7Bx%7D failed") == "GET /a%20b/***/%7Bx%7D failed", encoded
+        assert mask(f"/{encoded}/{value}/%é") == "/***/***/%é"
+        assert mask(f"/{quote(encoded)}") == "/***"  # encoded twice
+    for text in ("100 %", "%zz%4", "50%25 done", "\ud800%41"):
+        assert mask(text) == text
+    in_base64 = b64encode(b"user:" + value.encode()).decode()
+    assert in_base64[8:-8] not in mask(f"?auth={partly_encoded(in_base64, chosen)}%20x")
+    if value.isalnum():
+        for length in range(6, len(value)):  # a text that was cut, also within an escape
+            cut = "".join(f"%{ord(char):02X}{more}" for char, more in zip(value[::2], value[1::2], strict=True))
+            kept = cut[: length * 2]
+            assert mask(f"GET /{kept}…") == "GET /***…", kept
+
+
+@pytest.mark.attack("R2-D-1")
+def test_make_a_mask_slow_by_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+
+    def count(data: bytes) -> bytes:
+        decoded.append(len(data))
+        return unquote_to_bytes(data)
+
+    mask = detection.build_replacer(["Tq7vLm2Xk9Zp4Rw8"])
+    assert mask("Tq7vLm2%58k9Zp4Rw8") == "***"
+    monkeypatch.setattr(detection, "unquote_to_bytes", count)
+    assert mask("no escape, 100 % sure: Tq7vLm2Xk9Zp4Rw8") == "no escape, 100 % sure: ***"
+    assert decoded == []  # the usual text costs nothing more
+    hostile = "%25" * 10_000 + "%" + "25" * 50 + "%54q7" * 100_000
+    assert mask(hostile) == hostile
+    assert len(decoded) <= detection.MAX_DECODINGS and max(decoded) <= len(hostile)
 
 
 @pytest.mark.attack("B9")

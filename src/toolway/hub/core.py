@@ -80,11 +80,11 @@ from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.hub_log import HubLog
 from toolway.telemetry.otel_attributes import server_attributes
 from toolway.types import Call, CallResult, CallState, ClientCallbacks, Effect, Era, Middleware, ToolRef
-from toolway.upstream.error_mapping import raising_access_denied
+from toolway.upstream.error_mapping import mask_error, raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.state import State
-from toolway.upstream.status import HealthResult, ServerStatus, describe_time
+from toolway.upstream.status import HealthResult, ServerStatus, describe_time, mask_status
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -186,11 +186,12 @@ class HubCore:
         self._environment = environment = environment if environment is not None else HubEnvironment()
         self._timeout = Timeout(timeout) if isinstance(timeout, int | float) else timeout
         self._retry = retry
-        self._user_middleware = user_middleware(middleware)
+        self._user_middleware = user_middleware(middleware, lambda exc: mask_error(exc, self.mask))
         self._base_network_policy = network_policy
         self._servers, self.config_issues, self._network_policy = load_servers(
             config, self._timeout, retry, network_policy
         )
+        self._configured: Mapping[str, Server] = dict(self._servers)
         self._catalog = Catalog()
         self._persister = CatalogPersister(self._catalog, open_catalog_storage(catalog_storage, environment.environ))
         self._search_settings = SearchSettings()
@@ -396,6 +397,7 @@ class HubCore:
         servers, self.config_issues, self._network_policy = load_servers(
             config, self._timeout, self._retry, self._base_network_policy
         )
+        self._configured = dict(servers)
         changes = self._upstreams.reconcile(servers)
         for name, change in changes.items():
             self.emit(ServerChanged(name, change))
@@ -463,6 +465,7 @@ class HubCore:
             reply = await self._chain(call)
         except CallError as exc:
             if self._library:
+                mask_error(exc, self.mask)
                 self._hub_log.on_error(exc)
             raise
         return replace(reply, duration=self._loop.time() - began)
@@ -475,6 +478,8 @@ class HubCore:
         try:
             reply = await self._chain(call)
         except CallError as exc:
+            if self._library:
+                mask_error(exc, self.mask)
             instrumentation.on_error(call, exc, self._loop.time() - began)
             if self._library:
                 self._hub_log.on_error(exc)
@@ -535,7 +540,8 @@ class HubCore:
 
     def _status(self, name: str) -> ServerStatus:
         status, unchecked = self._upstreams.status(name), self._argument_validator.problems(name)
-        return dataclasses.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
+        status = dataclasses.replace(status, problems=(*status.problems, *unchecked)) if unchecked else status
+        return mask_status(status, self.mask) if self._library else status
 
     async def check_health(
         self, server: str | None = None, *, timeout: float = 5.0, start: bool = False
@@ -545,7 +551,8 @@ class HubCore:
         if server is not None:
             require_server(self._servers, server)
         names = list(self._servers) if server is None else [server]
-        return await self._upstreams.check_health(names, timeout, start=start)
+        results = await self._upstreams.check_health(names, timeout, start=start)
+        return {name: mask_status(each, self.mask) for name, each in results.items()} if self._library else results
 
     @property
     def circuit_breakers(self) -> CircuitBreakers:
@@ -695,6 +702,11 @@ class HubCore:
     def servers(self) -> Mapping[str, Server]:
         """Return every configured server by name."""
         return self._servers
+
+    @property
+    def configured_servers(self) -> Mapping[str, Server]:
+        """Return the servers of the configuration as it was last loaded, without later changes."""
+        return self._configured
 
     @property
     def audit_writer(self) -> AuditWriter | None:

@@ -39,6 +39,7 @@ from toolway.types import (
     ResourceResult,
     ToolResult,
 )
+from toolway.upstream.error_mapping import masking_errors
 from toolway.upstream.status import HealthResult, ServerStatus
 
 if TYPE_CHECKING:
@@ -208,7 +209,10 @@ class Hub:
             if pending:
                 await asyncio.gather(*pending, return_exceptions=True)
         assert isinstance(result, ToolResult)
-        return result.raise_for_error() if raise_on_error else result
+        if raise_on_error:
+            with masking_errors(self._core.mask):
+                result.raise_for_error()
+        return result
 
     async def read_resource(
         self, uri: str, *, server: str | None = None, timeout: float | None = None
@@ -336,7 +340,8 @@ class Hub:
             for tool in await hub.list_tools():
                 print(tool.qualified_name, tool.description)
         """
-        return _only(Tool, await self._core.list_items("tools", server, timeout))
+        with masking_errors(self._core.mask):
+            return _only(Tool, await self._core.list_items("tools", server, timeout))
 
     async def find_tool(self, name: str, *, timeout: float = 30.0) -> Tool:
         """Return the tool with this name.
@@ -356,7 +361,8 @@ class Hub:
             tool = await hub.find_tool("search_issues")
             print(tool.server, tool.input_schema)
         """
-        return await self._core.find_tool(name, timeout)
+        with masking_errors(self._core.mask):
+            return await self._core.find_tool(name, timeout)
 
     async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
         """Return the prompts of all servers.
@@ -374,7 +380,8 @@ class Hub:
         Example:
             prompts = await hub.list_prompts(server="docs")
         """
-        return _only(Prompt, await self._core.list_items("prompts", server, timeout))
+        with masking_errors(self._core.mask):
+            return _only(Prompt, await self._core.list_items("prompts", server, timeout))
 
     async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
         """Return the resources of all servers.
@@ -392,7 +399,8 @@ class Hub:
         Example:
             uris = [resource.uri for resource in await hub.list_resources()]
         """
-        return _only(Resource, await self._core.list_items("resources", server, timeout))
+        with masking_errors(self._core.mask):
+            return _only(Resource, await self._core.list_items("resources", server, timeout))
 
     async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
         """Return the resource templates of all servers.
@@ -410,7 +418,8 @@ class Hub:
         Example:
             templates = await hub.list_resource_templates()
         """
-        return _only(Resource, await self._core.list_items("templates", server, timeout))
+        with masking_errors(self._core.mask):
+            return _only(Resource, await self._core.list_items("templates", server, timeout))
 
     # -- servers ------------------------------------------------------------------------------------------------------
 
@@ -588,7 +597,8 @@ class Hub:
         Example:
             await hub.wait_ready("github", timeout=10)
         """
-        await self._core.wait_ready(name, timeout=timeout)
+        with masking_errors(self._core.mask):
+            await self._core.wait_ready(name, timeout=timeout)
 
     # -- logins -------------------------------------------------------------------------------------------------------
 
@@ -607,7 +617,8 @@ class Hub:
         Example:
             await hub.login("notion", open_browser)
         """
-        await self._core.login(server, callback, redirect_uri=redirect_uri)
+        with masking_errors(self._core.mask):
+            await self._core.login(server, callback, redirect_uri=redirect_uri)
 
     async def logout(self, server: str) -> bool:
         """Delete a stored login and revoke it if its issuer supports that.
@@ -625,7 +636,8 @@ class Hub:
         Example:
             await hub.logout("notion")
         """
-        return await self._core.logout(server)
+        with masking_errors(self._core.mask):
+            return await self._core.logout(server)
 
     # -- observation --------------------------------------------------------------------------------------------------
 

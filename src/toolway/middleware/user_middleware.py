@@ -7,21 +7,22 @@ says if the call was executed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from toolway.errors import CallError
 from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, result_type
 
 
-def user_middleware(middlewares: Iterable[Middleware]) -> tuple[Middleware, ...]:
+def user_middleware(middlewares: Iterable[Middleware], on_error: Callable[[CallError], None]) -> tuple[Middleware, ...]:
     """Return middleware that runs each of `middlewares` and turns its failures into `CallError`.
 
-    Raises `TypeError` if one is not callable.
+    `on_error` gets the error of a call before a middleware does, and may change its texts. Raises `TypeError` if one is
+    not callable.
     """
-    return tuple(_guard(middleware) for middleware in middlewares)
+    return tuple(_guard(middleware, on_error) for middleware in middlewares)
 
 
-def _guard(hook: Middleware) -> Middleware:
+def _guard(hook: Middleware, on_error: Callable[[CallError], None]) -> Middleware:
     if not callable(hook):
         raise TypeError(f"middleware must be a function of (call, next), not {hook!r}")
     name = str(getattr(hook, "__name__", type(hook).__name__))
@@ -33,7 +34,11 @@ def _guard(hook: Middleware) -> Middleware:
             nonlocal has_result
             if changed is not call and not _has_same_target(call, changed):
                 raise _failed(name, call, Certainty.NOT_SENT, "it passed on another tool than the one called")
-            result = await next(changed)
+            try:
+                result = await next(changed)
+            except CallError as exc:
+                on_error(exc)
+                raise
             has_result = True
             return result
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
-from typing import Final
-from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
+from typing import AnyStr, Final
+from urllib.parse import parse_qsl, quote, quote_plus, unquote_to_bytes, urlsplit
 
 from toolway._lazy import compile_pattern
 
@@ -26,6 +27,10 @@ MIN_SECRET_CHARS: Final = 6  # characters; shorter values occur in ordinary word
 MIN_LINE_CHARS: Final = 16  # characters of a line of a multi-line secret, such as a key, that is masked by itself
 MAX_SECRETS: Final = 4096  # values; the oldest is dropped: a secret command may return a new value each time
 MAX_ENCODED_CHARS: Final = 4096  # characters of a value; the encodings of longer ones, such as files, are not searched
+MAX_DECODINGS: Final = 4  # times that a text is URL-decoded in search of secrets: escapes may be escaped again
+_ESCAPE: Final = compile_pattern(r"%[0-9A-Fa-f]{2}")
+_ESCAPE_BYTES: Final = compile_pattern(rb"%[0-9A-Fa-f]{2}")
+_CUT_ESCAPE: Final = compile_pattern(rb"%[0-9A-Fa-f]?\Z")
 #: Characters that are removed from text before it is shown: the same as in `protocol/sanitize.py`.
 UNPRINTABLE: Final = compile_pattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -69,6 +74,7 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
     """
     found = {form for secret in secrets for form in _encoded_forms(secret)}
     forms = sorted(found, key=lambda form: (-len(form), form))
+    decoded_forms: list[bytes] = []  # computed for the first text with an escape
 
     def replace(text: str) -> str:
         masked = replace_forms(text)
@@ -79,6 +85,10 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
         return masked if (found := replace_forms(printable)) == printable else found
 
     def replace_forms(text: str) -> str:
+        if "%" in text and _ESCAPE.search(text) is not None:
+            if not decoded_forms:
+                decoded_forms.extend({each for form in forms for each in _decoded_forms(form)})
+            text = _replace_url_encoded(text, decoded_forms)
         # A search for each form is much faster than one pattern with all of them, and few texts have any.
         present = [re.escape(form) for form in forms if form in text]
         text = re.sub("|".join(present), MASK, text) if present else text
@@ -91,7 +101,57 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
     return replace
 
 
-def _start_of_cut_form(text: str, form: str) -> int:
+def _replace_url_encoded(text: str, forms: Collection[bytes]) -> str:
+    """Replace each form by `***` of which any bytes are URL-encoded, also more than once.
+
+    The text is decoded, and the positions of the forms that are found are computed back.
+    """
+    is_cut = text.endswith("…")
+    source = data = (text[:-1] if is_cut else text).encode("utf-8", "surrogatepass")
+    escapes: list[list[int]] = []  # for each decoding, the positions of its escapes in the decoded data
+    spans: list[tuple[int, int]] = []
+    for _ in range(MAX_DECODINGS):
+        positions = [found.start() - 2 * number for number, found in enumerate(_ESCAPE_BYTES.finditer(data))]
+        if not positions:
+            break
+        escapes.append(positions)
+        data = unquote_to_bytes(data)
+        plain = data.replace(b"+", b" ")
+        found = [each.span() for form in forms if form in plain for each in re.finditer(re.escape(form), plain)]
+        if is_cut:
+            cut = _CUT_ESCAPE.sub(b"", plain)
+            starts = [start for form in forms if (start := _start_of_cut_form(cut, form)) >= 0]
+            found += [(start, len(plain)) for start in starts]
+        spans += [(_position_before(start, escapes), _position_before(end, escapes)) for start, end in found]
+    if not spans:
+        return text
+    parts, end = [], 0
+    for first, last in sorted(spans):
+        if last > end:
+            parts += [source[end:first], MASK.encode()] if first >= end else []
+            end = last
+    masked = b"".join((*parts, source[end:])).decode("utf-8", "surrogatepass")
+    return f"{masked}…" if is_cut else masked
+
+
+def _position_before(position: int, escapes: list[list[int]]) -> int:
+    """Return the position, before all decodings, of a byte of the decoded data: each escape was two bytes longer."""
+    for positions in reversed(escapes):
+        position += 2 * bisect_left(positions, position)
+    return position
+
+
+def _decoded_forms(form: str) -> Iterator[bytes]:
+    """Yield a form after each decoding, with spaces for `+`: a secret may contain what is taken for an escape."""
+    data = form.encode("utf-8", "surrogatepass")
+    for _ in range(MAX_DECODINGS):
+        if len(data) >= MIN_SECRET_CHARS:
+            yield data.replace(b"+", b" ")
+        if len(data) == len(data := unquote_to_bytes(data)):
+            break
+
+
+def _start_of_cut_form(text: AnyStr, form: AnyStr) -> int:
     """Return the index of the first characters of `form`, at least 6 of them, at the end of `text`; -1 if none."""
     start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
     return start if start >= 0 and form.startswith(text[start:]) else -1

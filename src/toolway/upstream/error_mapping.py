@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from toolway.config.schema import Server
 from toolway.errors import (
@@ -15,9 +15,12 @@ from toolway.errors import (
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    ToolError,
+    ToolwayError,
     invalid_arguments,
 )
 from toolway.protocol.jsonrpc import classify_error
+from toolway.protocol.sanitize import map_texts
 from toolway.secrets.detection import is_secret_name
 from toolway.types import AuthError, Call, Certainty
 from toolway.upstream.status import ServerStatus
@@ -27,6 +30,9 @@ PERSONAL_AUTH_CODE: Final = "E-AUTH-PERSONAL"  # the credential of the connectio
 TOKEN_REJECTED_CODE: Final = "E-AUTH-TOKEN"  # the server rejected a fixed token of its entry
 MISSING_CREDENTIAL: Final = "set what its document requires"  # hint for an HTTP API: a credential is not configured
 _TRANSIENT_STATUSES: Final = (429, 503)  # rejections caused by the current load, not by the request
+_MAX_MASKED_ERRORS: Final = 16  # of one chain of causes
+_MAX_TOOL_ERROR_CHARS: Final = 500
+_ERROR_TEXTS: Final = ("message", "detail", "hint", "reason", "data", "www_authenticate")
 _INVALID_RESPONSE_CODES = (
     "E-ANSWER",
     "E-FRAME",
@@ -102,6 +108,40 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
         certainty is not Certainty.REJECTED and not is_auth_code(exc.code)
     )
     return error
+
+
+def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
+    """Mask secrets in an error of a hub and in those that caused it, which a traceback shows too.
+
+    The text of a server in it, such as stderr, may contain them. `ToolError.result` is data and stays as it is.
+    """
+    chain: list[BaseException] = []
+    links: list[BaseException | None] = [exc]
+    while links and len(chain) < _MAX_MASKED_ERRORS:
+        link = links.pop()
+        if link is None or link in chain:
+            continue
+        chain.append(link)
+        links += [link.__context__, link.__cause__]
+        if isinstance(link, ToolError):
+            link.detail = mask(link.result.text)[:_MAX_TOOL_ERROR_CHARS]  # before it is cut
+        for name in ("args", *_ERROR_TEXTS):
+            text: Any = getattr(link, name, None)
+            masked = map_texts(text, mask) if text else text
+            if name == "args":
+                link.args = tuple(masked or ())
+            elif masked != text:
+                setattr(link, name, masked)
+
+
+@contextmanager
+def masking_errors(mask: Callable[[str], str]) -> Iterator[None]:
+    """Mask secrets in an error that is raised inside the `with` block."""
+    try:
+        yield
+    except ToolwayError as exc:
+        mask_error(exc, mask)
+        raise
 
 
 def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeout:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from toolway._lazy import dataclass
 from toolway.types import Era
@@ -12,6 +13,7 @@ from toolway.upstream.state import State
 from toolway.upstream.transport import Disconnect
 
 DEPRECATED_SSE: Final = "HTTP+SSE, which is deprecated"
+_SERVER_TEXTS: Final = ("last_error", "stderr", "why", "hint", "problems", "check_error", "error")
 BARE_STATE: Final = "without a handshake (era bare)"
 
 
@@ -100,6 +102,17 @@ class HealthResult:
     seconds: float = 0.0
     error: str = ""
     hint: str = ""
+
+
+StatusT = TypeVar("StatusT", ServerStatus, HealthResult)
+
+
+def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
+    """Return a status or the result of a health check with secrets masked in the texts that may be of the server."""
+    texts = {name: text for name in _SERVER_TEXTS if (text := getattr(status, name, None))}
+    masked = {name: mask(text) if isinstance(text, str) else tuple(map(mask, text)) for name, text in texts.items()}
+    changed: dict[str, Any] = {name: text for name, text in masked.items() if text != texts[name]}
+    return replace(status, **changed) if changed else status
 
 
 def describe_state(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 from toolway._lazy import dataclass
 from toolway.config.admission.command_line import (
@@ -22,7 +23,7 @@ from toolway.config.admission.command_line import (
     runner_package,
 )
 from toolway.config.admission.variables import BUNDLE_PATHS, check_variables
-from toolway.config.schema import Server
+from toolway.config.schema import OpenApiFilter, Server
 from toolway.config.secret_refs import find_unset_variables
 from toolway.config.secrets import list_secret_refs
 from toolway.errors import ConfigError
@@ -76,6 +77,55 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
     if server.sandbox == "off":
         return Rejection("sandbox off would let the server read the folders of Toolway")
     return _check_command(server, policy) or _check_env(server, policy)
+
+
+def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
+    """Return `server` with the restrictions of the entry that it replaces, which the operator wrote.
+
+    What the new entry does not set is taken over, and the deny lists are joined. Return a rejection if it sets another
+    value.
+    """
+    kept: dict[str, Any] = {"denied_tools": tuple(dict.fromkeys((*configured.denied_tools, *server.denied_tools)))}
+    if configured.allowed_tools is not None:
+        if server.allowed_tools is None:
+            kept["allowed_tools"] = configured.allowed_tools
+        elif more := [name for name in server.allowed_tools if not _is_allowed(name, configured.allowed_tools)]:
+            return _weakens("tools.allow", f"{more[0]!r} is not in it")
+    defaults = Server(command="default")
+    for name, key in _RESTRICTIONS.items():
+        default, ours, theirs = (getattr(each, name) for each in (defaults, configured, server))
+        if ours == default or theirs == ours:
+            continue
+        if theirs != default:
+            return _weakens(key, "the new entry has another one")
+        kept[name] = ours
+    if configured.openapi is not None and server.openapi is not None:
+        of_file, of_caller = ((each.include, each.exclude) for each in (configured.openapi, server.openapi))
+        if of_file != (OpenApiFilter(), OpenApiFilter()) != of_caller != of_file:
+            return _weakens("openapi.include and openapi.exclude", "the new entry has other ones")
+        kept["openapi"] = replace(server.openapi, include=of_file[0], exclude=of_file[1])
+    return replace(server, **kept)
+
+
+def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
+    return name in patterns or (
+        not set("*?[") & set(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
+    )
+
+
+def _weakens(key: str, reason: str) -> Rejection:
+    return Rejection(f"the configuration file has an entry of this name with {key}, which stays in force; {reason}")
+
+
+#: Settings by which an operator restricts a server, with their keys in a config file.
+_RESTRICTIONS: Final = {
+    "sandbox": "sandbox",
+    "env_policy": "env_policy",
+    "rate_limit": "rateLimit",
+    "tools": "tools",
+    "limits": "limits",
+    "validate_arguments": "validateArguments",
+}
 
 
 def rejection_error(name: str, rejection: Rejection, hint: str) -> ConfigError:

@@ -16,7 +16,7 @@ import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.config.admission.command_line import Rejection, program_name
-from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, rejection_error
+from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, keep_restrictions, rejection_error
 from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry_with_issues
@@ -157,12 +157,17 @@ class ServersAdmin:
     async def put(self, name: str, body: Json) -> Json:
         """Add or replace a server until the next reload of the configuration file.
 
+        Restrictions of the entry that the file has under this name stay in force, also if that server was removed.
         Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
         gateway in its entry are not resolved.
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
         rejection = check_entry(server, self._admission(), self._hub.network_policy)
+        configured = self._hub.configured_servers.get(name)
+        if rejection is None and configured is not None:
+            kept = keep_restrictions(server, configured)
+            server, rejection = (server, kept) if isinstance(kept, Rejection) else (kept, None)
         self._hub.emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
