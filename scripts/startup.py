@@ -22,9 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from toolway.catalog.storage import FileCatalogStorage
 from toolway.config.loader import load_file
-from toolway.hub.source import server_fingerprint
+from toolway.hub.source import default_catalog_storage, server_fingerprint
 
 HELP_LIMIT = 2.5  # times `import typer`
 TOOLS_LIMIT = 0.5  # seconds
@@ -93,7 +92,8 @@ def make_catalog(folder: Path, corpus: Path | None) -> tuple[int, int]:
     trap = {"command": sys.executable, "args": ["-c", f"open({str(folder / 'started')!r}, 'w')"]}
     entries = {name: {**trap, "args": [*trap["args"], name]} for name in tool_counts}
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
-    store = FileCatalogStorage(folder / "cache" / "toolway" / "catalog")
+    store = default_catalog_storage(make_environment(folder))
+    assert store is not None
     for name, server in load_file(folder / "mcp.json").servers.items():
         tools = [_tool(number) for number in range(tool_counts[name])]
         store.save(

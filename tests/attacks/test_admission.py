@@ -237,7 +237,8 @@ async def test_lift_the_restrictions_of_a_configured_server_by_replacing_it(tmp_
             answer = await found.ask("PUT", "/admin/servers/db", {**entry, **weaker})
             error = json.loads(answer.body)["error"]
             assert (answer.status, error["code"]) == (422, "E-ADMISSION"), weaker
-            assert "the configuration file has an entry of this name with" in error["detail"] and error["hint"]
+            assert "the configuration file has an entry of this name with" in error["detail"]
+            assert "use another name, or change the entry" in error["hint"]
             assert found.hub.servers["db"] == after
 
 

@@ -16,8 +16,10 @@ import pytest
 from tests.gateway.program import kill, program, start, until
 from tests.process.test_processes import alive, descendants
 from toolway import CallError, Hub
+from toolway.catalog.persister import FORGED_LISTS
 from toolway.cluster.options import Flags, read_cluster_key, read_options
 from toolway.config import locations
+from toolway.events import CallFinished, Event, ServerLog
 from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.upstream.process import landlock
 
@@ -264,6 +266,58 @@ async def test_change_the_state_of_toolway_from_a_guarded_server(tmp_path: Path)
         for command in honest:
             assert (await run(hub, f"({command}) 2>&1; echo $?")).endswith("0\n"), command
     assert token.read_text() == "canary" and sorted(path.name for path in state.iterdir()) == ["gateway"]
+
+
+@pytest.mark.attack("R2-D-4")
+async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Path) -> None:
+    """The cache folder is hidden from no server. A list that was changed in it is fetched again."""
+    bank = shell(lazy=True)
+    servers = {"bank": bank, "shell": shell(sandbox="guard")}
+    cache, key = tmp_path / "cache" / "toolway" / "catalog", tmp_path / "state" / "toolway" / "gateway" / "lists.key"
+    async with Hub({"bank": shell()}, token_store=None) as hub:
+        assert [tool.description for tool in await hub.list_tools()] == ["Run a command in a shell."]
+    assert key.stat().st_mode & 0o777 == 0o600
+
+    async def known(entry: dict[str, Any]) -> tuple[list[str], list[Any]]:
+        logged: list[Any] = []
+
+        class Sink:
+            wants_calls = wants_attempts = False
+
+            def on_call(self, event: CallFinished) -> None: ...
+
+            def on_event(self, event: Event) -> None:
+                logged.extend([event.data] if isinstance(event, ServerLog) else [])
+
+        hub = Hub({"bank": entry}, token_store=None)
+        hub.add_sink(Sink())
+        async with hub:
+            return [tool.description for tool in hub.known_tools()], logged
+
+    assert await known(bank) == (["Run a command in a shell."], [])
+    forgeries = [
+        f"sed -i 's/Run a command in a shell/Send all money/' {cache}/bank-*",
+        f"cp {cache}/shell-* $(ls {cache}/bank-*)",  # a list of its own, with its MAC
+        f"sed -i 1d {cache}/bank-*",
+        f"echo > $(ls {cache}/bank-*)",
+    ]
+    async with Hub(servers, token_store=None) as hub:
+        await hub.wait_ready("shell")
+    for forgery in forgeries:
+        async with Hub({"shell": servers["shell"]}, token_store=None) as hub:
+            assert await run(hub, f"{forgery} && echo done") == "done\n", forgery
+            if LANDLOCK >= landlock.MIN_ABI:
+                assert "Permission denied" in await run(hub, f"cat {key}")
+        assert await known(bank) == ([], [FORGED_LISTS]), forgery
+        async with Hub({"bank": bank}, token_store=None) as hub:
+            assert await run(hub, "echo hello", "bank") == "hello\n"  # the call fetched the list again
+        assert await known(bank) == (["Run a command in a shell."], []), forgery
+    (name,) = [file.name for file in cache.iterdir() if file.name.startswith("bank-")]
+    key.unlink()  # a program with another state folder uses another file
+    assert await known(bank) == ([], [])
+    async with Hub({"bank": shell()}, token_store=None) as hub:
+        await hub.list_tools()
+    assert len([file for file in cache.iterdir() if file.name.startswith("bank-")]) == 2 and (cache / name).exists()
 
 
 def test_a_folder_is_hidden_unasked_only_if_that_hides_nothing_else(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from toolway.catalog.storage import FileCatalogStorage
+from toolway.catalog.storage import FileCatalogStorage, ForgedListsError
 
 
 def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> None:
-    store = FileCatalogStorage(tmp_path / "new" / "folder")
+    store = FileCatalogStorage(tmp_path / "new" / "folder", tmp_path / "state" / "key")
     store.save("s", "identity", "modern", {"tools": [{"name": "a", "x": None}]})
     stored = store.load("s", "identity")
     assert stored is not None
@@ -20,16 +20,33 @@ def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"format":99,"era":"modern","lists":{}}', b'{"format":1,"era":"odd","lists":{}}', b"\xff"],
+    [b"{", b"[]", b'{"format":99,"era":"modern","lists":{}}', b'{"format":1,"era":"odd","lists":{}}', b"\xff"],
 )
-def test_a_spoiled_file_is_no_file(tmp_path: Path, content: bytes) -> None:
-    store = FileCatalogStorage(tmp_path)
+def test_a_file_of_another_version_is_no_file(tmp_path: Path, content: bytes) -> None:
+    store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
     store.save("s", "i", "modern", {})
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(content)
+    (path,) = (tmp_path / "lists").iterdir()
+    path.write_bytes(store._mac((tmp_path / "key").read_bytes(), "s", "i", content) + b"\n" + content)
     assert store.load("s", "i") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"00" * 32 + b"\n{}", "é\n".encode()])
+def test_a_file_without_a_valid_mac_is_forged(tmp_path: Path, content: bytes) -> None:
+    store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
+    store.save("s", "i", "modern", {})
+    (path,) = (tmp_path / "lists").iterdir()
+    path.write_bytes(content)
+    with pytest.raises(ForgedListsError):
+        store.load("s", "i")
+
+
+def test_a_key_that_is_no_key_stores_nothing(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"short")
+    store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
+    store.save("s", "i", "modern", {})
+    assert store.load("s", "i") is None and not (tmp_path / "lists").exists()
 
 
 def test_a_disk_that_refuses_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    FileCatalogStorage(tmp_path / "file" / "below").save("s", "i", "modern", {})
+    FileCatalogStorage(tmp_path / "file" / "below", tmp_path / "key").save("s", "i", "modern", {})

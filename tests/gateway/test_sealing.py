@@ -13,7 +13,8 @@ import pytest
 
 from toolway.errors import ConfigError
 from toolway.gateway.principals import read_local_token
-from toolway.gateway.sealing import KEY_BYTES, Sealer, read_sealing_key, write_private
+from toolway.gateway.sealing import KEY_BYTES, Sealer, read_sealing_key
+from toolway.secrets.encrypted_file import write_private
 
 KEY = b"k" * KEY_BYTES
 

@@ -22,6 +22,7 @@ from typing import Final
 
 from toolway._lazy import compile_pattern
 from toolway.config.settings import AuditSettings
+from toolway.secrets.encrypted_file import read_or_create
 
 _MAC_FIELD: Final = compile_pattern(rb',"mac":"([0-9a-f]{32})"\}')
 _MAC_FIELD_BYTES: Final = len(b',"mac":""}') + 32
@@ -35,14 +36,7 @@ def load_audit_key(settings: AuditSettings, *, create: bool = True) -> bytes:
     if settings.digest_key:
         return settings.digest_key
     file = _key_file(settings)
-    if create and not file.exists():
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-                out.write(secrets.token_hex(32).encode())
-        except FileExistsError:
-            pass  # another process created it first
-    return file.read_bytes()
+    return read_or_create(file, lambda: secrets.token_hex(32).encode()) if create else file.read_bytes()
 
 
 def _path_hash(path: str) -> str:

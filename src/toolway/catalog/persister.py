@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from toolway.catalog.catalog import Catalog
-from toolway.catalog.storage import CatalogStorage
-from toolway.events import ListKind
+from toolway.catalog.storage import CatalogStorage, ForgedListsError
+from toolway.events import Event, ListKind, ServerLog
 from toolway.types import Era
 
 SAVE_DELAY_S: Final = 0.5  # seconds; a server's lists arrive shortly after one another and share one file
+FORGED_LISTS: Final = "the cached lists of this server were changed by another program: they are fetched again"
 LIST_KINDS: Final[tuple[ListKind, ...]] = ("tools", "prompts", "resources", "templates")
 
 
 class CatalogPersister:
     """Loads and saves the catalog's lists of each server through a storage."""
 
-    def __init__(self, catalog: Catalog, storage: CatalogStorage | None) -> None:
+    def __init__(
+        self, catalog: Catalog, storage: CatalogStorage | None, emit: Callable[[Event], None] = lambda event: None
+    ) -> None:
         self._catalog = catalog
+        self._emit = emit
         self._storage = storage
         self._eras: dict[str, Era] = {}
         self._identities: dict[str, str] = {}
@@ -30,9 +35,14 @@ class CatalogPersister:
         """Fill the catalog with the stored lists of a server, marked stale.
 
         `identity` is the server's fingerprint. Return the protocol era stored with the lists; None if none are stored.
+        Forged lists are reported by an event and count as missing.
         """
         self._identities[server] = identity
-        stored = self._storage.load(server, identity) if self._storage is not None else None
+        try:
+            stored = self._storage.load(server, identity) if self._storage is not None else None
+        except ForgedListsError:
+            self._emit(ServerLog(server, "warning", FORGED_LISTS, "toolway"))
+            return None
         if stored is None:
             return None
         for kind in LIST_KINDS:

@@ -2,8 +2,11 @@
 
 With them, the lists are available before the server answers.
 
-One file per server. Its name includes the server's fingerprint, so that another server under the same name starts
+One file per server. Its name depends on the server's fingerprint, so that another server under the same name starts
 without old lists. An unreadable file counts as missing.
+
+Other programs can write the cache folder: a server of the same user, also one that cannot read Toolway's own folders.
+So each file begins with a MAC of its content and of the server that it belongs to. Its key is in the state folder.
 """
 
 from __future__ import annotations
@@ -13,15 +16,23 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
+from toolway.secrets.encrypted_file import read_or_create, read_private
 from toolway.types import Era
 
 _FORMAT_VERSION: Final = 1
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+_KEY_BYTES: Final = 32
+_MAC_CHARS: Final = 64
+
+
+class ForgedListsError(Exception):
+    """Raised if stored lists were not written by Toolway: their MAC is not valid."""
 
 
 class StoredLists(msgspec.Struct, frozen=True):
@@ -36,7 +47,12 @@ class StoredLists(msgspec.Struct, frozen=True):
 class CatalogStorage(Protocol):
     """Storage of each server's last known lists, which are loaded when the server is added."""
 
-    def load(self, server: str, identity: str) -> StoredLists | None: ...
+    def load(self, server: str, identity: str) -> StoredLists | None:
+        """Return the lists of a server with this fingerprint (`identity`); None if there are none.
+
+        May raise `ForgedListsError`, if the storage can detect that.
+        """
+        ...
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
         """Save the lists of a server under its fingerprint (`identity`). Called in a thread."""
@@ -44,25 +60,36 @@ class CatalogStorage(Protocol):
 
 
 class FileCatalogStorage:
-    """Catalog storage in a folder, one JSON file per server."""
+    """Catalog storage in a folder, one file per server: a MAC, a line break and JSON."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key_file: Path) -> None:
+        """Create the storage. The key of its MACs is in `key_file`, which is created with the first lists."""
         self._folder = folder
+        self._key_file = key_file
+        self._key = b""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
+        """Return the lists of a server; None if there are none. Raises `ForgedListsError` if their MAC is wrong."""
         try:
-            path = self._path(server, identity)
+            key = self._load_key(create=False)
+            path = self._path(key, server, identity)
             if path.stat().st_size > _MAX_FILE_BYTES:
                 return None
-            stored = msgspec.json.decode(path.read_bytes(), type=StoredLists)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            mac, _, data = path.read_bytes().partition(b"\n")
+        except OSError:
+            return None
+        if not compare_digest(mac, self._mac(key, server, identity, data)):
+            raise ForgedListsError
+        try:
+            stored = msgspec.json.decode(data, type=StoredLists)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
         return stored if stored.format == _FORMAT_VERSION else None
 
     def saved_at(self, server: str, identity: str) -> float | None:
         """Return the Unix time when the lists of a server were saved; None if there are none."""
         try:
-            return self._path(server, identity).stat().st_mtime
+            return self._path(self._load_key(create=False), server, identity).stat().st_mtime
         except OSError:
             return None
 
@@ -70,15 +97,36 @@ class FileCatalogStorage:
         """Replace the server's file atomically. A disk error is ignored: lists are fetched again."""
         data = msgspec.json.encode(StoredLists(_FORMAT_VERSION, era, dict(lists)))
         with contextlib.suppress(OSError):
+            key = self._load_key(create=True)
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._folder)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(name, self._path(server, identity))
+                    file.writelines((self._mac(key, server, identity, data), b"\n", data))
+                os.replace(name, self._path(key, server, identity))
             except OSError:
                 os.unlink(name)
                 raise
 
-    def _path(self, server: str, identity: str) -> Path:
-        return self._folder / f"{server}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
+    def _load_key(self, *, create: bool) -> bytes:
+        """Return the key of the MACs. Raises `OSError` if there is none, or if it cannot be created."""
+        if not self._key:
+            key = (
+                read_or_create(self._key_file, lambda: os.urandom(_KEY_BYTES))
+                if create
+                else read_private(self._key_file)
+            )
+            if len(key) != _KEY_BYTES:
+                raise OSError(f"{self._key_file} has not {_KEY_BYTES} bytes")
+            self._key = key
+        return self._key
+
+    def _path(self, key: bytes, server: str, identity: str) -> Path:
+        """Return the path of a server's file. Programs with different keys, by their state folders, use other files."""
+        return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), key=key, digest_size=8).hexdigest()}.lists"
+
+    @staticmethod
+    def _mac(key: bytes, server: str, identity: str, data: bytes) -> bytes:
+        mac = hashlib.blake2b(msgspec.json.encode([server, identity]), key=key, digest_size=_MAC_CHARS // 2)
+        mac.update(data)
+        return mac.hexdigest().encode()

@@ -9,6 +9,7 @@ from typing import get_args
 
 from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog
+from toolway.catalog.storage import ForgedListsError
 from toolway.catalog.tool_access import ToolAccess
 from toolway.config.schema import Server
 from toolway.events import ListKind
@@ -26,7 +27,7 @@ class CachedLists:
 
 
 def load_cached_lists(servers: Mapping[str, Server]) -> CachedLists:
-    """Load the lists of these servers from the disk cache. An unreadable list counts as missing."""
+    """Load the lists of these servers from the disk cache. An unreadable or forged list counts as missing."""
     cached = CachedLists()
     store = default_catalog_storage(os.environ)
     for name, server in servers.items():
@@ -34,7 +35,10 @@ def load_cached_lists(servers: Mapping[str, Server]) -> CachedLists:
         if not server.enabled:
             cached.disabled.append(name)
             continue
-        stored = store.load(name, server_fingerprint(server)) if store is not None else None
+        try:
+            stored = store.load(name, server_fingerprint(server)) if store is not None else None
+        except ForgedListsError:
+            stored = None
         if store is None or stored is None:
             cached.uncached.append(name)
             continue

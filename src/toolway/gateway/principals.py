@@ -22,8 +22,8 @@ import msgspec
 from toolway._lazy import compile_pattern
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
-from toolway.gateway.sealing import read_or_create, write_private
 from toolway.protocol.sanitize import remove_invisible
+from toolway.secrets.encrypted_file import read_or_create, write_private
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100

@@ -11,7 +11,6 @@ import binascii
 import os
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from toolway.errors import ConfigError
+from toolway.secrets.encrypted_file import read_or_create
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -129,63 +129,3 @@ def read_sealing_key(file: Path) -> bytes:
             code="E-STATE",
         )
     return key
-
-
-# -- private files ----------------------------------------------------------------------------------------------------
-
-
-def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
-    """Return the content of a file private to its user; create it with `make()` if missing.
-
-    If several processes create it concurrently, all return the content of the first. Raises `OSError` if the file
-    cannot be read or written.
-    """
-    with suppress(FileNotFoundError):
-        return _read_private(file)
-    new = _write_temporary(file, make())
-    try:
-        with suppress(FileExistsError):
-            os.link(new, file)
-    finally:
-        new.unlink()
-    return _read_private(file)
-
-
-def write_private(file: Path, data: bytes) -> None:
-    """Write a file that only its user can read; replaces an existing file atomically.
-
-    Raises `OSError` if the file cannot be written.
-    """
-    new = _write_temporary(file, data)
-    try:
-        os.replace(new, file)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
-
-
-def _read_private(file: Path) -> bytes:
-    """Read a private file. If other users have access, revoke it.
-
-    Raises `OSError` if the file cannot be read.
-    """
-    with open(file, "rb") as opened:
-        if os.fstat(opened.fileno()).st_mode & 0o077:
-            os.fchmod(opened.fileno(), 0o600)
-        return opened.read()
-
-
-def _write_temporary(file: Path, data: bytes) -> Path:
-    """Write `data` to a new private file next to `file`, synced to disk. Return the new path."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
-    return new

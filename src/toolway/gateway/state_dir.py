@@ -74,7 +74,7 @@ class StateDir:
 
     def write_running(self, running: RunningGateway) -> None:
         """Write `running.json`, by which the command line finds this gateway."""
-        from toolway.gateway.sealing import write_private
+        from toolway.secrets.encrypted_file import write_private
 
         write_private(self.folder / "running.json", msgspec.json.encode(running))
 

@@ -193,9 +193,10 @@ class HubCore:
         )
         self._configured: Mapping[str, Server] = dict(self._servers)
         self._catalog = Catalog()
-        self._persister = CatalogPersister(self._catalog, open_catalog_storage(catalog_storage, environment.environ))
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
+        storage = open_catalog_storage(catalog_storage, environment.environ)
+        self._persister = CatalogPersister(self._catalog, storage, self.emit)
         self._broadcaster = EventBroadcaster()
         self._instrumentation = Instrumentation(self._broadcaster)
         self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from toolway.catalog.storage import CatalogStorage, FileCatalogStorage
 from toolway.config.foreign_keys import warn_unread_root_keys
 from toolway.config.loader import LoadedConfig, find_server_map_key, load_file, name_entries
+from toolway.config.locations import gateway_state_folder
 from toolway.config.schema import (
     ConfigIssue,
     RetryPolicy,
@@ -117,13 +118,19 @@ def open_catalog_storage(
 ) -> CatalogStorage | None:
     if folder is None or isinstance(folder, CatalogStorage):
         return folder
-    return FileCatalogStorage(Path(folder)) if folder is not DEFAULT_CATALOG else default_catalog_storage(environ)
+    return default_catalog_storage(environ) if folder is DEFAULT_CATALOG else _catalog_storage(Path(folder), environ)
 
 
 def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | None:
     """Open the catalog storage in this user's cache folder. None without a home directory."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
-    return FileCatalogStorage(Path(cache) / "toolway" / "catalog") if cache else None
+    return _catalog_storage(Path(cache) / "toolway" / "catalog", environ) if cache else None
+
+
+def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
+    """Open the catalog storage in `folder`. None without a state folder, which has the key of its MACs."""
+    state = gateway_state_folder(environ)
+    return FileCatalogStorage(folder, state / "lists.key") if state is not None else None
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:

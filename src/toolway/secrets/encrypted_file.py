@@ -152,6 +152,27 @@ def write_private(file: Path, data: bytes) -> None:
 
     Raises `OSError` if the file cannot be written. Its old content then stays.
     """
+    with _new_private(file, data) as new:
+        os.replace(new, file)
+    _fsync_folder(file.parent)
+
+
+def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
+    """Return the content of a file private to its user; create it with `make()` if missing.
+
+    If several processes create it concurrently, all return the content of the first. Raises `OSError` if the file
+    cannot be read or written.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        return read_private(file)
+    with _new_private(file, make()) as new, contextlib.suppress(FileExistsError):
+        os.link(new, file)
+    return read_private(file)
+
+
+@contextlib.contextmanager
+def _new_private(file: Path, data: bytes) -> Iterator[str]:
+    """Write `data` to a new file next to `file`, with mode 0600 and synced to disk. Remove it in the end."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
     try:
@@ -159,12 +180,10 @@ def write_private(file: Path, data: bytes) -> None:
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
-        os.replace(new, file)
-    except BaseException:
+        yield new
+    finally:
         with contextlib.suppress(OSError):
             os.unlink(new)
-        raise
-    _fsync_folder(file.parent)
 
 
 def read_private(file: Path) -> bytes:

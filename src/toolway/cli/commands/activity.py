@@ -167,8 +167,8 @@ def _write_redirect_page(link: str) -> Path:
 
     Every user of the machine can read a browser's command line, but only the owner can read this file.
     """
-    from toolway.gateway.sealing import write_private
     from toolway.gateway.state_dir import StateDir
+    from toolway.secrets.encrypted_file import write_private
 
     file = StateDir.default(os.environ).folder / "open.html"
     escaped = html.escape(link, quote=True)

@@ -29,6 +29,7 @@ class Rejection:
 
     reason: str  # is logged: without arguments, which may be secrets
     setting: str = ""  # for example "allowedCommands": ["npx -y name@1.2.3"]
+    hint: str = ""  # what to do, if no setting of `toolway.gateway` allows the entry
 
 
 @dataclass(frozen=True, slots=True)

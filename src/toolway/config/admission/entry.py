@@ -108,13 +108,14 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
 
 
 def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
-    return name in patterns or (
-        not set("*?[") & set(name) and any(fnmatchcase(name, pattern) for pattern in patterns)
-    )
+    return name in patterns or (not set("*?[") & set(name) and any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _weakens(key: str, reason: str) -> Rejection:
-    return Rejection(f"the configuration file has an entry of this name with {key}, which stays in force; {reason}")
+    return Rejection(
+        f"the configuration file has an entry of this name with {key}, which stays in force; {reason}",
+        hint=f"leave {key} out, use another name, or change the entry in the configuration file",
+    )
 
 
 #: Settings by which an operator restricts a server, with their keys in a config file.

@@ -23,9 +23,10 @@ import msgspec
 
 from toolway.gateway.authenticator import Authenticator, RequestDenied, json_error
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
-from toolway.gateway.sealing import Sealer, write_private
+from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import JSON_TYPE, Exchange, Headers, HttpRequest
 from toolway.protocol import jsonrpc
+from toolway.secrets.encrypted_file import write_private
 
 _log = logging.getLogger("toolway.gateway")
 

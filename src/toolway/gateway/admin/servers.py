@@ -16,7 +16,13 @@ import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.config.admission.command_line import Rejection, program_name
-from toolway.config.admission.entry import AdmissionPolicy, as_untrusted, check_entry, keep_restrictions, rejection_error
+from toolway.config.admission.entry import (
+    AdmissionPolicy,
+    as_untrusted,
+    check_entry,
+    keep_restrictions,
+    rejection_error,
+)
 from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import Server
 from toolway.config.server_entry import parse_entry_with_issues
@@ -241,7 +247,7 @@ def _admission_hint(rejection: Rejection) -> str:
     """Return how the operator can allow a rejected entry."""
     if rejection.setting:
         return f'allow it in the configuration file: "toolway": {{"gateway": {{{rejection.setting}}}}}'
-    return "add it to the configuration file: toolway add; a private address is allowed by toolway.addresses"
+    return rejection.hint or "add it to the configuration file: toolway add; toolway.addresses allows a private address"
 
 
 # -- JSON of servers, calls and tools, with secrets masked -------------------------------------------------------------
