@@ -55,7 +55,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
         found += _lint_invisible(name, tool)
     if len(tools) > MAX_OPENAI_TOOLS:
         message = f"{len(tools)} tools, but OpenAI accepts {MAX_OPENAI_TOOLS} in one request"
-        hint = "serve only the needed tools as a group: `toolway.groups` in the config file"
+        hint = "let clients search (/mcp/search), or serve only the needed tools as a group: `toolway.groups`"
         found.append(Finding("warning", "", message, hint, providers=("openai",), code="E-LINT-MANY"))
     return LintResult(server, len(tools), tuple(found), estimate_tokens(tools))
 

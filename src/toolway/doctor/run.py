@@ -21,6 +21,7 @@ from toolway.doctor.start_checks import check_process, format_seconds
 from toolway.doctor.trial_start import TrialStart, run_trial_start
 from toolway.errors import ToolwayError
 from toolway.hub.secret_resolution import resolve_secrets
+from toolway.search.tokens import search_advice
 from toolway.secrets import looks_like_secret
 from toolway.upstream.process.spawner import Spawner, build_environment
 
@@ -46,11 +47,12 @@ async def run_checks(
     spawner = Spawner(own_folders=own_folders(environ))
     slots = asyncio.Semaphore(MAX_PARALLEL_STARTS)
     duplicates = DuplicateEntries(targets)
+    costs: list[tuple[int, int]] = []  # (tools, tokens) of each started server of our own files
 
     async def check_one(target: CheckTarget) -> SubjectReport:
         async with slots:
             try:
-                return await _check_target(target, environ, spawner, duplicates)
+                return await _check_target(target, environ, spawner, duplicates, costs)
             except Exception as exc:  # our own bug with one server must not hide the results of the other servers
                 message = f"internal error while checking this server: {exc!r}"
                 check = Check("start", "fail", message, hint="please report this", code="E-INTERNAL")
@@ -63,11 +65,15 @@ async def run_checks(
     finally:
         await spawner.close()
     mask = build_masker(map(_strip_server_references, named.values()), named.keys())
-    return Report((*files, *subjects, *_machine_reports(orphans))).apply_mask(mask)
+    return Report((*files, *subjects, *_total_reports(costs), *_machine_reports(orphans))).apply_mask(mask)
 
 
 async def _check_target(
-    target: CheckTarget, environ: Mapping[str, str], spawner: Spawner, duplicates: DuplicateEntries
+    target: CheckTarget,
+    environ: Mapping[str, str],
+    spawner: Spawner,
+    duplicates: DuplicateEntries,
+    costs: list[tuple[int, int]],
 ) -> SubjectReport:
     checks = [*entry_checks.check_entry(target, duplicates.earlier_in_file(target), duplicates.in_other_files(target))]
     server = target.server
@@ -78,7 +84,7 @@ async def _check_target(
         reported = any(check.code == entry_checks.UNSET_VARIABLE_CODE for check in checks)
         start_checks = [
             check
-            async for check in _check_start(target, server, environ, spawner)
+            async for check in _check_start(target, server, environ, spawner, costs)
             if not reported or check.code != entry_checks.UNSET_VARIABLE_CODE
         ]
         if any(check.name == "start" and check.state == "ok" for check in start_checks):
@@ -95,7 +101,11 @@ def _is_env_failure(check: Check) -> bool:
 
 
 async def _check_start(
-    target: CheckTarget, server: Server, environ: Mapping[str, str], spawner: Spawner
+    target: CheckTarget,
+    server: Server,
+    environ: Mapping[str, str],
+    spawner: Spawner,
+    costs: list[tuple[int, int]],
 ) -> AsyncIterator[Check]:
     if server.command is not None:
         path = build_environment(environ, server.env_policy, server.env).get("PATH", "")
@@ -118,6 +128,8 @@ async def _check_start(
         yield Check("start", "skip", "not tried")
         return
     trial = await run_trial_start(target.name, server, environ, spawner)
+    if trial.listed_at is not None and not target.client:
+        costs.append(tool_checks.measure_tools(target.name, server, trial))
     is_mcp_url = server.url is not None and server.openapi is None
     needs_probes = trial.failure is not None or trial.transport == "sse"
     probes = await probe_server(server) if is_mcp_url and needs_probes else None
@@ -165,6 +177,15 @@ def _strip_values(values: Mapping[str, str]) -> dict[str, str]:
         for name, value_left in stripped.items()
         if value_left == values[name] or looks_like_secret(name, value_left)
     }
+
+
+def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
+    """Yield a warning if the tools of all servers together cost a model so much that clients should search."""
+    advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
+    if advice and len(costs) > 1:
+        hint = 'connect them with search, or give a group "search": true'
+        copy = "toolway export CLIENT --via-gateway --search"
+        yield SubjectReport("machine", "all servers", (Check("tokens", "warn", advice, "", hint, copy, "E-LINT-MANY"),))
 
 
 def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:

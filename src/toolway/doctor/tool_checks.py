@@ -14,6 +14,7 @@ from toolway.doctor.lint import PROVIDERS, Finding, lint_tools
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.start_checks import format_seconds
 from toolway.doctor.trial_start import TrialStart
+from toolway.search.tokens import estimate_tokens
 
 MAX_TOKEN_COST: Final = 10_000  # tokens: a twentieth of a common context window
 _PROVIDER_TITLES: Final = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Gemini"}
@@ -102,6 +103,12 @@ def check_tools(name: str, server: Server, trial: TrialStart) -> Iterator[Check]
     yield from _check_lint(name, valid)
 
 
+def measure_tools(name: str, server: Server, trial: TrialStart) -> tuple[int, int]:
+    """Return the number of tools of a started server, without denied ones, and their estimated tokens."""
+    tools = _build_catalog(name, server, trial).tools(name)
+    return len(tools), estimate_tokens(tool.raw for tool in tools)
+
+
 def _build_catalog(name: str, server: Server, trial: TrialStart) -> Catalog:
     catalog = Catalog()
     catalog.add_server(name, ToolAccess.from_server(name, server))
@@ -131,7 +138,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
     cost = found.cost
     text = f"about {cost.openai:,} (OpenAI), {cost.anthropic:,} (Anthropic), {cost.gemini:,} (Gemini)"
     if cost.highest > MAX_TOKEN_COST:
-        hint = "give models only the tools they need, as a group: `toolway.groups` in the config file"
+        hint = "let clients search (/mcp/search), or serve only the needed tools as a group: `toolway.groups`"
         yield Check("tokens", "warn", f"the tools cost {text} in every request", hint=hint, code="E-LINT-COST")
     else:
         yield Check("tokens", "ok", text)

@@ -24,6 +24,7 @@ from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, 
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
 from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
@@ -116,10 +117,12 @@ class Gateway:
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
+        search = SearchAdmin(hub, self.search_tools, groups)
         admin = AdminEndpoint(
             ServersAdmin(hub, self.activity, config_history, admission, cluster),
             calls,
             overview,
+            search,
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
@@ -136,7 +139,7 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, cluster) if metrics is not None else None,
+            MetricsEndpoint(hub, metrics, self._stats, search, cluster) if metrics is not None else None,
             cluster,
             invisible_characters,
         )
@@ -144,6 +147,7 @@ class Gateway:
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)
+            api_keys.on_revoked(self.search_tools.log.forget)
         self._started_at = time.time()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:

@@ -212,6 +212,16 @@ class GatewayProcess:
         await self.hub.wait_first_starts(STARTUP_WINDOW_S)
         gc.collect()
         gc.freeze()
+        self._advise_search()
+
+    def _advise_search(self) -> None:
+        """Log that clients should use tool search, if all tools together cost a model much."""
+        from toolway.search.tokens import estimate_tokens, search_advice
+
+        tools = self.hub.known_tools()
+        advice = search_advice(len(tools), estimate_tokens(tool.raw for tool in tools))
+        if advice:
+            _log.warning("%s: toolway export CLIENT --via-gateway --print --search", advice)
 
     async def run_stdio(self, endpoint: str = "") -> None:
         """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives.

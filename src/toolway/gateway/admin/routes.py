@@ -21,6 +21,7 @@ from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.openapi import AdminOperation, build_description
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
+from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
@@ -170,6 +171,24 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET", "/admin/tool-list", "All tools, shortened, with sizes", "ToolRows", lambda a, r: a.overview.list_tools()
     ),
+    Route(
+        "GET",
+        "/admin/search",
+        "Tools that fit a query, with scores and reasons",
+        "SearchAnswer",
+        lambda a, r: a.search.search(r.query),
+        query=SEARCH_QUERY,
+    ),
+    Route(
+        "GET",
+        "/admin/searches",
+        "Searches of clients, and those that led to no call",
+        "SearchList",
+        lambda a, r: a.search.list_searches(),
+    ),
+    Route(
+        "GET", "/admin/tokens", "Tokens of each endpoint and server", "TokenList", lambda a, r: a.search.get_tokens()
+    ),
     Route("GET", "/admin/groups", "MCP endpoints", "EndpointList", lambda a, r: a.overview.list_endpoints()),
     # -- calls --------------------------------------------------------------------------------------------------------
     Route(
@@ -303,6 +322,7 @@ class AdminEndpoint:
         servers: ServersAdmin,
         calls: CallsAdmin,
         overview: OverviewAdmin,
+        search: SearchAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -312,6 +332,7 @@ class AdminEndpoint:
         self.servers: ServersAdmin = servers
         self.calls: CallsAdmin = calls
         self.overview: OverviewAdmin = overview
+        self.search: SearchAdmin = search
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

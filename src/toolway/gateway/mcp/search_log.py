@@ -6,9 +6,11 @@ Kept in memory and bounded. Pure: the time is an argument.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import field
 from typing import Final
+
+from toolway._lazy import dataclass
 
 MAX_PRINCIPALS: Final = 1000  # with remembered searches
 MAX_SEARCHES_PER_PRINCIPAL: Final = 8
@@ -33,6 +35,7 @@ class UnmetSearch:
 class _Search:
     query: str
     tools: frozenset[ToolKey]
+    fits: bool = True
     met: bool = False  # a tool of the answer was called
 
 
@@ -65,7 +68,7 @@ class SearchLog:
                 self._recent.popitem(last=False)
             recent = self._recent[principal] = deque(maxlen=MAX_SEARCHES_PER_PRINCIPAL)
         self._recent.move_to_end(principal)
-        recent.append(_Search(query, frozenset(tools)))
+        recent.append(_Search(query, frozenset(tools), fits))
         unmet = self._unmet.pop(query, None) or UnmetSearch(query)
         unmet.times += 1
         unmet.last_at, unmet.fits, unmet.found = now, fits, tuple(names)[:5]
@@ -73,18 +76,18 @@ class SearchLog:
             self._unmet.popitem(last=False)
         self._unmet[query] = unmet
 
-    def has_searched(self, principal: str) -> bool:
-        """Return True if searches of a principal are remembered: a call of it may belong to one."""
-        return principal in self._recent
+    def open_query(self, principal: str, tool: ToolKey) -> str | None:
+        """Return the newest query of a principal that found this tool, or None if a call has answered it already.
 
-    def find_query(self, principal: str, tool: ToolKey) -> str | None:
-        """Return the newest query of a principal that found this tool, or None."""
-        found = self._find(principal, tool)
-        return found.query if found is not None else None
+        A query that the tool fits is preferred to one for which it was only the nearest.
+        """
+        recent = self._recent.get(principal)
+        search = _newest(recent, tool) if recent is not None else None
+        return search.query if search is not None and not search.met else None
 
     def on_call(self, principal: str, tool: ToolKey) -> None:
         """Record that a principal called a tool successfully: the search that found it is no longer unmet."""
-        search = self._find(principal, tool)
+        search = _newest(self._recent.get(principal, ()), tool)
         if search is None or search.met:
             return
         search.met = True
@@ -102,5 +105,12 @@ class SearchLog:
         """Drop the searches of a principal that no longer exists."""
         self._recent.pop(principal, None)
 
-    def _find(self, principal: str, tool: ToolKey) -> _Search | None:
-        return next((each for each in reversed(self._recent.get(principal, ())) if tool in each.tools), None)
+
+def _newest(recent: Sequence[_Search], tool: ToolKey) -> _Search | None:
+    nearest = None
+    for each in reversed(recent):
+        if tool in each.tools:
+            if each.fits:
+                return each
+            nearest = nearest or each
+    return nearest

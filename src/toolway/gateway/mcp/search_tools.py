@@ -248,11 +248,8 @@ class SearchTools:
 
     def on_result(self, context: RequestContext, tool: Tool, result: RpcResult) -> None:
         """Learn from a successful call of a tool that the principal found by a search."""
-        principal = context.principal.id
-        if not self.log.has_searched(principal):
-            return
-        key = (tool.server, tool.name)
-        query = self.log.find_query(principal, key)
+        principal, key = context.principal.id, (tool.server, tool.name)
+        query = self.log.open_query(principal, key)
         if query is None or not _is_success(result):
             return
         self.log.on_call(principal, key)
