@@ -110,8 +110,13 @@ def _field_comments(kind: type) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             comments = [line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno]]
             text = " ".join(part for part in comments if part).replace("|", "\\|")
-            default = f" Default: `{ast.unparse(node.value)}`." if node.value is not None else ""
+            default = f" Default: `{_default(node.value)}`." if node.value is not None else ""
             yield node.target.id, (text + "." if text and not text.endswith(".") else text) + default
+
+
+def _default(value: ast.expr) -> str:
+    """Return the source of a default; of `field(default_factory=Limits)` the value, `Limits()`."""
+    return re.sub(r"^field\(default_factory=([A-Z]\w*)\)$", r"\1()", ast.unparse(value))
 
 
 def _markdown(text: str) -> Iterator[str]:

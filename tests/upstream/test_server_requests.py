@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from toolway.config.schema import Limits
 from toolway.types import Call, Json
 from toolway.upstream import server_requests
 from toolway.upstream.server_requests import ServerRequestRouter
@@ -15,6 +16,10 @@ from toolway.upstream.transport import JSONRPCError
 pytestmark = pytest.mark.anyio
 
 ELICIT = "elicitation/create"
+
+
+def test_the_limit_is_the_default_of_a_server() -> None:
+    assert Limits().max_server_requests == server_requests.MAX_REQUESTS_PER_CALL
 
 
 class Person:

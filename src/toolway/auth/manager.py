@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final
 
 from toolway.auth.encrypted_token_store import EncryptedTokenStore
-from toolway.auth.shared_token_slot import SharedTokenSlot
 from toolway.auth.token_manager import LoginCallback, TokenManager, TokenOwner
 from toolway.auth.token_slot import Clock, TokenSlot, TokenSlotProvider
 from toolway.auth.token_store import Credential, MemoryTokenStore, TokenStore
@@ -135,6 +134,8 @@ class AuthManager:
 
     def _token_slot(self, upstream: str, principal: str) -> TokenSlot:
         if isinstance(self._store, EncryptedTokenStore):
+            from toolway.auth.shared_token_slot import SharedTokenSlot
+
             return SharedTokenSlot(self._store, upstream, principal, self._now)
         if isinstance(self._store, TokenSlotProvider):
             return self._store.token_slot(upstream, principal, self._now)

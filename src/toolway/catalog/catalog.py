@@ -6,7 +6,6 @@ lists of a server deny are kept apart: no list, lookup or search returns them.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, Final, TypeAlias, cast
@@ -305,6 +304,8 @@ class Catalog:
 
     def suggest(self, name: str, limit: int = 3) -> list[str]:
         """Return the qualified names of similar tools as suggestions for a misspelled name, with or without server."""
+        import difflib
+
         tools = self.tools()
         close = difflib.get_close_matches(name, [tool.qualified_name for tool in tools], n=limit, cutoff=0.6)
         if close:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from collections.abc import Mapping
 from hmac import compare_digest
 from pathlib import Path
@@ -99,6 +98,8 @@ class FileCatalogStorage:
         with contextlib.suppress(OSError):
             key = self._load_key(create=True)
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            import tempfile  # slow to import
+
             handle, name = tempfile.mkstemp(dir=self._folder)
             try:
                 with os.fdopen(handle, "wb") as file:

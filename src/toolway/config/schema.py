@@ -334,8 +334,8 @@ class OpenApi:
     file: str | None = None  # path of the document
     document: Mapping[str, Any] | None = field(default=None, repr=False)  # the document itself
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent when the document is fetched
-    include: OpenApiFilter = OpenApiFilter()  # only operations that match every kind of pattern given here
-    exclude: OpenApiFilter = OpenApiFilter()  # leaves out operations that match one of these patterns
+    include: OpenApiFilter = field(default_factory=OpenApiFilter)  # only operations that match every kind of pattern
+    exclude: OpenApiFilter = field(default_factory=OpenApiFilter)  # leaves out operations that match a pattern
     credentials: tuple[ApiCredential, ...] = ()  # `security` in files
     idempotency_header: str | None = None  # header in which the API accepts idempotency keys
     outputs: bool = True  # publish the response schemas as output schemas; false if responses do not match them
@@ -430,8 +430,8 @@ class Server:
     instances: int = 1  # cluster: number of instances, on different nodes; a call goes to any of them
     node_labels: tuple[str, ...] = ()  # cluster: only nodes with all of these labels run the server
     idle_timeout: float = 0.0  # seconds without a call before the server stops until the next call; 0 = never
-    timeout: Timeout = Timeout()
-    retry: RetryPolicy = RetryPolicy()
+    timeout: Timeout = field(default_factory=Timeout)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     rate_limit: str | None = None  # most calls in any period: 5/s, 10/min, 1000/h or 100/day
     idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
     trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
@@ -442,9 +442,9 @@ class Server:
     share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
     idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
     not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed
-    restart: RestartPolicy = RestartPolicy()
-    health: HealthCheck = HealthCheck()
-    limits: Limits = Limits()
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+    health: HealthCheck = field(default_factory=HealthCheck)
+    limits: Limits = field(default_factory=Limits)
     env_file: str | None = None  # file with further variables for the program, read at each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys of the configuration file

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -170,6 +169,8 @@ def _check_ref(reference: SecretRef) -> SecretRef:
                 raise _reference_error("a path", "it does not begin with / or ~/", "write ${file:~/path}")
         case "command":
             try:
+                import shlex
+
                 words = shlex.split(reference.target)
             except ValueError as exc:
                 raise _reference_error("a command", str(exc), "close its quotes") from None

@@ -19,12 +19,9 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from toolway._lazy import dataclass
-from toolway.config.admission.command_line import split_line
-from toolway.config.admission.entry import AdmissionPolicy
-from toolway.config.admission.variables import is_never_allowed
 from toolway.config.field_reader import (
     CONFIG_KEY_CODE,
     FieldReader,
@@ -37,6 +34,9 @@ from toolway.config.schema import ConfigIssue, Server, check_server_name
 from toolway.config.secret_refs import has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
+
+if TYPE_CHECKING:
+    from toolway.config.admission.entry import AdmissionPolicy
 
 DEFAULT_GATEWAY_PORT: Final = 8765
 AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
@@ -171,12 +171,14 @@ class GatewaySettings:
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
-    search: SearchSettings = SearchSettings()  # tool search
+    search: SearchSettings = field(default_factory=SearchSettings)  # tool search
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
     def admission(self) -> AdmissionPolicy:
         """Contents that are allowed in a server entry sent to `/admin`."""
+        from toolway.config.admission.entry import AdmissionPolicy
+
         variables = frozenset(self.allowed_env)
         volumes = tuple(folder.rstrip("/") for folder in self.allowed_volumes)
         return AdmissionPolicy(self.allowed_commands, variables, named_by_person=variables, volumes=volumes)
@@ -231,6 +233,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
 
 
 def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
+    from toolway.config.admission.command_line import split_line
+
     lines = fields.get_texts("allowedCommands")
     for line in lines:
         try:
@@ -246,6 +250,8 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
 
 
 def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
+    from toolway.config.admission.variables import is_never_allowed
+
     names = fields.get_texts("allowedEnv")
     for name in names:
         if is_never_allowed(name):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from toolway._lazy import compile_pattern, dataclass
+from toolway._lazy import compile_pattern
 from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
@@ -146,12 +146,11 @@ class VariableText(NamedTuple):
     unsupported: tuple[VariableRef, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VariableSyntax:
+class VariableSyntax(NamedTuple):
     """Variable syntax of an MCP host: per kind of reference a regex and a form for writing."""
 
-    patterns: Mapping[str, str] = field(default_factory=dict)  # kind → regex with the groups name (and default)
-    forms: Mapping[str, str] = field(default_factory=dict)  # kind → text that contains NAME
+    patterns: Mapping[str, str] = MappingProxyType({})  # kind → regex with the groups name (and default)
+    forms: Mapping[str, str] = MappingProxyType({})  # kind → text that contains NAME
     default: str = ""  # form of a variable with a default; contains NAME and DEFAULT
     escape: str = ""  # prefix for literal text that would be read as a reference
 

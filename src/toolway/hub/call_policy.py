@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import msgspec
@@ -87,9 +87,17 @@ def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
 
 
 MAX_CACHED_POLICIES: Final = 10_000  # cached policies
-_DEFAULT_TOOL_SETTINGS: Final = ToolSettings()
-_REMOVED_SERVER: Final = Server(command="")
 _INPUT_RESPONSE_PARAMS: Final = ("inputResponses", "requestState")  # part of a longer exchange: never shared
+
+
+@cache
+def _default_tool_settings() -> ToolSettings:
+    return ToolSettings()
+
+
+@cache
+def _removed_server() -> Server:
+    return Server(command="")
 
 
 class ToolPolicy:
@@ -101,7 +109,7 @@ class ToolPolicy:
     def __init__(self, server: Server, name: str, tool: Tool | None) -> None:
         self.server = server
         self.tool = tool
-        self.settings = settings = server.tools.get(name, _DEFAULT_TOOL_SETTINGS)
+        self.settings = settings = server.tools.get(name) or _default_tool_settings()
         self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
         self.retry = settings.retry if settings.retry is not None else server.retry
         # A definition of an earlier run proves nothing: the dispatcher checks against the current one.
@@ -239,7 +247,7 @@ class CallPolicies:
 
     def _server_settings(self, name: str) -> Server:
         """Return the server's settings, or defaults if it was removed while the call waited."""
-        return self._servers.get(name, _REMOVED_SERVER)
+        return self._servers.get(name) or _removed_server()
 
     def _policy_for(self, call: Call) -> ToolPolicy:
         policy: ToolPolicy | None = call.policy

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from toolway._async import wait_all
-from toolway.audit.log import AuditLog
-from toolway.audit.writer import AuditWriter
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.auth.token_manager import LoginCallback
@@ -90,6 +88,8 @@ from toolway.upstream.subscriptions import SubscriptionKind
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.audit.log import AuditLog
+    from toolway.audit.writer import AuditWriter
     from toolway.search.tool_search import ServerFacts, ToolSearch
 
 
@@ -244,11 +244,11 @@ class HubCore:
             self._instrumentation,
             environment,
         ).dispatch
-        self._audit_log = (
-            AuditLog(AuditSettings.from_location(audit_log), self.emit, self._servers)
-            if audit_log is not None
-            else None
-        )
+        self._audit_log: AuditLog | None = None
+        if audit_log is not None:
+            from toolway.audit.log import AuditLog
+
+            self._audit_log = AuditLog(AuditSettings.from_location(audit_log), self.emit, self._servers)
         self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in texts of servers
         self._library = library
         self._hub_log = HubLog(self.mask, lambda call: self._policies.retry_policy(call).max_attempts)

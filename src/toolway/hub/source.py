@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolway.catalog.storage import CatalogStorage, FileCatalogStorage
-from toolway.config.foreign_keys import warn_unread_root_keys
-from toolway.config.loader import LoadedConfig, find_server_map_key, load_file, name_entries
 from toolway.config.locations import gateway_state_folder
 from toolway.config.schema import (
     ConfigIssue,
@@ -24,12 +22,15 @@ from toolway.config.schema import (
     check_server_name,
     with_defaults,
 )
-from toolway.config.scopes import load_config
-from toolway.config.server_entry import parse_entry_with_issues, parse_inline
 from toolway.config.settings import with_network_policy
 from toolway.network.policy import NetworkPolicy
 
-ConfigSource = str | os.PathLike[str] | Mapping[str, ServerLike] | Sequence[Mapping[str, Any]] | LoadedConfig | None
+if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
+
+ConfigSource: TypeAlias = (
+    "str | os.PathLike[str] | Mapping[str, ServerLike] | Sequence[Mapping[str, Any]] | LoadedConfig | None"
+)
 _log = logging.getLogger("toolway.config")
 DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 
@@ -41,6 +42,9 @@ def load_servers(
 
     The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
     """
+    from toolway.config.loader import LoadedConfig, load_file
+    from toolway.config.scopes import load_config
+
     later_policy = network_policy
     is_logged = not isinstance(config, LoadedConfig)  # the program that loaded it shows its issues
     if config is None:
@@ -68,6 +72,9 @@ def _parse_servers(
 
     A mapping may have the form of a file: `{"mcpServers": {…}}`. Raises `ConfigError` if an entry is invalid.
     """
+    from toolway.config.foreign_keys import warn_unread_root_keys
+    from toolway.config.loader import find_server_map_key, name_entries
+
     root_issues: list[ConfigIssue] = []
     if not isinstance(config, Mapping):
         config = name_entries(config)
@@ -86,6 +93,8 @@ def parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
     """
     if isinstance(value, Server):
         return value, []
+    from toolway.config.server_entry import parse_entry_with_issues, parse_inline
+
     if isinstance(value, str):
         return parse_inline(value), []
     if isinstance(value, Mapping):

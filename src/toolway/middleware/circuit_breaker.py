@@ -92,9 +92,9 @@ class BreakerStatus:
 class CircuitBreaker:
     """State machine of one circuit breaker. Pure: time and random numbers are arguments."""
 
-    def __init__(self, random: Callable[[], float], policy: BreakerPolicy = BreakerPolicy()) -> None:  # noqa: B008  frozen
+    def __init__(self, random: Callable[[], float], policy: BreakerPolicy | None = None) -> None:
         self.state = BreakerState.CLOSED
-        self._policy = policy
+        self._policy = policy = policy or BreakerPolicy()
         self._random = random
         self._window = SlidingWindow(policy.window_s)
         self._consecutive_failures = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from difflib import get_close_matches
 from typing import Final
 
 from msgspec.structs import replace
@@ -157,6 +156,8 @@ def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
 def require_server(servers: Collection[str], name: str) -> None:
     """Raise `NotFound` if no server of this name is configured."""
     if name not in servers:
+        from difflib import get_close_matches
+
         raise NotFound(
             f"unknown server {name!r}",
             server=name,

@@ -11,11 +11,12 @@ are described only if their number is bounded too.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import jsonschema_rs
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway.types import Json
+
+if TYPE_CHECKING:
+    import jsonschema_rs
 
 MAX_SCHEMA_COST: Final = 20_000  # schema positions, references followed
 MAX_VALIDATION_WORK: Final = 1_000_000  # positions × values of one instance
@@ -31,6 +32,8 @@ class SchemaValidator:
         self._cost = 1
         self.schema = schema
         self.skip_reason = ""
+        import jsonschema_rs  # slow to import, and a hub without calls validates nothing
+
         try:
             self._cost = schema_cost(schema)
             self._validator = jsonschema_rs.validator_for(

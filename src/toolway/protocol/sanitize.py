@@ -23,7 +23,8 @@ _INVISIBLE: Final = (
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U000f0000-\U0010ffff"
 )
-_UNPRINTABLE: Final = compile_pattern(f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]")
+_UNPRINTABLE_CHARACTER: Final = f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]"
+_UNPRINTABLE: Final = compile_pattern(_UNPRINTABLE_CHARACTER)
 _CONTROL: Final = compile_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
 
 _ESCAPED_CONTROL: Final = compile_pattern(rb"\\(?:[bfr]|u00)|\x7f")  # in JSON
@@ -42,7 +43,7 @@ _HONEST: Final = "|".join(
         f"(?<=[{_JOINED_SCRIPTS}])[\u200c\u200d](?![\u200b-\u200f])",
     )
 )
-_HONEST_OR_UNPRINTABLE: Final = compile_pattern(f"({_HONEST})|{_UNPRINTABLE.pattern}")
+_HONEST_OR_UNPRINTABLE: Final = compile_pattern(f"({_HONEST})|{_UNPRINTABLE_CHARACTER}")
 
 
 def sanitize(text: str, limit: int) -> str:

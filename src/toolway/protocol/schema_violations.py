@@ -8,17 +8,18 @@ cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from jsonschema_rs import ValidationError
 
 from toolway._lazy import compile_pattern
 from toolway.errors import ArgumentViolation, InvalidArguments, invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.sanitize import sanitize
 from toolway.types import Json
+
+if TYPE_CHECKING:
+    from jsonschema_rs import ValidationError
 
 MAX_VIOLATIONS: Final = 20
 MAX_NAME_CHARS: Final = 80  # of one name or one value of the schema
@@ -273,5 +274,7 @@ def _nearest(name: Any, known: Iterable[str]) -> str:
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
         return ""
     names = {each.lower(): each for each in list(known)[:_MAX_COMPARED_NAMES] if len(each) <= MAX_NAME_CHARS}
+    from difflib import get_close_matches
+
     found = get_close_matches(name.lower(), list(names), n=1)
     return _shorten(names[found[0]]) if found else ""

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -174,6 +173,8 @@ def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
 def _new_private(file: Path, data: bytes) -> Iterator[str]:
     """Write `data` to a new file next to `file`, with mode 0600 and synced to disk. Remove it in the end."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    import tempfile  # slow to import
+
     handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as out:

@@ -16,7 +16,6 @@ from typing import Final
 from toolway._async import LightEvent
 from toolway.config.schema import Server
 from toolway.events import Event, HealthChanged
-from toolway.http.client import HttpClient, HttpError, HttpTarget
 from toolway.types import Certainty
 from toolway.upstream.session import Session
 from toolway.upstream.transport import Disconnect, TransportError
@@ -157,6 +156,8 @@ class HealthMonitor:
         url = self._server.health.url
         if url is None:
             return ""
+        from toolway.http.client import HttpClient, HttpError, HttpTarget
+
         client = HttpClient(network_policy=self._server.effective_network_policy)
         try:
             async with asyncio.timeout(limit), client.send("GET", HttpTarget.parse(url)) as response:

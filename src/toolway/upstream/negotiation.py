@@ -42,8 +42,9 @@ class NegotiatedProtocol:
     instructions: str
 
 
-#: Protocol of a server without a handshake. It has no version.
-BARE_PROTOCOL: Final = NegotiatedProtocol("bare", "", versions.BARE_CAPABILITIES, {}, "")
+def _bare_protocol() -> NegotiatedProtocol:
+    """Return the protocol of a server without a handshake. It has no version."""
+    return NegotiatedProtocol("bare", "", versions.BARE_CAPABILITIES, {}, "")
 
 
 async def negotiate(
@@ -59,7 +60,7 @@ async def negotiate(
     if setting == "legacy":
         return await initialize(transport, info, capabilities)
     if setting == "bare":
-        return BARE_PROTOCOL
+        return _bare_protocol()
     if era_hint == "legacy":
         try:
             return await initialize(transport, info, capabilities)
@@ -112,7 +113,7 @@ async def _detect_era(transport: Transport, info: Json, capabilities: Json, grac
             tasks.append(initialized)
             await asyncio.wait(tasks, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             if not any(task.done() for task in tasks) and await _lists_tools_first(transport, tasks):
-                return BARE_PROTOCOL
+                return _bare_protocol()
             if not discover.done() and _succeeded(initialized):
                 return initialized.result()
         try:
@@ -135,7 +136,7 @@ async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Js
     except TransportError as exc:
         if exc.status not in BARE_STATUSES or not await _lists_tools(transport):
             raise
-    return BARE_PROTOCOL
+    return _bare_protocol()
 
 
 async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:

@@ -15,16 +15,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from toolway.config.schema import Limits
 from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from toolway.protocol.sanitize import browser_url_problem
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import Call, CallbackError, CallState, ClientCallbacks, Json
 from toolway.upstream.transport import JSONRPCError
 
+MAX_REQUESTS_PER_CALL: Final = 64  # unless the limits of the server say otherwise
 USER_ANSWER_TIMEOUT_S: Final = 900.0  # for a caller to answer one server request
 MAX_ASKING_TOOLS: Final = 1000  # remembered names of tools that send requests
-MAX_REQUESTS_PER_CALL: Final = Limits().max_server_requests
 _log = logging.getLogger(__name__)
 
 

@@ -18,7 +18,6 @@ from toolway._async import LightEvent
 from toolway.config.schema import RestartPolicy, Server
 from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.types import Era
-from toolway.upstream.diagnosis import diagnose
 from toolway.upstream.session import Session
 from toolway.upstream.state import State, StateEvent
 from toolway.upstream.status import ServerStatus, describe_state
@@ -116,6 +115,8 @@ class FailureHistory:
         failure = self.last_failure
         if failure is None or failure.hint:
             return "", failure.hint if failure else ""
+        from toolway.upstream.diagnosis import diagnose  # a large table, for failures only
+
         stderr = self.last_transport_info.stderr or info.stderr
         found = diagnose(server.command or server.url or "", failure.exit_code, stderr, failure.code)
         return found if found is not None else ("", "")

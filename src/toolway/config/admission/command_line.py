@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from toolway._lazy import compile_pattern, dataclass
 
@@ -32,15 +32,14 @@ class Rejection:
     hint: str = ""  # what to do, if no setting of `toolway.gateway` allows the entry
 
 
-@dataclass(frozen=True, slots=True)
-class _Runner:
+class _Runner(NamedTuple):
     """Program that downloads a package and runs it, with the words that may precede the package."""
 
     package: re.Pattern[str]
     example: str  # a package as it must be written
     subcommand: tuple[str, ...] = ()  # must follow the program
     flags: frozenset[str] = frozenset()  # flags without a value
-    values: Mapping[str, re.Pattern[str]] = field(default_factory=dict)  # flags with a value, and its form
+    values: Mapping[str, re.Pattern[str]] = MappingProxyType({})  # flags with a value, and its form
     separator: str = ""  # must stand between the package and its arguments; otherwise the runner would read them
 
 

@@ -11,7 +11,6 @@ and, since Linux 6.12, cannot send signals to them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import struct
@@ -36,6 +35,8 @@ def abi_version() -> int:
     """Return the version of Landlock in this kernel; 0 without Landlock."""
     if sys.platform != "linux":
         return 0
+    import ctypes  # slow to import
+
     return max(0, int(ctypes.CDLL(None).syscall(CREATE_RULESET, None, 0, CREATE_RULESET_VERSION)))
 
 
@@ -60,6 +61,8 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
     Raises `OSError` if the kernel refuses.
     """
+    import ctypes
+
     libc = ctypes.CDLL(None, use_errno=True)
     version = abi_version()
     rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
@@ -109,6 +112,8 @@ def _ancestors(path: str) -> list[str]:
 
 def _check(result: int) -> int:
     if result < 0:
+        import ctypes
+
         code = ctypes.get_errno()
         raise OSError(code, f"Landlock: {os.strerror(code)}")
     return result

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import errno
 import fcntl
 import importlib
@@ -34,7 +33,10 @@ import signal
 import socket
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing is slow to import
+    from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -297,7 +299,7 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
         os.setsid()
         os.umask(0o077)
         if LINUX:
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
         for signum in (signal.SIGPIPE, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -331,7 +333,13 @@ def _load_landlock() -> Any:
 
 def _become_subreaper() -> None:
     if LINUX:
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # not by a hub that imports this module for its constants
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _split(control: socket.socket) -> int:
@@ -341,11 +349,11 @@ def _split(control: socket.socket) -> int:
     """
     _become_subreaper()
     reader, writer = os.pipe()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
     inner = os.fork()
     if inner == 0:
         os.close(writer)
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+        _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
         return reader
     os.close(reader)
     control.close()
@@ -491,7 +499,7 @@ def main() -> None:
     control.setblocking(False)
     outer = -1
     if LINUX:
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no program of the same user may inspect it
+        _prctl(PR_SET_DUMPABLE, 0)  # no program of the same user may inspect it
         outer = _split(control)
     Reaper(control, sys.argv[2] if len(sys.argv) > 2 else "", outer).run()
 
