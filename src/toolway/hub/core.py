@@ -46,6 +46,7 @@ from toolway.hub.instrumentation import Instrumentation, Tracer
 from toolway.hub.source import (
     DEFAULT_CATALOG,
     ConfigSource,
+    default_cache_folder,
     default_runtime_dir,
     load_servers,
     log_issues,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
 
     from toolway.audit.log import AuditLog
     from toolway.audit.writer import AuditWriter
+    from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
 
 
@@ -195,6 +197,8 @@ class HubCore:
         self._catalog = Catalog()
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
+        self._search_vectors: Vectors | None = None
+        self._closing_vectors: set[asyncio.Task[None]] = set()
         storage = open_catalog_storage(catalog_storage, environment.environ)
         self._persister = CatalogPersister(self._catalog, storage, self.emit)
         self._broadcaster = EventBroadcaster()
@@ -342,6 +346,8 @@ class HubCore:
 
         A process that does not end by itself is killed.
         """
+        self._drop_search_vectors()
+        await asyncio.gather(*self._closing_vectors, return_exceptions=True)
         await self._upstreams.close()
         await self._auth.close()
         await self._persister.close()
@@ -672,13 +678,47 @@ class HubCore:
             from toolway.search.tool_search import ToolSearch
 
             self._tool_search = ToolSearch(self._catalog, self._server_facts, learn=self._search_settings.learn)
+            self._open_search_vectors()
         return self._tool_search
 
     def apply_search_settings(self, settings: SearchSettings) -> None:
         """Use these settings of the tool search from now on."""
-        self._search_settings = settings
+        previous, self._search_settings = self._search_settings, settings
         if self._tool_search is not None:
             self._tool_search.set_learning(settings.learn)
+            if dataclasses.replace(previous, learn=settings.learn) != settings:
+                self._open_search_vectors()
+
+    @property
+    def search_vectors(self) -> Vectors | None:
+        """Return the source of scores by meaning; None if none is configured, or nothing was searched yet."""
+        return self._search_vectors
+
+    def _open_search_vectors(self) -> None:
+        """Let the search use the model or the endpoint of the settings, in place of the one before."""
+        from toolway.hub.secret_resolution import resolve_text
+        from toolway.search.meaning import open_vectors
+
+        assert self._tool_search is not None
+        settings, environment = self._search_settings, self._environment
+
+        async def get_key() -> str:
+            return await resolve_text(settings.key, "search.key", environment.environ, self._spawner)
+
+        self._drop_search_vectors()
+        cache = default_cache_folder(environment.environ)
+        self._search_vectors = open_vectors(
+            settings, self._network_policy, get_key, environment.open_vector_store, cache
+        )
+        self._tool_search.set_vectors(self._search_vectors)
+
+    def _drop_search_vectors(self) -> None:
+        """Close the source of scores by meaning in the background."""
+        if self._search_vectors is not None:
+            task = asyncio.get_running_loop().create_task(self._search_vectors.close())
+            self._closing_vectors.add(task)
+            task.add_done_callback(self._closing_vectors.discard)
+            self._search_vectors = None
 
     def _server_facts(self) -> dict[str, ServerFacts]:
         """Return the facts about each enabled server that a search needs."""

