@@ -219,7 +219,9 @@ async def test_tools_are_sent_in_batches_once_and_stored(service, tmp_path):
     tools = make_tools(*(f"tool_{number}" for number in range(150)))
     for expected in ([64, 64, 22], []):
         embedder = endpoint(service)
-        source = ModelVectors(embedder, FileVectorStore(tmp_path, embedder.identity), query_timeout=30)
+        source = ModelVectors(
+            embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30
+        )
         await source.prepare([], tools)
         await source.wait_complete()
         assert [len(body["input"]) for _, body in service.requests] == expected
@@ -234,7 +236,9 @@ async def test_a_model_of_another_size_does_not_use_the_stored_vectors(service, 
     tools = make_tools("send_mail", "create_issue")
     for dimensions in (4, 6):
         embedder = endpoint(service, dimensions=dimensions)
-        source = ModelVectors(embedder, FileVectorStore(tmp_path, embedder.identity), query_timeout=30)
+        source = ModelVectors(
+            embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30
+        )
         await source.prepare(["mail"], tools)
         await source.wait_complete()
         assert source.score("mail", tools) is not None
@@ -250,7 +254,9 @@ async def test_queries_work_while_tools_fail(service, tmp_path):
     async def never(seconds: float) -> None:
         await asyncio.Event().wait()
 
-    source = ModelVectors(embedder, FileVectorStore(tmp_path, embedder.identity), query_timeout=30, sleep=never)
+    source = ModelVectors(
+        embedder, FileVectorStore(tmp_path, tmp_path / "key", embedder.identity), query_timeout=30, sleep=never
+    )
     tools = make_tools("send_mail", "create_issue")
     await source.prepare(["mail"], tools)
     assert source.score("mail", tools) is None

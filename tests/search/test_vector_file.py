@@ -19,8 +19,12 @@ def vector(number: int) -> bytes:
     return number.to_bytes(2, "little") * 4
 
 
+def open_store(folder: Path, identity="model", limit=100) -> FileVectorStore:
+    return FileVectorStore(folder / "cache", folder / "state" / "key", identity, limit)
+
+
 def write(folder: Path, numbers, *, identity="model", wanted=(), limit=100) -> FileVectorStore:
-    store = FileVectorStore(folder, identity, limit)
+    store = open_store(folder, identity, limit)
     asyncio.run(store.save({key(each): vector(each) for each in numbers}, [key(each) for each in wanted]))
     return store
 
@@ -32,22 +36,22 @@ def read(store: FileVectorStore, numbers) -> list[int]:
 
 
 def test_vectors_are_found_by_another_process(tmp_path):
-    write(tmp_path / "new", range(5))
-    assert read(FileVectorStore(tmp_path / "new", "model"), range(3, 8)) == [3, 4]
+    write(tmp_path, range(5))
+    assert read(open_store(tmp_path), range(3, 8)) == [3, 4]
 
 
 def test_two_models_share_nothing(tmp_path):
     write(tmp_path, range(5))
-    assert read(FileVectorStore(tmp_path, "other model"), range(5)) == []
+    assert read(open_store(tmp_path, "other model"), range(5)) == []
 
 
 def test_a_file_under_the_name_of_another_model_is_not_used(tmp_path):
     write(tmp_path, range(5))
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "cache").iterdir()
     write(tmp_path, [9], identity="other model")
-    (other,) = set(tmp_path.iterdir()) - {file}
+    (other,) = set((tmp_path / "cache").iterdir()) - {file}
     other.write_bytes(file.read_bytes())
-    assert read(FileVectorStore(tmp_path, "other model"), range(10)) == []
+    assert read(open_store(tmp_path, "other model"), range(10)) == []
 
 
 def test_new_vectors_are_added(tmp_path):
@@ -64,7 +68,7 @@ def test_a_full_file_keeps_what_is_in_use_then_the_newest(tmp_path):
 @pytest.mark.parametrize("at", [0, 9, 41, 45, 50, 79, 100, -1])
 def test_a_damaged_file_counts_as_missing(tmp_path, at):
     store = write(tmp_path, range(5))
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "cache").iterdir()
     content = bytearray(file.read_bytes())
     content[at] ^= 1
     file.write_bytes(content)
@@ -75,19 +79,25 @@ def test_a_damaged_file_counts_as_missing(tmp_path, at):
 @pytest.mark.parametrize("size", [0, 10, 80, 100, -1])
 def test_a_cut_file_counts_as_missing(tmp_path, size):
     store = write(tmp_path, range(5))
-    (file,) = tmp_path.iterdir()
+    (file,) = (tmp_path / "cache").iterdir()
     file.write_bytes(file.read_bytes()[:size])
     assert read(store, range(5)) == []
 
 
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path):
-    (tmp_path / "file").write_text("")
-    assert read(write(tmp_path / "file" / "below", range(3)), range(3)) == []
-    assert read(write(None, range(3)), range(3)) == []  # type: ignore[arg-type]
+    (tmp_path / "cache").write_text("")
+    assert read(write(tmp_path, range(3)), range(3)) == []
 
 
 def test_the_file_is_private(tmp_path):
-    write(tmp_path / "new", range(2))
-    (file,) = (tmp_path / "new").iterdir()
+    write(tmp_path, range(2))
+    (file,) = (tmp_path / "cache").iterdir()
     assert file.stat().st_mode & 0o077 == 0
-    assert (tmp_path / "new").stat().st_mode & 0o077 == 0
+    assert file.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_file_of_a_program_without_the_key_is_not_used(tmp_path):
+    FileVectorStore(tmp_path / "cache", tmp_path / "other" / "key", "model")._write({key(1): vector(1)}, ())
+    assert read(open_store(tmp_path), [1]) == []
+    store = write(tmp_path, [2])
+    assert read(store, [1, 2]) == [2]

@@ -12,6 +12,7 @@ import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,11 +47,11 @@ from toolway.hub.instrumentation import Instrumentation, Tracer
 from toolway.hub.source import (
     DEFAULT_CATALOG,
     ConfigSource,
-    default_cache_folder,
     default_runtime_dir,
     load_servers,
     log_issues,
     open_catalog_storage,
+    open_vector_store,
     parse_server,
 )
 from toolway.hub.upstream_context import HubUpstreamContext
@@ -706,10 +707,8 @@ class HubCore:
             return await resolve_text(settings.key, "search.key", environment.environ, self._spawner)
 
         self._drop_search_vectors()
-        cache = default_cache_folder(environment.environ)
-        self._search_vectors = open_vectors(
-            settings, self._network_policy, get_key, environment.open_vector_store, cache
-        )
+        open_store = environment.open_vector_store or partial(open_vector_store, environment.environ)
+        self._search_vectors = open_vectors(settings, self._network_policy, get_key, open_store)
         self._tool_search.set_vectors(self._search_vectors)
 
     def _drop_search_vectors(self) -> None:

@@ -27,6 +27,7 @@ from toolway.network.policy import NetworkPolicy
 
 if TYPE_CHECKING:
     from toolway.config.loader import LoadedConfig
+    from toolway.search.vectors import VectorStore
 
 ConfigSource: TypeAlias = (
     "str | os.PathLike[str] | Mapping[str, ServerLike] | Sequence[Mapping[str, Any]] | LoadedConfig | None"
@@ -146,6 +147,17 @@ def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogSto
     """Open the catalog storage in `folder`. None without a state folder, which has the key of its MACs."""
     state = gateway_state_folder(environ)
     return FileCatalogStorage(folder, state / "lists.key") if state is not None else None
+
+
+def open_vector_store(environ: Mapping[str, str], identity: str) -> VectorStore:
+    """Open the store of the vectors of a search model, in this user's cache folder if there is one."""
+    from toolway.search.vector_file import FileVectorStore
+    from toolway.search.vectors import NoVectorStore
+
+    cache, state = default_cache_folder(environ), gateway_state_folder(environ)
+    if cache is None or state is None:
+        return NoVectorStore()
+    return FileVectorStore(cache / "vectors", state / "lists.key", identity)
 
 
 def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:

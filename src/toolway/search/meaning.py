@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from toolway.catalog.catalog import Tool
@@ -49,8 +48,7 @@ def open_vectors(
     settings: SearchSettings,
     network_policy: NetworkPolicy,
     get_key: Callable[[], Awaitable[str]],
-    open_store: Callable[[str], VectorStore] | None,
-    cache_folder: Path | None,
+    open_store: Callable[[str], VectorStore],
 ) -> Vectors | None:
     """Create the vector source that the settings ask for; None if they ask for none.
 
@@ -58,8 +56,7 @@ def open_vectors(
         settings: Settings of the tool search.
         network_policy: Addresses that an endpoint may have.
         get_key: Returns the API key of the endpoint.
-        open_store: Opens the store of a model's vectors, by the identity of the model; None uses `cache_folder`.
-        cache_folder: Folder for the vectors; None keeps them in memory only.
+        open_store: Opens the store of a model's vectors, by the identity of the model.
     """
     if not settings.model:
         return None
@@ -67,15 +64,11 @@ def open_vectors(
         from toolway.search.vectors import ModelVectors
     except ImportError:
         return UnavailableVectors("numpy is not installed: install toolway[search]")
-    from toolway.search.vector_file import FileVectorStore
-
     try:
         embedder = _create_embedder(settings, network_policy, get_key)
     except ValueError as exc:
         return UnavailableVectors(f"the endpoint is {exc}")
-    folder = cache_folder / "vectors" if cache_folder is not None else None
-    store = open_store(embedder.identity) if open_store is not None else FileVectorStore(folder, embedder.identity)
-    return ModelVectors(embedder, store)
+    return ModelVectors(embedder, open_store(embedder.identity))
 
 
 def _create_embedder(

@@ -1,6 +1,6 @@
 """Likeness of tools and queries by meaning: the vectors of an embedding model, kept in memory and in a store.
 
-    source = ModelVectors(embedder, FileVectorStore(folder, embedder.identity))
+    source = ModelVectors(embedder, FileVectorStore(folder, key_file, embedder.identity))
     search.set_vectors(source)
 
 Theory of operation
@@ -66,6 +66,15 @@ class VectorStore(Protocol):
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
         """Add vectors. If the store is full, those of `wanted`, the texts in use, are kept first."""
+
+
+class NoVectorStore:
+    """Vector store that keeps nothing: for a hub without a cache folder."""
+
+    async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
+        return {}
+
+    async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None: ...
 
 
 class ModelVectors:
