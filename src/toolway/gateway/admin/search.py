@@ -34,11 +34,12 @@ class SearchAdmin:
         self._sizes: dict[tuple[str, str], tuple[Tool, int]] = {}  # characters of each definition, of this tool object
 
     async def search(self, query: str) -> Json:
-        """Return the tools of all servers that fit a query, with scores and reasons. Starts no server."""
+        """Return the tools of all servers that fit a query, with scores and reasons. Starts no server.
+
+        An empty query finds nothing that fits.
+        """
         fields = parse_query_fields(query)
         text, limit = fields.get("query", ""), min(MAX_RESULTS, parse_number(fields.get("limit", "10")))
-        if not text.strip():
-            raise ValueError("query must not be empty")
         found = await self._hub.tool_search.search_async(text, limit=max(1, limit), server=fields.get("server"))
         return {
             "fits": found.fits,
