@@ -19,7 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -78,6 +78,9 @@ from toolway.hub.environment import HubEnvironment
 from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 
+if TYPE_CHECKING:
+    from toolway.cluster.db.vectors import DbVectorStore
+
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
 MARK_DRAINING_TIMEOUT_S: Final = 2.0  # seconds to mark this node as draining in the database
@@ -120,6 +123,7 @@ class ClusterNode:
             wrap_transport=self.router.wrap_transport,
             forwarding_info=forwarding_info_for,
             per_caller_in_cluster=self.router.is_per_caller,
+            open_vector_store=self._open_vector_store,
         )
         self.gateway_hooks = GatewayAttachment(
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
@@ -144,6 +148,11 @@ class ClusterNode:
     @property
     def sessions(self) -> SharedSessions | None:
         return self.gateway_hooks.sessions
+
+    def _open_vector_store(self, identity: str) -> DbVectorStore:
+        from toolway.cluster.db.vectors import DbVectorStore
+
+        return DbVectorStore(self.engine, self.options.tenant, self.integrity, identity)
 
     @property
     def hub_options(self) -> dict[str, Any]:

@@ -278,3 +278,16 @@ class SessionRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)  # digest of the session id
     facts: Mapped[dict[str, Any]]
     until: Mapped[float] = mapped_column(index=True)  # the session cannot be resumed after this time
+
+
+class ToolVectorRow(Base):
+    """Vector of a tool definition, for the tool search by meaning."""
+
+    __tablename__ = "tool_vectors"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    model: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the identity of the model
+    id: Mapped[str] = mapped_column(primary_key=True)  # SHA-256 of the text
+    vector: Mapped[bytes]  # 16-bit floats
+    mac: Mapped[str]  # of all columns (`integrity.py`)
+    saved_at: Mapped[float]
