@@ -84,7 +84,7 @@ machines: setup ## the state machines: 500 examples of 50 steps each
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
 
-sim: setup ## the core in virtual time: 500 seeds × 200 calls
+sim: setup ## hub and gateway in virtual time: 500 seeds × 200 calls each (ARGS="--front gateway --seeds 5000")
 	$(PYTHON) scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200)
 
 history: setup ## 50,000 calls to real servers, 1 % with faults: was every promise kept? (ARGS=gateway: of 50 clients through a gateway)

@@ -3,6 +3,7 @@
 
 python scripts/sim.py --seeds 500 --calls 200     run all seeds, and some of them twice
 python scripts/sim.py --seed 17 -v                run one seed and print its history
+python scripts/sim.py --front gateway             clients before a gateway with slow servers, which is shut down
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from tests.sim.checks import check, vague  # noqa: E402  needs the path set above
 from tests.sim.history import Begun, Done, History  # noqa: E402
 from tests.sim.run import run  # noqa: E402
+from tests.sim.scenario import FRONTS, Front  # noqa: E402
 
 SHOWN = 5  # printed violations per seed
 
@@ -33,6 +35,7 @@ class Result:
     """Summary of one simulation."""
 
     seed: int
+    front: Front
     digest: str
     calls: int
     effects: int
@@ -42,10 +45,12 @@ class Result:
     violations: tuple[str, ...]
 
 
-def result(seed: int, calls: int) -> Result:
-    history = run(seed, calls)
+def result(case: tuple[int, Front], calls: int) -> Result:
+    seed, front = case
+    history = run(seed, calls, front)
     return Result(
         seed=seed,
+        front=front,
         digest=history.digest(),
         calls=sum(1 for _ in history.of(Begun)),
         effects=sum(1 for _ in history.of(Done)),
@@ -56,19 +61,21 @@ def result(seed: int, calls: int) -> Result:
     )
 
 
-def results(seeds: Iterable[int], calls: int, jobs: int) -> Iterator[Result]:
-    """Yield the results in the order of the seeds, even if later ones end first."""
+def results(cases: Iterable[tuple[int, Front]], calls: int, jobs: int) -> Iterator[Result]:
+    """Yield the results in the order of the cases, even if later ones end first."""
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(partial(result, calls=calls), seeds, chunksize=4)
+        yield from pool.imap(partial(result, calls=calls), cases, chunksize=4)
 
 
 def main() -> int:
     options = parse_options()
+    fronts: tuple[Front, ...] = FRONTS if options.front == "all" else (options.front,)
     if options.seed is not None:
-        return run_one(options.seed, options.calls, options.verbose)
+        return max(run_one(options.seed, options.calls, front, options.verbose) for front in fronts)
     began = time.monotonic()
     found = []
-    for each in results(range(options.start, options.start + options.seeds), options.calls, options.jobs):
+    seeds = range(options.start, options.start + options.seeds)
+    for each in results(((seed, front) for seed in seeds for front in fronts), options.calls, options.jobs):
         found.append(each)
         print_violations(each, options.calls)
     report(found, time.monotonic() - began)
@@ -84,23 +91,25 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="parallel processes")
     parser.add_argument("--twice", type=int, default=20, help="seeds to run again, to check that runs are reproducible")
     parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("--front", choices=("all", *FRONTS), default="all", help="what is called, with each seed")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the history of the seed")
     return parser.parse_args()
 
 
-def run_one(seed: int, calls: int, verbose: bool) -> int:
-    history: History = run(seed, calls)
+def run_one(seed: int, calls: int, front: Front, verbose: bool) -> int:
+    history: History = run(seed, calls, front)
     if verbose:
         print(*history.lines(), sep="\n")
     violations = [str(each) for each in check(history)]
-    print(f"seed {seed}: {dict(history.outcomes())}, digest {history.digest()[:16]}")
+    print(f"seed {seed}, {front}: {dict(history.outcomes())}, digest {history.digest()[:16]}")
     print(*violations or ["no violations"], sep="\n")
     return 1 if violations else 0
 
 
 def print_violations(each: Result, calls: int) -> None:
     if each.violations:
-        print(f"seed {each.seed} fails; reproduce: python scripts/sim.py --seed {each.seed} --calls {calls} -v")
+        again = f"--seed {each.seed} --calls {calls} --front {each.front} -v"
+        print(f"seed {each.seed} fails; reproduce: python scripts/sim.py {again}")
         print(*(f"    {line.splitlines()[0]}" for line in each.violations[:SHOWN]), sep="\n", flush=True)
 
 
@@ -108,22 +117,24 @@ def report(found: list[Result], seconds: float) -> None:
     outcomes = sum((each.outcomes for each in found), Counter[str]())
     faults = sum((each.faults for each in found), Counter[str]())
     failed = [each for each in found if each.violations]
-    print(f"{len(found)} seeds in {seconds:.0f} s ({len(found) / seconds:.1f} per second)")
+    print(f"{len(found)} runs in {seconds:.0f} s ({len(found) / seconds:.1f} per second)")
     print(f"calls      {sum(each.calls for each in found)}")
     print(f"effects    {sum(each.effects for each in found)}")
     print("outcomes   " + ", ".join(f"{name} {number}" for name, number in outcomes.most_common()))
     print("faults     " + ", ".join(f"{name} {number}" for name, number in faults.most_common()))
     print(f"reported as unknown although nothing was sent: {sum(each.vague for each in found)}")
-    print(f"violations {sum(len(each.violations) for each in found)} in {len(failed)} seeds")
+    print(f"violations {sum(len(each.violations) for each in found)} in {len(failed)} runs")
     print(f"digest     {hashlib.sha256(''.join(each.digest for each in found).encode()).hexdigest()}")
 
 
 def check_reproducible(found: list[Result], number: int, calls: int, jobs: int) -> bool:
     """Return True if a sample of the seeds, run again in other processes, gives equal histories."""
     sample = found[:: max(1, len(found) // number)][:number] if number else []
-    again = list(results([each.seed for each in sample], calls, jobs)) if sample else []
-    differing = [first.seed for first, second in zip(sample, again, strict=True) if first.digest != second.digest]
-    print(f"run twice  {len(sample)} seeds: " + (f"these differ: {differing}" if differing else "identical"))
+    again = list(results([(each.seed, each.front) for each in sample], calls, jobs)) if sample else []
+    differing = [
+        (first.seed, first.front) for first, second in zip(sample, again, strict=True) if first.digest != second.digest
+    ]
+    print(f"run twice  {len(sample)} runs: " + (f"these differ: {differing}" if differing else "identical"))
     return not differing
 
 

@@ -166,6 +166,7 @@ class Rider:
         self.fields["accept"] = "application/json, text/event-stream"
         self.connection: Connection | None = None
         self._ids = itertools.count(1)
+        self.last_id = 0  # of the last request
 
     async def call(
         self, tool: str, arguments: Json, *, meta: Json | None = None, headers: Mapping[str, str] | None = None
@@ -177,7 +178,7 @@ class Rider:
         return await self.request("tools/call", params, headers)
 
     async def request(self, method: str, params: Json, headers: Mapping[str, str] | None = None) -> Result:
-        id_ = next(self._ids)
+        id_ = self.last_id = next(self._ids)
         connection = await self.begin(id_, method, params, headers)
         try:
             status, fields = await connection.head()

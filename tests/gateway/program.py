@@ -123,7 +123,8 @@ async def program(folder: Path, servers: Mapping[str, Any], *options: str, **blo
 
 
 async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, **block: Any) -> Program:
-    """Without servers it has no file, and finds none."""
+    """Without servers it has no file, and finds none. `build` is no setting: it names one of tests/broken_builds.py."""
+    build = block.pop("build", "")
     folder.mkdir(exist_ok=True)
     named = []
     if servers is not None:
@@ -136,7 +137,7 @@ async def start(folder: Path, servers: Mapping[str, Any] | None, *options: str, 
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "toolway.cli",
+        *(["tests.broken_builds", build] if build else ["toolway.cli"]),
         *words,
         cwd=folder if servers is None else None,
         env={**os.environ, **environ, "XDG_RUNTIME_DIR": str(folder / "run")},

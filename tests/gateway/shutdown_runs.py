@@ -1,7 +1,13 @@
 """SIGTERM under load, and then the question what every caller was told.
 
-Forty clients of both eras call without pause, and some calls take long. At a random moment the gateway gets its
-signal. A call whose effect happened must have been answered, or its caller told that it may have happened.
+Forty clients of both eras call servers of both eras over pipes and HTTP without pause. Some calls take longer than a
+second, some meet a fault, and some clients leave in the middle of a call. At a random moment the gateway gets its
+signal. What each server executed is counted by call. Then:
+
+- a call that may not be repeated was executed at most once;
+- whose caller was told that it was not executed, or was turned away, was not executed;
+- whose caller got a result was executed;
+- that was executed was answered, or its caller told that it may have been, unless he left himself.
 """
 
 from __future__ import annotations
@@ -9,26 +15,57 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any, Final
 
-from tests.gateway.load_clients import Failed, Lost, Rider, rider
+from tests.gateway.load_clients import Failed, HandshakeRider, Lost, Rider, rider
 from tests.gateway.program import Program, program
+from tests.long.server_set import ERAS, REFUSALS, fake_http
 from toolway.testing import fake_server
 
 CLIENTS = 40
 LIMIT = 45.0  # seconds to the end
 SHUTTING_DOWN = -31013
+TIRELESS = 1_000_000  # restarts
+
+#: Seconds that a call takes.
+_DURATIONS: Final = (0, 0, 0.01, 0.1, 0.7, 1.4)
+_PIPE_FAULTS: Final = ("exit_mid_call", "bad_utf8=inside", "truncated", "twice", "never")
+_WEB_FAULTS: Final = (
+    "reset_before_response",
+    "close_before_response",
+    "cut_body",
+    "status=500",
+    "status=503;retry_after=0.2",
+    "drop_sessions",
+    "never",
+)
+#: What goes wrong, by the name of the server. `retried` is declared idempotent.
+FAULTS: Final = {
+    "pipe": _PIPE_FAULTS,
+    "old": _PIPE_FAULTS,
+    "web": _WEB_FAULTS,
+    "old-web": _WEB_FAULTS,
+    "retried": _WEB_FAULTS,
+}
 
 
 @dataclass
 class Ending:
-    """One end of a gateway. An outcome is "ok", "no", "unknown", "nothing" (the connection ended) or "refused"."""
+    """One end of a gateway.
+
+    An outcome is "ok", "no", "unknown", "nothing" (the connection ended), "refused", or "left" (the client did).
+    """
 
     outcomes: dict[str, str] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
+    repeatable: set[str] = field(default_factory=set)
     running: int = 0  # calls that were under way when the signal came, and were answered after it
+    slow: int = 0  # of those, calls that took longer than a second
+    faults: int = 0
     code: int = -1
     seconds: float = 0.0
 
@@ -37,12 +74,16 @@ class Ending:
         return sum(outcome == "ok" for outcome in self.outcomes.values())
 
     @property
+    def left(self) -> int:
+        return sum(outcome == "left" for outcome in self.outcomes.values())
+
+    @property
     def wrong(self) -> list[str]:
         """Every promise that was broken."""
         found = []
         for nonce, outcome in self.outcomes.items():
             times = self.effects.get(nonce, 0)
-            if times > 1:
+            if times > 1 and nonce not in self.repeatable:
                 found.append(f"{nonce}: took effect {times} times")
             if times and outcome == "nothing":
                 found.append(f"{nonce}: happened, and its answer is lost")
@@ -50,6 +91,7 @@ class Ending:
                 found.append(f"{nonce}: happened, and that was denied")
             if not times and outcome == "ok":
                 found.append(f"{nonce}: is said to be done, and was not")
+        found += [f"{nonce}: happened, and nobody asked for it" for nonce in self.effects.keys() - self.outcomes.keys()]
         if self.code != 0:
             found.append(f"exit: {self.code}")
         if self.seconds > LIMIT:
@@ -58,7 +100,8 @@ class Ending:
 
     def __str__(self) -> str:
         counted = ", ".join(f"{count} {name}" for name, count in Counter(self.outcomes.values()).most_common())
-        state = f"exit {self.code} after {self.seconds:.1f} s, {self.running} answered after the signal, {counted}"
+        after = f"{self.running} answered after the signal, {self.slow} of them slow"
+        state = f"exit {self.code} after {self.seconds:.1f} s, {after}, {self.faults} faults, {counted}"
         return "\n".join([state, *self.wrong[:10]])
 
 
@@ -71,20 +114,30 @@ class Load:
 
     async def client(self, number: int) -> None:
         """Call until nobody answers any more."""
-        each = rider(("modern", "legacy")[number % 2], self._run.port, self._run.token)
-        server = ("pipe", "old")[number // 2 % 2]
+        each = rider(ERAS[number % 2], self._run.port, self._run.token)
+        server = list(FAULTS)[number // 2 % len(FAULTS)]
         try:
             for count in range(100_000):
-                if not await self._call(each, f"{server}__counter", f"{number}-{count}"):
+                if not await self._call(each, server, f"{number}-{count}"):
                     return
         finally:
             each.close()
 
-    async def _call(self, client: Rider, tool: str, nonce: str) -> bool:
+    async def _call(self, client: Rider, server: str, nonce: str) -> bool:
         """Whether there was an answer."""
-        before = self.signalled
+        before, began = self.signalled, time.monotonic()
+        if server == "retried":
+            self.ending.repeatable.add(nonce)
+        tool, arguments = self._order(server)
+        leaves = self._dice.random() * 1.2 if self._dice.random() < 0.03 else None
         try:
-            result = await client.call(tool, {"nonce": nonce, "seconds": self._dice.choice((0, 0, 0.01, 0.1, 0.7))})
+            async with asyncio.timeout(leaves):
+                result = await client.call(
+                    f"{server}__{tool}", {**arguments, "nonce": nonce}, meta={"toolway/timeoutMs": 4000}
+                )
+        except TimeoutError:
+            self._ends(nonce, "left")
+            return await self._take_back(client)
         except Failed as failed:
             refused = failed.code == SHUTTING_DOWN and failed.status == 503 and failed.closes
             self._ends(nonce, "refused" if refused else str(failed.executed))
@@ -96,24 +149,51 @@ class Load:
             return False  # nobody listens: there was no call
         assert result.data["nonce"] == nonce, "the answer of another call"
         self._ends(nonce, "ok")
-        self.ending.running += self.signalled and not before
+        if self.signalled and not before:
+            self.ending.running += 1
+            self.ending.slow += time.monotonic() - began > 1
         return True
+
+    async def _take_back(self, client: Rider) -> bool:
+        """A modern client hangs up, and that is enough; one of the other era says so too. Whether somebody listens."""
+        client.leave()
+        if isinstance(client, HandshakeRider) and client.session:
+            try:
+                await client.notify("notifications/cancelled", {"requestId": client.last_id})
+            except (OSError, Lost, AssertionError):
+                return False
+        return True
+
+    def _order(self, server: str) -> tuple[str, dict[str, Any]]:
+        if self._dice.random() < 0.97:
+            return "counter", {"seconds": self._dice.choice(_DURATIONS)}
+        self.ending.faults += 1
+        mode = self._dice.choice(FAULTS[server])
+        return "bad", {"mode": mode, "effect": mode not in REFUSALS}
 
     def _ends(self, nonce: str, outcome: str) -> None:
         assert nonce not in self.ending.outcomes, "two outcomes"
         self.ending.outcomes[nonce] = outcome
 
 
-async def end_under_load(folder: Path, seed: int) -> Ending:
+async def end_under_load(folder: Path, seed: int, build: str = "") -> Ending:
+    """Run a gateway under load to its end. `build` is one of tests/broken_builds.py."""
     dice = Random(seed)
     folder.mkdir()
     effects = folder / "effects"
-    servers = {"pipe": fake_server(era="modern", effects=str(effects))}
-    servers["old"] = fake_server(era="legacy", effects=str(effects))
-    async with program(folder / "gateway", servers) as run:
+    async with AsyncExitStack() as stack:
+        servers: dict[str, dict[str, Any]] = {
+            "pipe": fake_server(era="modern", effects=str(effects)),
+            "old": fake_server(era="legacy", effects=str(effects)),
+            "web": {"url": await stack.enter_async_context(fake_http("modern", effects))},
+            "old-web": {"url": await stack.enter_async_context(fake_http("legacy", effects))},
+            "retried": {"url": await stack.enter_async_context(fake_http("modern", effects)), "idempotent": True},
+        }
+        servers = {name: {**server, "maxRestarts": TIRELESS} for name, server in servers.items()}
+        run = await stack.enter_async_context(program(folder / "gateway", servers, build=build))
         load = Load(run, dice)
         clients = [asyncio.create_task(load.client(number)) for number in range(CLIENTS)]
-        await asyncio.sleep(0.5 + dice.random())
+        await asyncio.sleep(1.5 + dice.random())
         began = time.monotonic()
         load.signalled = True
         run.signal()

@@ -33,10 +33,20 @@ async def in_flight(run: Program, count: int, server: str = "fake") -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_every_call_under_load_is_answered_or_told_the_truth(tmp_path: Path) -> None:
+async def test_every_call_under_load_is_executed_as_its_caller_was_told(tmp_path: Path) -> None:
     endings = [await end_under_load(tmp_path / str(number), seed=number) for number in range(3)]
-    assert [ending.wrong for ending in endings] == [[], [], []], "\n".join(map(str, endings))
-    assert all(ending.answered > 50 and ending.running for ending in endings), "\n".join(map(str, endings))
+    shown = "\n".join(map(str, endings))
+    assert [ending.wrong for ending in endings] == [[], [], []], shown
+    assert all(ending.answered > 50 and ending.running and ending.slow for ending in endings), shown
+    assert any(ending.faults for ending in endings) and any(ending.left for ending in endings), shown
+
+
+@pytest.mark.parametrize(
+    ("build", "fault"), [("sends_again", "took effect 2 times"), ("denies_at_shutdown", "and that was denied")]
+)
+async def test_a_gateway_that_is_broken_on_purpose_would_be_seen(tmp_path: Path, build: str, fault: str) -> None:
+    ending = await end_under_load(tmp_path / build, seed=0, build=build)
+    assert any(line.endswith(fault) for line in ending.wrong), str(ending)
 
 
 def test_a_lost_answer_and_a_denied_effect_would_be_seen() -> None:

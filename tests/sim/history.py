@@ -121,8 +121,9 @@ E = TypeVar("E", bound=Entry)
 
 
 class History:
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], front: str = "hub") -> None:
         self.now = now
+        self.front = front  # what was called
         self.entries: list[Entry] = []
         self.leftovers: list[str] = []  # what was still held when nothing was under way
         self.complaints: list[str] = []  # exceptions and log records that nobody asked for

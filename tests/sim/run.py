@@ -5,41 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, MutableSet
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 from tests.sim import resources
+from tests.sim.clients import Client, Door
 from tests.sim.faults import Weather, ticks
 from tests.sim.history import Act, Begun, Ended, History, Moved, Progress, Reported
 from tests.sim.idempotency import SlowKeys, StoreDown
 from tests.sim.loop import VirtualLoop
 from tests.sim.loop import run as run_loop
-from tests.sim.scenario import Deed, Part, Plan, Scenario, Step, draw, effect_of
+from tests.sim.scenario import Deed, Front, Part, Plan, Scenario, Step, draw, effect_of
 from tests.sim.servers import CALL_META, SimServer
 from tests.sim.transports import link_to
 from toolway.callbacks import FunctionCallbacks
 from toolway.config.schema import Server
 from toolway.errors import CallError, CallTimeout, NotFound, ServerUnavailable
 from toolway.events import CallFinished, StateChanged
+from toolway.gateway.gateway import Gateway
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.hub import Hub
-from toolway.types import CallResult, Json
+from toolway.types import CallResult, Era, Json
 
 LONGEST: Final = 7200.0  # virtual seconds of one run
 CALM: Final = 420.0  # after which every server must be well again: the pause of a failed one is 300 s
 
 
-def run(seed: int, calls: int = 200) -> History:
-    """The history of one seed."""
-    scenario = draw(seed, calls)
+def run(seed: int, calls: int = 200, front: Front = "hub") -> History:
+    """The history of one seed, with callers before a hub, a hub with slow servers, or a gateway."""
+    scenario = draw(seed, calls, front)
     loop = VirtualLoop(scenario.start)
-    history = History(loop.time)
+    history = History(loop.time, front)
+    stage = _GatewayStage if front == "gateway" else _Stage
     with _complaints_of_the_hub(history):
         try:
-            run_loop(_Stage(seed, scenario, history).play(), loop)
+            run_loop(stage(seed, scenario, history).play(), loop)
         except Exception as exc:
             history.complaints.append(f"the run ended with {exc!r}")
     history.complaints += loop.complaints
@@ -94,6 +97,7 @@ class _Stage:
         self._hub_ = hub = self._hub()
         async with asyncio.timeout(LONGEST):
             async with hub:
+                await self._open()
                 watching = asyncio.create_task(self._watch(hub))
                 deeds = [asyncio.create_task(self._do(deed)) for deed in self._scenario.deeds]
                 callers = [asyncio.create_task(self._caller(steps)) for steps in self._scenario.callers]
@@ -101,12 +105,18 @@ class _Stage:
                 if self._scenario.close_after is None:
                     await asyncio.gather(*deeds)
                     await self._finale()
-                self._closing = True
-                self._act("", "close")
+                await self._close()
             await asyncio.gather(*callers, *deeds, watching)
         self._history.leftovers += resources.held(hub)
         await asyncio.sleep(1)
         self._history.leftovers += resources.tasks()
+
+    async def _open(self) -> None:
+        """Nothing to do, as the hub is open."""
+
+    async def _close(self) -> None:
+        self._closing = True
+        self._act("", "close")
 
     async def _watch(self, hub: Hub) -> None:
         async for event in hub.events():
@@ -166,6 +176,9 @@ class _Stage:
                 plan.sure,
             )
         )
+        await self._ask(plan)
+
+    async def _ask(self, plan: Plan) -> None:
         try:
             reply = await self._hub_.call_tool(
                 f"{plan.server}.{plan.tool}",
@@ -263,6 +276,84 @@ class _Stage:
 
     def _act(self, server: str, what: str) -> None:
         self._history.add(Act(self._history.now(), server, what))
+
+
+class _GatewayStage(_Stage):
+    """Clients of both eras before a gateway, which is shut down in an orderly way at some moment."""
+
+    async def _open(self) -> None:
+        self._door = Door()
+        asyncio.get_running_loop().create_server = self._door.create_server  # type: ignore[assignment,method-assign]
+        self._gateway = Gateway(self._hub_._core, b"k" * 32, None)
+        for walked in ("_connections", "_handling"):
+            setattr(self._gateway.http_server, walked, OrderedSet())
+        await self._gateway.listen("127.0.0.1", 0)
+        dice = self._dice("clients")
+        eras: tuple[Era, ...] = ("modern", "legacy")
+        self._clients = [Client(era, dice, self._door) for era in eras for _ in range(2)]
+        self._chosen = self._dice("chosen")
+
+    async def _close(self) -> None:
+        """Callers go on calling until nobody answers."""
+        drain = self._scenario.drain
+        assert drain is not None
+        self._act("", "close")
+        skip = asyncio.Event()
+        if drain.skips_after is not None:
+            asyncio.get_running_loop().call_later(drain.skips_after, skip.set)
+        await self._gateway.drain(skip, drain.delay, drain.patience)
+        self._act("", "drained")
+        self._closing = True
+
+    async def _ask(self, plan: Plan) -> None:
+        client = self._chosen.choice(self._clients)
+        meta: Json = {} if plan.shared else {CALL_META: plan.call}
+        if plan.timeout is not None:
+            meta["toolway/timeoutMs"] = plan.timeout * 1000
+        if plan.key is not None:
+            meta["toolway/idempotencyKey"] = plan.key
+        if plan.progress:
+            meta["progressToken"] = plan.call
+
+        def heard(message: Json) -> None:
+            if message["method"] == "notifications/progress" and plan.call not in self._left:
+                params = message["params"]
+                self._history.add(Progress(self._history.now(), params["progressToken"], params.get("message", "")))
+
+        try:
+            told = await client.call(f"{plan.server}__{plan.tool}", {"nonce": plan.nonce}, meta, heard)
+        except asyncio.CancelledError:
+            if plan.call in self._left:
+                self._ended(plan, "cancelled", "unknown")
+            else:
+                self._ended(plan, "broken", "unknown", detail="CancelledError, though nobody cancelled it")
+        except Exception as exc:
+            self._ended(plan, "broken", "unknown", detail=repr(exc))
+        else:
+            attempts = plan.attempts if told.nonce is not None else told.attempts  # a result does not say how many
+            self._ended(plan, told.outcome, told.executed, attempts, nonce=told.nonce, detail=told.detail)
+
+
+class OrderedSet(MutableSet[Any]):
+    """A set that is walked in the order in which it was filled."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self._items = dict.fromkeys(items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, value: Any) -> None:
+        self._items[value] = None
+
+    def discard(self, value: Any) -> None:
+        self._items.pop(value, None)
 
 
 def _last_call(name: str, definition: Server) -> Plan:

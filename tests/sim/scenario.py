@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import Final, Literal, get_args
 
 from tests.sim.faults import ON_A_PIPE, ON_HTTP, TICK, Fate, ticks
 from tests.sim.servers import KEY_META, Traits
 from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
+from toolway.gateway.mcp.view import STARTUP_WINDOW_S
 from toolway.types import Effect, Json
 
 MOST_ATTEMPTS: Final = 5  # whatever anyone says
@@ -84,6 +85,15 @@ class Deed:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """How a gateway is shut down."""
+
+    delay: float  # seconds for which it serves on
+    patience: float  # seconds that calls may take after that
+    skips_after: float | None  # seconds until somebody asks for it again, who does not want to wait
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     start: float  # on the loop's clock
     parts: Mapping[str, Part]
@@ -91,9 +101,75 @@ class Scenario:
     deeds: tuple[Deed, ...]
     close_after: float | None  # seconds; None: when all is done, and after a time of calm
     slow_keys: bool  # the store of keys is slow, and not always there
+    drain: Drain | None = None  # of a gateway
 
 
-def draw(seed: int, calls: int) -> Scenario:
+#: Who is called: a hub; a hub with servers that take seconds; a gateway with such servers, which is shut down.
+Front = Literal["hub", "slow", "gateway"]
+FRONTS: Final[tuple[Front, ...]] = get_args(Front)
+
+
+def draw(seed: int, calls: int, front: Front = "hub") -> Scenario:
+    plain = _draw(seed, calls)
+    if front == "hub":
+        return plain
+    dice = random.Random(f"{front} {seed}")
+    if front == "slow":
+        parts = {name: _slow(dice, part) for name, part in plain.parts.items()}
+        return replace(plain, parts=parts, callers=_unsure(plain.callers))
+    parts = {name: _slow(dice, _for_gateway(part)) for name, part in plain.parts.items()}
+    return replace(
+        plain,
+        parts=parts,
+        callers=_through_gateway(_unsure(plain.callers), parts),
+        close_after=ticks(dice, 64, 64 * 40) if dice.random() < 0.7 else None,
+        drain=Drain(
+            delay=dice.choice((0.0, 0.0, 1.0)),
+            patience=dice.choice((0.0, 0.5, 3.0, 30.0)),
+            skips_after=ticks(dice, 0, 64 * 4) if dice.random() < 0.3 else None,
+        ),
+    )
+
+
+def _slow(dice: random.Random, part: Part) -> Part:
+    return replace(part, traits=replace(part.traits, slow=dice.choice((0.0, 0.1, 0.5))))
+
+
+def _for_gateway(part: Part) -> Part:
+    """One that asks for nothing, and is started at once: a gateway knows only the tools that were listed."""
+    return replace(part, server=replace(part.server, lazy=False), traits=replace(part.traits, asks=0.0))
+
+
+def _unsure(callers: tuple[tuple[Step, ...], ...]) -> tuple[tuple[Step, ...], ...]:
+    """A call to a slow server may run out of time."""
+    return _each(callers, lambda plan: replace(plan, sure=False))
+
+
+def _through_gateway(callers: tuple[tuple[Step, ...], ...], parts: Mapping[str, Part]) -> tuple[tuple[Step, ...], ...]:
+    """Without what a client of a gateway cannot ask for."""
+
+    def through(plan: Plan) -> Plan:
+        server = parts[plan.server].server
+        return replace(
+            plan,
+            effect=effect_of(server, plan.tool, None, plan.key),
+            # A gateway that has just started waits for the tools before it looks for the time limit of one.
+            limit=plan.limit if plan.timeout is not None else plan.limit + STARTUP_WINDOW_S,
+            attempts=min(server.retry.max_attempts, MOST_ATTEMPTS),
+            idempotent=None,
+            max_attempts=None,
+        )
+
+    return _each(callers, through)
+
+
+def _each(callers: tuple[tuple[Step, ...], ...], change: Callable[[Plan], Plan]) -> tuple[tuple[Step, ...], ...]:
+    return tuple(
+        tuple(replace(step, plans=tuple(change(plan) for plan in step.plans)) for step in steps) for steps in callers
+    )
+
+
+def _draw(seed: int, calls: int) -> Scenario:
     dice = random.Random(f"scenario {seed}")
     rate = dice.choice((0.02, 0.1, 0.2, 0.4))
     names = [f"s{number}" for number in range(dice.randint(3, 6))]

@@ -46,6 +46,7 @@ class Traits:
     boot: int = 8  # ticks at most
     way: int = 4
     work: int = 32
+    slow: float = 0.0  # how often a call takes seconds
     obedient: bool = True  # stops what was cancelled
     orderly: bool = False  # says -32603 only before it has done anything
     keys: bool = False  # knows idempotency keys
@@ -166,9 +167,11 @@ class Process:
             self.hang()
         self._tell = exchange.notify
         self._tell_progress(exchange)
-        self._work[exchange] = self._loop.call_later(
-            ticks(self.server.dice, 0, self.server.traits.work), self._finish, exchange
-        )
+        dice, traits = self.server.dice, self.server.traits
+        work = ticks(dice, 0, traits.work)
+        if traits.slow and exchange.method == "tools/call" and dice.random() < traits.slow:
+            work += ticks(dice, 64, 64 * 4)
+        self._work[exchange] = self._loop.call_later(work, self._finish, exchange)
 
     def drop(self, exchange: Exchange) -> None:
         """Nobody waits for the answer any more."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
+from tests import broken_builds
 from tests.sim import transports
 from tests.sim.checks import check
 from tests.sim.run import run
+from tests.sim.scenario import Front
 from tests.sim.servers import Answer
 from toolway.errors import Certainty
 from toolway.middleware import idempotency, retry
@@ -20,9 +24,9 @@ from toolway.upstream.transport import TransportError
 SEEDS = range(50)
 
 
-def caught(*rules: str) -> bool:
+def caught(*rules: str, front: Front = "hub") -> bool:
     """Whether one of the seeds shows a violation of one of `rules`."""
-    return any(violation.rule in rules for seed in SEEDS for violation in check(run(seed)))
+    return any(violation.rule in rules for seed in SEEDS for violation in check(run(seed, front=front)))
 
 
 def test_an_unsafe_call_that_is_repeated_after_it_may_have_run(monkeypatch):
@@ -108,3 +112,14 @@ def test_a_key_that_is_forgotten(monkeypatch):
 def test_a_retry_without_a_limit(monkeypatch):
     monkeypatch.setattr(retry, "MAX_ATTEMPTS", 100)
     assert caught("limit")
+
+
+@pytest.mark.parametrize("front", ["slow", "gateway"])
+def test_a_slow_call_that_is_sent_again_by_what_takes_it_over(monkeypatch, front):
+    broken_builds.sends_again(monkeypatch.setattr)
+    assert caught("I3", front=front)
+
+
+def test_a_slow_call_that_is_denied_although_it_was_sent_because_the_gateway_shuts_down(monkeypatch):
+    broken_builds.denies_at_shutdown(monkeypatch.setattr)
+    assert caught("I4", front="gateway")

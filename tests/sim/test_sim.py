@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.sim.checks import check
 from tests.sim.faults import Fate
-from tests.sim.history import Begun, Done, Ended
+from tests.sim.history import Act, Begun, Done, Ended
 from tests.sim.run import run
+from tests.sim.scenario import FRONTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CALLS = 200
@@ -26,17 +29,44 @@ def once_failed() -> list[int]:
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
+history_of = functools.cache(lambda seed, front: run(seed, CALLS, front))
+
+
 @pytest.mark.parametrize("seed", sorted({*range(40), *once_failed()}))
 def test_every_promise_holds(seed):
     violations = check(run(seed, CALLS))
     assert violations == [], f"see it with: python scripts/sim.py --seed {seed} --calls {CALLS} -v"
 
 
+@pytest.mark.parametrize("front", FRONTS[1:])
+@pytest.mark.parametrize("seed", range(12))
+def test_executions_are_as_callers_were_told_with_slow_calls_cancellation_and_shutdown(seed, front):
+    violations = check(history_of(seed, front))
+    assert violations == [], f"see it with: python scripts/sim.py --seed {seed} --calls {CALLS} --front {front} -v"
+
+
+def test_calls_are_slow_and_under_way_when_the_gateway_shuts_down():
+    histories = [history_of(seed, "gateway") for seed in range(12)]
+    told: Counter[str] = Counter()
+    for history in histories:
+        shutdown = next(act.at for act in history.of(Act) if act.what == "close")
+        begun = {call.call: call.at for call in history.of(Begun)}
+        for end in history.of(Ended):
+            told["slow"] += end.at - begun[end.call] > 1 and end.executed == "yes"
+            told[f"cut off: {end.executed}"] += begun[end.call] < shutdown and end.outcome == "E-SHUTTING-DOWN"
+            told["answered"] += begun[end.call] < shutdown < end.at and end.executed == "yes"
+            told["turned away"] += begun[end.call] > shutdown and end.executed == "no"
+            told["cancelled"] += end.outcome == "cancelled"
+    wanted = ("slow", "cut off: no", "cut off: unknown", "answered", "turned away", "cancelled")
+    assert all(told[kind] for kind in wanted), told
+
+
+@pytest.mark.parametrize("front", FRONTS)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_seed_is_one_exact_run(seed):
-    first = list(run(seed, CALLS).lines())
-    assert list(run(seed, CALLS).lines()) == first
-    assert list(run(seed + 1000, CALLS).lines()) != first
+def test_a_seed_is_one_exact_run(seed, front):
+    first = list(history_of(seed, front).lines())
+    assert list(run(seed, CALLS, front).lines()) == first
+    assert list(history_of(seed + 1, front).lines()) != first
 
 
 def test_a_seed_is_the_same_run_in_another_process():

@@ -1,0 +1,59 @@
+"""A call through the gateway makes no more function calls than it did: a figure that a busy machine cannot change."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import pytest
+import uvloop
+
+from bench import in_process
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.http.dialer import Dialer
+from toolway.hub.core import HubCore
+from toolway.telemetry.metrics import Metrics
+
+CALLS = 50
+#: Function calls of one `echo`, of C functions too, with those of the harness (some 25). With flights, 170 is the goal.
+MOST = 470
+
+
+async def count(calls: int) -> float:
+    """Return the number of function calls of one MCP call, with authentication, metrics and dashboard."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Dialer, "dial", in_process._dial):
+        keyring = FileApiKeyStore(Path(folder) / "keys.json", "tw_" + "a" * 40)
+        token, _ = keyring.create_key_sync("bench", None, False, 0.0)
+        async with HubCore({"one": "http://127.0.0.1:9/mcp"}, catalog_storage=None) as hub:
+            metrics = Metrics()
+            hub.add_sink(metrics)
+            gateway = Gateway(hub, b"k" * 32, keyring, metrics=metrics)
+            await gateway.listen("127.0.0.1", 0)
+            await hub.wait_ready()
+            client = in_process.Client(gateway, token)
+            request = client.request("echo")
+            for _ in range(10):
+                await client.send(request)
+            counted = 0
+
+            def count_call(frame: FrameType, event: str, _: Any) -> None:
+                nonlocal counted
+                counted += event in ("call", "c_call")
+
+            sys.setprofile(count_call)
+            try:
+                for _ in range(calls):
+                    await client.send(request)
+            finally:
+                sys.setprofile(None)
+            return counted / calls
+
+
+@pytest.mark.skipif(sys.getprofile() is not None, reason="a profiler is at work")
+def test_a_call_makes_no_more_function_calls_than_before() -> None:
+    assert uvloop.run(count(CALLS)) <= MOST

@@ -1,0 +1,84 @@
+"""Gateways that are broken on purpose, so that tests can show that they would notice.
+
+Each build is a function that changes the program. Tests in one process give it `monkeypatch.setattr`; as a program,
+`python -m tests.broken_builds BUILD serve …` is a `toolway` that has the fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+SWEEP: Final = 1.0  # seconds after which something else takes care of a call
+
+Patch = Callable[[Any, str, Any], None]
+
+
+def sends_again(patch: Patch) -> None:
+    """A call that takes long is taken over by code that does not know that it was sent, and sends it."""
+    from toolway.upstream.session import Session
+
+    original = Session.request
+
+    async def request(session: Any, method: str, *facts: Any, **more: Any) -> Any:
+        first = asyncio.ensure_future(original(session, method, *facts, **more))
+        if method != "tools/call" or await _ends(first, SWEEP):
+            return await first
+        first.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await original(session, method, *facts, **more)
+
+    patch(Session, "request", request)
+
+
+def denies_at_shutdown(patch: Patch) -> None:
+    """A call that takes long is taken over as if it were new, and new calls are rejected during the shutdown."""
+    from toolway.gateway.gateway import Gateway
+    from toolway.gateway.mcp.dispatcher import RequestDispatcher
+    from toolway.gateway.mcp.errors import SHUTTING_DOWN, RpcFailure
+    from toolway.gateway.router import NOT_EXECUTED
+
+    draining: set[int] = set()
+    drain, forward = Gateway.drain, RequestDispatcher._forward
+
+    async def drains(gateway: Any, *facts: Any) -> None:
+        draining.add(id(gateway._dispatcher))
+        await drain(gateway, *facts)
+
+    async def forwards(dispatcher: Any, *facts: Any, **more: Any) -> Any:
+        sent = asyncio.ensure_future(forward(dispatcher, *facts, **more))
+        while not await _ends(sent, SWEEP):
+            if id(dispatcher) in draining:
+                sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
+        return await sent
+
+    patch(Gateway, "drain", drains)
+    patch(RequestDispatcher, "_forward", forwards)
+
+
+async def _ends(task: asyncio.Future[Any], within: float) -> bool:
+    try:
+        done, _ = await asyncio.wait([task], timeout=within)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
+    return bool(done)
+
+
+BUILDS: Final[dict[str, Callable[[Patch], None]]] = {
+    build.__name__: build for build in (sends_again, denies_at_shutdown)
+}
+
+
+def main() -> None:
+    from toolway.cli import main as toolway
+
+    BUILDS[sys.argv.pop(1)](setattr)
+    toolway()
+
+
+if __name__ == "__main__":
+    main()
