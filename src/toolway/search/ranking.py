@@ -22,13 +22,13 @@ from toolway.search.results import Reason, ToolMatch
 from toolway.search.words import name_key, split_name, split_stems
 
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
-REPEATED_WEIGHT: Final = 0.5  # of each repetition of a word in the query
-MAX_REPEATED_WEIGHT: Final = 2.0
+REPEATED_WEIGHT: Final = 0.25  # added to a word for each repetition in the query
+MAX_WORD_WEIGHT: Final = 1.5
 WORDS_SHARE: Final = 0.4  # of the words in the fusion with meaning
 SERVER_SHARE: Final = 0.15  # of the mean of the best three tools of the server
 SERVER_TOP: Final = 3
 NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
-CAP_RATIO: Final = 0.8  # score of another server's tool that replaces the fourth of one server, as a part of it
+CAP_RATIO: Final = 0.9  # score of another server's tool that replaces the fourth of one server, as a part of it
 MAX_QUERY_WORDS: Final = 64
 POOL: Final = 60  # tools that are considered for the server's share, at least; 6 per result
 FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
@@ -64,7 +64,7 @@ def parse_query(text: str, related: Related | None) -> Query:
     stems = split_stems(text, MAX_QUERY_WORDS) or split_stems(split_name(text), MAX_QUERY_WORDS)
     words: dict[str, float] = {}
     for each in stems:
-        words[each] = min(words[each] + REPEATED_WEIGHT, MAX_REPEATED_WEIGHT) if each in words else 1.0
+        words[each] = min(words[each] + REPEATED_WEIGHT, MAX_WORD_WEIGHT) if each in words else 1.0
     near: dict[str, tuple[float, str]] = {}
     for word in words if related is not None else ():
         for other, likeness in related(word) if related is not None else ():
