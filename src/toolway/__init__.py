@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
     from toolway.network.policy import NetworkPolicy
+    from toolway.search.results import ToolMatch
     from toolway.types import (
         Call,
         CallHandler,
@@ -80,6 +81,7 @@ _EXPORTS = {
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
     "toolway.network.policy": ("NetworkPolicy",),
+    "toolway.search.results": ("ToolMatch",),
     "toolway.types": (
         "Call",
         "CallHandler",
@@ -130,6 +132,7 @@ __all__ = [
     "Timeout",
     "Tool",
     "ToolError",
+    "ToolMatch",
     "ToolRef",
     "ToolResult",
     "ToolSettings",

@@ -60,15 +60,6 @@ def test_a_tool_is_found_by_each_of_its_names() -> None:
     assert made.parse_name("plain") is None
 
 
-def test_a_search_wants_all_words_and_prefers_names() -> None:
-    made = catalog(
-        tool("list_issues", description="Lists"),
-        tool("other", description="about issues to list"),
-        tool("third", description="nothing"),
-    )
-    assert [t.name for t in made.search("issues LIST")] == ["list_issues", "other"]
-
-
 def test_a_change_names_what_was_added_removed_and_changed() -> None:
     made = catalog(tool("a"), tool("b"), tool("c"))
     changed = made.replace("s", "tools", [tool("b"), tool("c", description="new"), tool("d")])

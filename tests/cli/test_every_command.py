@@ -23,6 +23,7 @@ WORDS = {
     "enable": ["off"],
     "disable": ["fake"],
     "restart": ["fake"],
+    "search": ["repeat my text"],
     "call": ["fake.echo", "text=hello"],
     "explain": ["E-USAGE"],
     "login": ["fake"],

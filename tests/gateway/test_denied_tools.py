@@ -162,9 +162,10 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     return lab.tool(denied) in {tool.name for tool in lab.library.known_tools()}
 
 
-@way("search: hub.known_tools(query)")
+@way("search: hub.search_tools(query)")
 async def _(lab: DenyLab, denied: bool) -> bool:
-    return bool(lab.library.known_tools(lab.tool(denied)))
+    found = await lab.library.search_tools(lab.tool(denied), limit=50)
+    return lab.tool(denied) in {match.tool.name for match in found}
 
 
 @way("hub.find_tool(server.tool)")

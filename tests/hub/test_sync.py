@@ -45,7 +45,7 @@ def test_the_sync_hub_has_nothing_more() -> None:
 
 
 def test_the_hub_is_small() -> None:
-    assert len(public_members(Hub)) <= 28  # room for one more; find_tool, set_denied_tools and check_health are counted
+    assert len(public_members(Hub)) <= 28
 
 
 def test_events_can_be_iterated() -> None:

@@ -1,7 +1,7 @@
 """In-memory catalog of the tools, prompts and resources of all servers, as received.
 
 An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that the allow and deny
-lists of a server deny are kept apart: no list, lookup or search returns them.
+lists of a server deny are kept apart: no list or lookup returns them.
 """
 
 from __future__ import annotations
@@ -312,20 +312,6 @@ class Catalog:
             return close
         bare_names = {tool.name: tool.qualified_name for tool in tools}
         return [bare_names[each] for each in difflib.get_close_matches(name, bare_names, n=limit, cutoff=0.6)]
-
-    def search(self, query: str, server: str | None = None) -> list[Tool]:
-        """Return the tools with all words of `query` in their name, title or description.
-
-        Tools with more of the words in their name are first.
-        """
-        words = query.lower().split()
-        ranked: list[tuple[int, Tool]] = []
-        for tool in self.tools(server):
-            name = tool.qualified_name.lower()
-            whole = f"{name} {tool.title} {tool.description}".lower()
-            if all(word in whole for word in words):
-                ranked.append((-sum(word in name for word in words), tool))
-        return [tool for _, tool in sorted(ranked, key=lambda pair: pair[0])]
 
 
 # -- checks of received items ------------------------------------------------------------------------------------------

@@ -62,8 +62,8 @@ class RemoteHub:
         response = await self._gateway.request_admin("POST", "health")
         return {fields["server"]: msgspec.convert(fields, HealthResult) for fields in response["servers"]}
 
-    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
-        return self._catalog.search(query, server) if query else self._catalog.tools(server)
+    def known_tools(self, *, server: str | None = None) -> list[Tool]:
+        return self._catalog.tools(server)
 
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
         """Wait until each server, or only `server`, has started or failed; return the tools.

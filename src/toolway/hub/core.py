@@ -504,12 +504,9 @@ class HubCore:
 
     # -- lists and status ---------------------------------------------------------------------------------------------
 
-    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
-        """Return the tools known now, of `server` or of all servers, without waiting.
-
-        `query` selects the tools that contain all its words.
-        """
-        return self._catalog.search(query, server) if query else self._catalog.tools(server)
+    def known_tools(self, *, server: str | None = None) -> list[Tool]:
+        """Return the tools known now, of `server` or of all servers, without waiting."""
+        return self._catalog.tools(server)
 
     async def find_tool(self, name: str, timeout: float) -> Tool:
         """Return the tool called `name`: `server.tool`, its model name, or its bare name if that is unique.
@@ -678,7 +675,12 @@ class HubCore:
         if self._tool_search is None:
             from toolway.search.tool_search import ToolSearch
 
-            self._tool_search = ToolSearch(self._catalog, self._server_facts, learn=self._search_settings.learn)
+            self._tool_search = ToolSearch(
+                self._catalog,
+                self._server_facts,
+                learn=self._search_settings.learn,
+                hash_definition=self.definition_hash,
+            )
             self._open_search_vectors()
         return self._tool_search
 

@@ -45,6 +45,8 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.search.results import ToolMatch
+
 T = TypeVar("T")
 
 
@@ -308,20 +310,38 @@ class Hub:
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+    def known_tools(self, *, server: str | None = None) -> list[Tool]:
         """Return the tools known now, without waiting.
 
         Args:
-            query: Return only tools that contain all these words.
             server: Return only tools of this server.
 
         Returns:
             Tools of the last known lists, also of servers that are not running.
 
         Example:
-            names = [tool.qualified_name for tool in hub.known_tools("issue")]
+            names = [tool.qualified_name for tool in hub.known_tools(server="github")]
         """
-        return self._core.known_tools(query, server=server)
+        return self._core.known_tools(server=server)
+
+    async def search_tools(
+        self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None
+    ) -> list[ToolMatch]:
+        """Return the known tools that fit a task best, in the order of their scores. Starts no server.
+
+        Args:
+            query: The task in a few words, or a list with one text per step of the task.
+            limit: Number of tools, at most 50.
+            server: Search only tools of this server.
+
+        Returns:
+            Tools with scores and reasons. If nothing fits well, the nearest tools; empty only if no tool is known.
+
+        Example:
+            for match in await hub.search_tools("make an issue from this mail"):
+                print(match.tool.qualified_name, match.score)
+        """
+        return list((await self._core.tool_search.search_async(query, limit=limit, server=server)).matches)
 
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
         """Return the tools of all servers.

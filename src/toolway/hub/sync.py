@@ -36,6 +36,8 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.search.results import ToolMatch
+
 T = TypeVar("T")
 THREAD_CHECK_INTERVAL_S: Final = 0.5  # seconds between two checks that the thread of the event loop still runs
 EXIT_TIMEOUT_S: Final = 10.0  # seconds to close a hub at exit; a callback that never returns must not keep the program
@@ -239,9 +241,13 @@ class SyncHub:
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def known_tools(self, query: str | None = None, *, server: str | None = None) -> list[Tool]:
+    def known_tools(self, *, server: str | None = None) -> list[Tool]:
         """Return the tools known now, without waiting. See `Hub.known_tools`."""
-        return self._in_loop(lambda: self._hub.known_tools(query, server=server))
+        return self._in_loop(lambda: self._hub.known_tools(server=server))
+
+    def search_tools(self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None) -> list[ToolMatch]:
+        """Return the known tools that fit a task best. See `Hub.search_tools`."""
+        return self._run(self._hub.search_tools(query, limit=limit, server=server))
 
     def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
         """Return the tools of all servers. See `Hub.list_tools`."""

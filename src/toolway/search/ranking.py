@@ -19,7 +19,7 @@ from toolway.search.index import K1, Document, Index, Posting, field_names
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related
 from toolway.search.results import Reason, ToolMatch
-from toolway.search.words import name_key, split_name, split_stems
+from toolway.search.words import name_key, split_name, split_stems, split_words, stem
 
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
 REPEATED_WEIGHT: Final = 0.25  # added to a word for each repetition in the query
@@ -44,6 +44,7 @@ class Query:
     words: Mapping[str, float]  # stems of the query
     related: Mapping[str, tuple[float, str]]  # related stem → weight, word of the query
     key: str  # what all spellings of a name have in common, if the query is a name
+    spelled: Mapping[str, str]  # stem → the word as the query spells it
 
 
 @dataclass(slots=True)
@@ -61,9 +62,10 @@ class Ranked:
 
 def parse_query(text: str, related: Related | None) -> Query:
     """Split a query into words, and add the words that are related to them."""
-    stems = split_stems(text, MAX_QUERY_WORDS) or split_stems(split_name(text), MAX_QUERY_WORDS)
+    found = split_words(text, MAX_QUERY_WORDS)
+    spelled = {stem(word): word for word in reversed(found)}
     words: dict[str, float] = {}
-    for each in stems:
+    for each in map(stem, found):
         words[each] = min(words[each] + REPEATED_WEIGHT, MAX_WORD_WEIGHT) if each in words else 1.0
     near: dict[str, tuple[float, str]] = {}
     for word in words if related is not None else ():
@@ -71,7 +73,7 @@ def parse_query(text: str, related: Related | None) -> Query:
             weight = RELATED_WEIGHT * likeness * likeness
             if other not in words and weight > near.get(other, (0.0, ""))[0]:
                 near[other] = (weight, word)
-    return Query(text, words, near, name_key(text))
+    return Query(text, words, near, name_key(text), spelled)
 
 
 def rank(
@@ -327,21 +329,30 @@ def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
     if number in index.find_name(query.key):
         reasons.append(Reason("name", query.text.strip(), ("name",), 1.0))
     found: list[Reason] = []
-    for word, weight, shown in (
+    for word, weight, source in (
         *((word, weight, "") for word, weight in query.words.items()),
-        *((word, weight, f"{source}≈{word}") for word, (weight, source) in query.related.items()),
+        *((word, weight, source) for word, (weight, source) in query.related.items()),
     ):
         posting = index.posting(word)
         at = posting.position(number) if posting is not None else -1
         if posting is not None and at >= 0:
             value = weight * index.rarity(posting) * posting.weights[at] * scale
-            found.append(Reason("related" if shown else "word", shown or word, field_names(posting.fields[at]), value))
+            shown = query.spelled.get(word, word)
+            if source:
+                shown = f"{query.spelled[source]}≈{_spelling(index.documents[number], word)}"
+            found.append(Reason("related" if source else "word", shown, field_names(posting.fields[at]), value))
     reasons += sorted(found, key=lambda reason: -reason.weight)
     if number in ranked.learned:
         reasons.append(Reason("history", "called after such a query", (), ranked.learned[number] * scale))
     if ranked.meaning is not None and number in ranked.meaning:
         reasons.append(Reason("meaning", "", (), ranked.meaning[number]))
     return tuple(reasons)
+
+
+def _spelling(document: Document, word: str) -> str:
+    """Return the first word of a tool's name or description that has this stem."""
+    text = f"{split_name(document.tool.name)} {document.tool.description[:500]}"
+    return next((each for each in split_words(text, 100) if stem(each) == word), word)
 
 
 def to_matches(index: Index, ranked: Ranked, step: int = 0) -> list[ToolMatch]:

@@ -72,6 +72,7 @@ class ToolSearch:
         facts: Returns the facts about each server by name. None: nothing is known about them.
         related: Table of related words; None loads that of the package at the first search.
         learn: Learn from `record_call`. False ignores it.
+        hash_definition: Returns the hash of a tool's definition, as it is passed to `record_call`.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class ToolSearch:
         *,
         related: Related | None = None,
         learn: bool = True,
+        hash_definition: Callable[[Tool], str] = definition_hash,
     ) -> None:
         self._catalog = catalog
+        self._hash_definition = hash_definition
         self._facts = facts
         self._related = related
         self._index = Index()
@@ -179,7 +182,7 @@ class ToolSearch:
             principal: Who called. One vote per principal, tool and query.
             server: Server of the tool.
             tool: Name of the tool.
-            definition: `definition_hash` of the tool when it was called; None computes it from the catalog.
+            definition: Hash of the definition (`hash_definition`) at the call; None computes it from the catalog.
         """
         if not self._learn:
             return
@@ -187,7 +190,7 @@ class ToolSearch:
             known = self._catalog.find_tool(server, tool)
             if known is None:
                 return
-            definition = definition_hash(known)
+            definition = self._hash_definition(known)
         self._history.record(query[:MAX_QUERY_CHARS], principal or "", (server, tool), definition)
 
     def set_learning(self, learn: bool) -> None:
@@ -257,7 +260,7 @@ class ToolSearch:
             document = self._index.documents.get(number)
             if document is None:
                 return None
-            known = self._hashes[number] = definition_hash(document.tool)
+            known = self._hashes[number] = self._hash_definition(document.tool)
         return number if known == definition else None
 
     # -- ranking ------------------------------------------------------------------------------------------------------
@@ -294,7 +297,7 @@ class ToolSearch:
             lists.append(ranking.to_matches(index, ranked, step))
         matches = lists[0] if len(lists) == 1 else ranking.interleave(lists, limit)
         numbers = index.documents.keys() if visible is None else visible
-        if len(matches) < min(limit, NEAREST, len(numbers)):
+        if not fits and len(matches) < min(limit, NEAREST, len(numbers)):
             matches = _fill(matches, (index.documents[number].tool for number in sorted(numbers)), min(limit, NEAREST))
         servers = index.segments.keys() if visible is None else {index.documents[each].tool.server for each in visible}
         notes = self._notes(facts, allowed_server or (lambda name: allowed is None or name in servers))

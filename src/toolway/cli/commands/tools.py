@@ -1,4 +1,4 @@
-"""`toolway tools` and `toolway call`: list, search and call tools.
+"""`toolway tools`, `search`, `tokens` and `call`: list, search and call tools.
 
 Lists are read from the cache of earlier runs. Only servers without a cached list are started.
 """
@@ -65,6 +65,35 @@ def tools(
     return run_tools(context, words or [], server, wait=wait, refresh=refresh, tokens=tokens)
 
 
+def search(
+    context: CommandContext,
+    task: Annotated[list[str], typer.Argument(metavar="TASK…", help="The task in a few words.", show_default=False)],
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server", "-s", metavar="NAME", help="Search this server.", autocompletion=completion.complete_servers
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50, help="Number of results.")] = 5,
+    why: Annotated[
+        int | None, typer.Option("--why", metavar="N", min=1, max=50, help="Explain the score of result N.")
+    ] = None,
+    refresh: Refresh = False,
+    wait: Wait = 30.0,
+) -> CommandResult:
+    """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
+    from toolway.cli.search import run_search
+
+    return run_search(context, " ".join(task), server, limit=limit, why=why, refresh=refresh, wait=wait)
+
+
+def tokens(context: CommandContext, refresh: Refresh = False, wait: Wait = 30.0) -> CommandResult:
+    """Show what the tools of each endpoint and each server cost a model, in tokens (characters ÷ 4.4)."""
+    from toolway.cli.search import run_tokens
+
+    return run_tokens(context, refresh=refresh, wait=wait)
+
+
 def call(
     context: CommandContext,
     tool: Annotated[
@@ -129,7 +158,7 @@ def run_tools(
     cached = target.cached(server) if target is not None and not refresh else None
     if target is None or cached is None or cached.uncached:
         return _fetch_and_print(context, target, query, server, wait, refresh, tokens)
-    return _output_tools(context.output, target, _search_cached(cached, query, server), [], cached, server, tokens)
+    return _output_tools(context.output, target, _filter_cached(cached, query, server), [], cached, server, tokens)
 
 
 async def _fetch_and_print(
@@ -152,12 +181,18 @@ async def _fetch_and_print(
         cached = CachedLists()
     else:
         statuses = await _fetch_uncached(output, target, cached, wait)
-        found = _search_cached(cached, query, server)
+        found = _filter_cached(cached, query, server)
     return _output_tools(output, target, found, statuses, cached, server, tokens)
 
 
-def _search_cached(cached: CachedLists, query: str, server: str | None) -> list[Tool]:
-    return cached.catalog.search(query, server) if query else cached.catalog.tools(server)
+def _filter_cached(cached: CachedLists, query: str, server: str | None) -> list[Tool]:
+    return [tool for tool in cached.catalog.tools(server) if has_words(tool, query)]
+
+
+def has_words(tool: Tool, query: str) -> bool:
+    """Return True if the name, title or description of a tool contains all words of `query`."""
+    text = f"{tool.qualified_name} {tool.title} {tool.description}".lower()
+    return all(word in text for word in query.lower().split())
 
 
 def _output_tools(
@@ -197,7 +232,7 @@ async def _fetch_tools(
 
     async with target.open(server) as servers:
         statuses = await wait_for_tools(servers, output, wait, server)
-        return servers.known_tools(query, server=server), statuses
+        return [tool for tool in servers.known_tools(server=server) if has_words(tool, query)], statuses
 
 
 async def _fetch_uncached(output: Output, target: Target, cached: CachedLists, wait: float) -> list[ServerStatus]:

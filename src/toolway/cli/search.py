@@ -1,0 +1,195 @@
+"""`toolway search` and `toolway tokens`: find tools by a task, and what the definitions of tools cost a model.
+
+With a running gateway, its own ranking and endpoints are shown. Else the lists are read from the cache of earlier runs,
+and only servers without a cached list are started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output
+from toolway.errors import NotFound
+from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.catalog.catalog import Catalog, Tool
+    from toolway.cli.targets import Target
+    from toolway.search.results import SearchAnswer
+
+
+async def run_search(
+    context: CommandContext,
+    query: str,
+    server: str | None,
+    *,
+    limit: int,
+    why: int | None,
+    refresh: bool,
+    wait: float,
+) -> ExitCode:
+    """Print the tools that fit a task best, or the reasons for the score of the result number `why`."""
+    from toolway.cli.targets import find_gateway
+
+    if not query.strip():
+        raise UsageError("the task is empty", hint='toolway search "make an issue"')
+    if why is not None:
+        limit = max(limit, why)
+    gateway = await find_gateway(context.output, context.target_options)
+    if gateway is not None:
+        fields = {"query": query, "limit": str(limit)} | ({"server": server} if server else {})
+        document = await gateway.request_admin("GET", f"search?{urlencode(fields)}")
+        found = [_with_name(each) for each in document["tools"]]
+        facts = {key: document[key] for key in ("fits", "total_tools", "total_servers")}
+        return _print_search(context.output, query, found, facts, why)
+    catalog = await _load_catalog(context, server, wait, refresh)
+    from toolway.search.tool_search import ToolSearch
+
+    answer = ToolSearch(catalog).search(query, limit=limit, server=server)
+    facts = {"fits": answer.fits, "total_tools": answer.total_tools, "total_servers": answer.total_servers}
+    return _print_search(context.output, query, _matches_to_json(answer), facts, why)
+
+
+async def _load_catalog(context: CommandContext, server: str | None, wait: float, refresh: bool) -> Catalog:
+    """Return the tools of the config file's servers: cached lists, and lists of servers that are started for it."""
+    from toolway.catalog.catalog import Catalog
+    from toolway.cli.targets import file_without_gateway, find_target, wait_for_tools
+
+    output, options = context.output, context.target_options
+    target: Target = file_without_gateway(output, options) or await find_target(output, options)
+    cached = target.cached(server) if not refresh else None
+    if cached is not None and not cached.uncached:
+        return cached.catalog
+    catalog = cached.catalog if cached is not None else Catalog()
+    async with target.open_some(cached.uncached) if cached is not None else target.open(server) as servers:
+        await wait_for_tools(servers, output, wait, server if cached is None else None)
+        for name, tools in _by_server(servers.known_tools()).items():
+            if cached is None:
+                catalog.add_server(name)
+            catalog.replace(name, "tools", [tool.raw for tool in tools])
+    return catalog
+
+
+def _by_server(tools: Sequence[Tool]) -> dict[str, list[Tool]]:
+    found: dict[str, list[Tool]] = {}
+    for tool in tools:
+        found.setdefault(tool.server, []).append(tool)
+    return found
+
+
+def _matches_to_json(answer: SearchAnswer) -> list[Json]:
+    from toolway.gateway.mcp.meta_tools import first_sentence
+
+    return [
+        {
+            "name": match.tool.qualified_name,
+            "server": match.tool.server,
+            "tool": match.tool.name,
+            "description": first_sentence(match.tool.description),
+            "score": round(match.score, 3),
+            "reasons": [
+                {"kind": each.kind, "text": each.text, "fields": list(each.fields), "weight": round(each.weight, 3)}
+                for each in match.reasons
+            ],
+        }
+        for match in answer.matches
+    ]
+
+
+def _with_name(found: Json) -> Json:
+    return {"name": f"{found['server']}.{found['tool']}", **found}
+
+
+def _print_search(output: Output, query: str, found: list[Json], facts: Json, why: int | None) -> ExitCode:
+    if why is not None and why > len(found):
+        raise NotFound(f"there is no result {why}", detail=f"{len(found)} tools were found", code="E-TOOL-NAME")
+    if output.as_json:
+        output.print_json({"query": query, **facts, "tools": found if why is None else [found[why - 1]]})
+        return ExitCode.OK
+    if why is not None:
+        _print_reasons(output, found[why - 1])
+        return ExitCode.OK
+    if not found:
+        output.info("no tool is known: add a server with `toolway add`")
+        return ExitCode.OK
+    if not facts["fits"]:
+        output.info("nothing fits well; the nearest tools:", "yellow")
+    rows = [
+        (str(number), f"{each['score']:.2f}", each["name"], each["description"]) for number, each in enumerate(found, 1)
+    ]
+    output.print_table(("", "score", "tool", "description"), rows, right=("", "score"), cut=True)
+    texts = dict.fromkeys(
+        reason["text"] for each in found for reason in each["reasons"] if reason["kind"] in ("word", "related")
+    )
+    words = f"found by: {', '.join(list(texts)[:8])} · " if texts else ""
+    servers = f"{facts['total_servers']} server{'' if facts['total_servers'] == 1 else 's'}"
+    totals = f"{facts['total_tools']} tools of {servers}"
+    output.info(f"{words}{totals} · --why 1 explains a score", "dim")
+    return ExitCode.OK
+
+
+def _print_reasons(output: Output, found: Json) -> None:
+    rows: list[Sequence[str]] = [
+        (f"{each['weight']:.2f}", each["kind"], each["text"], ", ".join(each["fields"])) for each in found["reasons"]
+    ]
+    output.info(f"{found['name']}  {found['score']:.2f}  {found['description']}")
+    output.print_table(("weight", "kind", "word", "found in"), rows, right=("weight",))
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+async def run_tokens(context: CommandContext, *, refresh: bool, wait: float) -> ExitCode:
+    """Print the tokens that the tools of each endpoint and each server cost a model."""
+    from toolway.cli.targets import find_gateway
+
+    gateway = await find_gateway(context.output, context.target_options)
+    if gateway is not None:
+        document: Json = await gateway.request_admin("GET", "tokens")
+    else:
+        document = _count_tokens((await _load_catalog(context, None, wait, refresh)).tools())
+    if context.output.as_json:
+        context.output.print_json(document)
+        return ExitCode.OK
+    _print_tokens(context.output, "endpoint", "path", document["endpoints"])
+    if document["servers"]:
+        context.output.info("")
+        _print_tokens(context.output, "server", "server", document["servers"])
+    context.output.info(document["advice"] or "listing all tools costs little: no search is needed", "dim")
+    return ExitCode.OK
+
+
+def _count_tokens(tools: Sequence[Tool]) -> Json:
+    """Return the tokens of a gateway's endpoints without groups, and of each server."""
+    from toolway.gateway.mcp.meta_tools import META_TOOLS
+    from toolway.search.tokens import estimate_tokens, search_advice
+
+    def cost(found: Sequence[Tool]) -> int:
+        return estimate_tokens({**tool.raw, "name": tool.model_name} for tool in found)
+
+    servers = [
+        {"server": name, "tools": len(found), "tokens": cost(found)} for name, found in _by_server(tools).items()
+    ]
+    total = cost(tools)
+    return {
+        "endpoints": [
+            {"path": "/mcp", "tools": len(tools), "tokens": total, "search": False},
+            {
+                "path": "/mcp/search",
+                "tools": len(META_TOOLS),
+                "tokens": estimate_tokens(META_TOOLS.values()),
+                "search": True,
+            },
+        ],
+        "servers": sorted(servers, key=lambda each: -int(str(each["tokens"]))),
+        "advice": search_advice(len(tools), total),
+    }
+
+
+def _print_tokens(output: Output, head: str, key: str, entries: Sequence[Any]) -> None:
+    rows = [(each[key], f"{each['tools']:,}", f"{each['tokens']:,}") for each in entries]
+    output.print_table((head, "tools", "tokens"), rows, right=("tools", "tokens"))
