@@ -146,6 +146,7 @@ ifdef ARGS
 else
 	$(PYTHON) conformance/run.py --alone
 	$(PYTHON) conformance/run.py --gateway
+	$(PYTHON) conformance/run.py --search
 endif
 
 interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call)

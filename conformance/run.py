@@ -2,6 +2,7 @@
 
 python conformance/run.py --alone              the fixture itself, over HTTP
 python conformance/run.py --gateway            the gateway with the fixture as its server: HTTP and stdio, both eras
+python conformance/run.py --search             the same through a group with tool search, which lists only meta-tools
 python conformance/run.py --client             a hub as the client of the suite's servers
 python conformance/run.py --url URL            any other server, without a token: the suite cannot send headers
       [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--out DIR] [--json]
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -100,6 +102,7 @@ def _options() -> argparse.Namespace:
     target_group = parser.add_mutually_exclusive_group(required=True)
     target_group.add_argument("--alone", action="store_true")
     target_group.add_argument("--gateway", action="store_true")
+    target_group.add_argument("--search", action="store_true")
     target_group.add_argument("--client", action="store_true")
     target_group.add_argument("--url")
     parser.add_argument("--installed", type=Path, default=Path(".conformance"), metavar="DIR")
@@ -129,6 +132,8 @@ def _targets(options: argparse.Namespace) -> list[Target]:
         return [Target("hub-as-client", "client", lambda: contextlib.nullcontext(command))]
     if options.alone:
         return [Target("fixture", "server", fixture)]
+    if options.search:
+        return [_target_in_front_of("search", search_gateway, kind, era) for kind in ("http", "stdio") for era in ERAS]
     return [_target_in_front_of("gateway", gateway, kind, era) for kind in ("http", "stdio") for era in ERAS]
 
 
@@ -161,23 +166,54 @@ def fixture(era: str = "both") -> Iterator[str]:
 @contextlib.contextmanager
 def gateway(entry: Entry) -> Iterator[str]:
     """Run `toolway serve` with one server and yield the URL of that server."""
+    with _serving(entry) as (url, _):
+        yield f"{url}/mcp/server/fixture"
+
+
+@contextlib.contextmanager
+def search_gateway(entry: Entry) -> Iterator[str]:
+    """Run `toolway serve` with one server and yield the URL of a group of it with tool search.
+
+    The suite calls tools and prompts by their own names, so the group renames all of them to these.
+    """
+    with _serving(entry) as (url, file):
+        own = {
+            each["name"]
+            for kind in ("tools", "prompts")
+            for each in _ask(f"{url}/mcp/server/fixture", f"{kind}/list")["result"][kind]
+        }
+        group = {
+            "tools": ["fixture.*"],
+            "rename": {f"fixture.{name}": name for name in own},
+            "resources": ["fixture"],
+            "search": True,
+        }
+        file.write_text(
+            json.dumps({"mcpServers": {"fixture": entry}, "toolway": {"groups": {"found": group}}}), encoding="utf-8"
+        )
+        _ask(f"{url}/admin/reload")
+        yield f"{url}/mcp/found"
+
+
+def _ask(url: str, method: str = "") -> Any:
+    """POST a JSON-RPC request without a handshake, or nothing if there is no method; return the reply."""
+    body = {"jsonrpc": "2.0", "id": 1, "method": method} if method else {}
+    headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=START_SECONDS) as response:
+        return json.loads(response.read())
+
+
+@contextlib.contextmanager
+def _serving(entry: Entry) -> Iterator[tuple[str, Path]]:
+    """Run `toolway serve` with one server; yield its address and its config file."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mcp.json"
         file.write_text(json.dumps({"mcpServers": {"fixture": entry}}), encoding="utf-8")
-        command = [
-            sys.executable,
-            "-m",
-            "toolway.cli",
-            "serve",
-            "--config",
-            str(file),
-            "--port",
-            str(port),
-            "--no-auth",
-        ]
-        with _running(command, port):
-            yield f"http://127.0.0.1:{port}/mcp/server/fixture"
+        words = ["serve", "--config", str(file), "--port", str(port), "--no-auth"]
+        with _running([sys.executable, "-m", "toolway.cli", *words], port):
+            yield f"http://127.0.0.1:{port}", file
 
 
 @contextlib.contextmanager

@@ -19,10 +19,12 @@ from mcp.shared.exceptions import MCPError
 from tests.gateway.bridge_lab import EVERYTHING, MODES, OLD_WORDS, Lab, lab, pipe_entry, text, until, until_async
 from tests.gateway.full_server import TASKS_KEY, FullHttp
 from toolway.events import CallFinished, Event
+from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.testing import fake_server
+from toolway.types import Call, CallResult, ToolResult
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 Json = dict[str, Any]
@@ -336,6 +338,37 @@ async def test_tasks_and_idempotency_keys_work_through_call_tool() -> None:
         second = await raw.call("call_tool", {"name": "new__counter"}, meta=meta)
         assert first.result["content"] == second.result["content"]
         assert found.fakes["new"].stats.calls["counter"] == 1
+
+
+async def test_a_call_through_call_tool_makes_few_more_function_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(call: Call) -> CallResult:
+        return ToolResult(call.server, call.name, {"content": []})
+
+    async with two_servers() as found:
+        view, dispatch = found.gateway.router.view_for(LOCAL_ADMIN, "search"), found.gateway._dispatcher.dispatch
+        assert view is not None
+        monkeypatch.setattr(found.hub, "request", answer)  # nothing waits, so that nothing else runs meanwhile
+
+        async def count(params: Json) -> int:
+            made = 0
+
+            def on_event(frame: Any, event: str, argument: Any) -> None:
+                nonlocal made
+                made += event == "call"
+
+            context = RequestContext(LOCAL_ADMIN, view, "search", "modern")
+            sys.setprofile(on_event)
+            try:
+                await dispatch(context, "tools/call", params)
+            finally:
+                sys.setprofile(None)
+            return made
+
+        direct: Json = {"name": "new__add", "arguments": {"a": 1, "b": 2}}
+        for name in ("call_tool", "read_tool"):
+            through = {"name": name, "arguments": direct}
+            await count(through)  # its policy is computed once
+            assert 0 < await count(through) - await count(direct) <= 12
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
