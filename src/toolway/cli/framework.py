@@ -331,12 +331,13 @@ def _bold_heading(text: str) -> str:
 class _PlainParam:
     """Replacement for typer's runtime parameter that converts plain values itself.
 
-    Typer's own conversion loads a type library, which takes as long as loading typer. Typed numbers are still checked
-    by typer.
+    Typer's own conversion loads a type library, which takes as long as loading typer. It converts all other values,
+    and those that are wrong, for its messages.
     """
 
-    def __init__(self, annotation: Any) -> None:
-        self._annotation = annotation
+    def __init__(self, descriptor: Any) -> None:
+        self._annotation = descriptor.annotation
+        self._info = descriptor.parameter_info
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         several = param.multiple or param.nargs == -1
@@ -344,12 +345,27 @@ class _PlainParam:
             return () if several else None
         if several and self._annotation == list[str]:
             return list(value)
-        if self._annotation is str or (self._annotation in (int, float) and not isinstance(value, str)):
+        if self._annotation is str or (self._annotation is bool and isinstance(value, bool)):
             return value
         if self._annotation is Path:
             return Path(value)
+        if self._annotation in (int, float):
+            number = self._plain_number(value) if isinstance(value, str) else value
+            if number is not None:
+                return number
         param._runtime_param = None  # typer then creates its own
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+    def _plain_number(self, text: str) -> float | None:
+        """Return a number in plain digits that is within the limits of the parameter; None for all else."""
+        if _PLAIN_NUMBER.fullmatch(text) is None or (self._annotation is int and "." in text):
+            return None
+        number: float = self._annotation(text)
+        least, most = self._info.min, self._info.max
+        return number if (least is None or number >= least) and (most is None or number <= most) else None
+
+
+_PLAIN_NUMBER: Final = compile_pattern(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def use_plain_values(command: Any) -> Any:
@@ -369,5 +385,5 @@ def use_plain_value(param: Any) -> Any:
     """
     described = getattr(param, "type_descriptor", None)
     if described is not None and getattr(param, "_runtime_param", _PlainParam) is None:
-        param._runtime_param = _PlainParam(described.annotation)
+        param._runtime_param = _PlainParam(described)
     return param

@@ -1,16 +1,16 @@
-"""Log output by structlog: text for a terminal, JSON for programs. Imported by a gateway.
+"""Log lines of a gateway: text for a terminal, JSON for programs.
 
 Every line is masked: secrets of this process, of server entries and of the environment never appear.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from collections.abc import Callable, MutableMapping
+import time
+from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
-
-import structlog
 
 from toolway.events import (
     CallFinished,
@@ -39,26 +39,8 @@ def configure_logging(
     `mask` hides secrets in each line. The level is INFO if `verbose`, else WARNING.
     """
     stream = stream if stream is not None else sys.stderr
-    processors: list[Any] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(
-            "iso" if log_format == "json" else "%Y-%m-%d %H:%M:%S", utc=log_format == "json"
-        ),
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.format_exc_info,
-        _MaskProcessor(mask),
-    ]
-    renderer: Any = structlog.processors.JSONRenderer()
-    if log_format == "text":
-        renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=processors,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
-    )
+    handler.setFormatter(_JsonFormatter(mask) if log_format == "json" else _TextFormatter(mask, color=stream.isatty()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO if verbose else logging.WARNING)
@@ -66,23 +48,80 @@ def configure_logging(
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-class _MaskProcessor:
-    """structlog processor: masks secrets, shortens long values, replaces control characters."""
+class _MaskingFormatter(logging.Formatter):
+    """Base of both formats: returns the fields of a record without secrets, control characters and long values."""
 
     def __init__(self, mask: Callable[[str], str]) -> None:
+        super().__init__()
         self._mask = mask
 
-    def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        for key, value in list(event.items()):
-            if not key.startswith("_") and not isinstance(value, bool | int | float | type(None)):
-                event[key] = self._sanitize(key, value if isinstance(value, str) else str(value))
-        return event
+    def read_fields(self, record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
+        """Return the message, the `extra` fields and the traceback, which may be empty."""
+        extra = {name: self._limit(value) for name, value in record.__dict__.items() if name not in _RECORD_NAMES}
+        if record.stack_info:
+            extra["stack_info"] = self._limit(record.stack_info)
+        trace = self._hide(self.formatException(record.exc_info)) if record.exc_info else ""
+        return self._sanitize(record.getMessage()), extra, trace
 
-    def _sanitize(self, key: str, value: str) -> str:
-        text = self._mask(value)
-        if key != "exception":  # a traceback has many lines, and is our own text
-            text = "".join(each if each.isprintable() else " " for each in text)
+    def _limit(self, value: Any) -> Any:
+        return value if isinstance(value, bool | int | float | None) else self._sanitize(str(value))
+
+    def _sanitize(self, value: str) -> str:
+        return self._hide("".join(each if each.isprintable() else " " for each in self._mask(value)), masked=True)
+
+    def _hide(self, value: str, *, masked: bool = False) -> str:
+        text = value if masked else self._mask(value)  # a traceback keeps its lines: it is our own text
         return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 1] + "…"
+
+
+class _JsonFormatter(_MaskingFormatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        message, extra, trace = self.read_fields(record)
+        whole, fraction = divmod(record.created, 1)
+        fields = {
+            "event": message,
+            "level": record.levelname.lower(),
+            "logger": self._sanitize(record.name),
+            "timestamp": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int(fraction * 1_000_000):06}Z",
+            **extra,
+        }
+        return json.dumps({**fields, "exception": trace} if trace else fields)
+
+
+class _TextFormatter(_MaskingFormatter):
+    """Time, level, message, logger, and the other fields as NAME=VALUE."""
+
+    def __init__(self, mask: Callable[[str], str], *, color: bool) -> None:
+        super().__init__(mask)
+        self._color = color
+
+    def format(self, record: logging.LogRecord) -> str:
+        message, extra, trace = self.read_fields(record)
+        level = record.levelname.lower()
+        parts = [
+            self._paint("2", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))),
+            f"[{self._paint(_LEVEL_COLORS.get(level, '31;1'), f'{level:9}')}]",
+            self._paint("1", message),
+            f"[{self._paint('34;1', self._sanitize(record.name))}]",
+        ]
+        parts += (f"{self._paint('36', name)}={self._paint('35', _quote(extra[name]))}" for name in sorted(extra))
+        return " ".join(parts) + (f"\n{trace}" if trace else "")
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._color else text
+
+
+_LEVEL_COLORS: Final = {"debug": "32;1", "info": "32;1", "warning": "33;1"}
+#: Attributes that every record has. All others were given as `extra`.
+_RECORD_NAMES: Final = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"})
+
+
+def _quote(value: Any) -> str:
+    """Return a value as text, in quotes if it contains a space, a quote or an equals sign."""
+    text = str(value)
+    return repr(text) if set(text) & set(" =\"'") else text
 
 
 class LogSink:
