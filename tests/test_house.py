@@ -10,7 +10,13 @@ import pytest
 import toolway
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = {"mcp", "mcp_types", "pydantic"}
+HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "opentelemetry", "sqlalchemy", "httpx2"}
+#: What a hub loads when it needs it: for a schema, a failure, an audit log, a config file, a URL.
+LATER = {
+    *("jsonschema_rs", "ctypes", "tempfile", "shutil", "difflib", "email", "typer", "http.client"),
+    *("toolway.audit", "toolway.config.loader", "toolway.config.scopes", "toolway.config.admission"),
+    *("toolway.upstream.diagnosis", "toolway.http.client", "toolway.search"),
+}
 # Split, so that this file does not find itself.
 ADDRESSES = re.compile(
     r"pypi\.org" + r"/simple|files\.python" + r"hosted\.org|registry\.npm" + r"js\.org|index-" + r"url\b"
@@ -51,12 +57,12 @@ HELP = "sys.argv[1:] = ['call', '--help']; from toolway.cli import main; main()"
         ("from toolway import ConfigError, Server, Timeout, ToolwayError", HEAVY),
         ("sys.argv[1:] = ['--version']; from toolway.cli import main; main()", HEAVY),
         ("sys.argv[1:] = ['--help']; from toolway.cli import main; main()", HEAVY),
-        ("from toolway import Hub; import toolway.hub.core, toolway.hub.hub", HEAVY),
-        ("import toolway.serve.process, toolway.gateway.gateway", HEAVY),
-        (HELP, HEAVY - {"pydantic"}),  # typer reads the options of a command with pydantic
+        ("from toolway import Hub; import toolway.hub.core, toolway.hub.hub", HEAVY | LATER),
+        ("import toolway.serve.process, toolway.gateway.gateway, toolway.telemetry.logging", HEAVY),
+        (HELP, HEAVY),
     ],
 )
-def test_the_models_of_the_sdk_are_not_loaded(program, heavy):
+def test_slow_modules_are_loaded_only_where_they_are_used(program, heavy):
     script = f"""
 import atexit, os, sys
 def look():
@@ -69,6 +75,34 @@ atexit.register(look)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("modules", "instances"),  # constants of a module that are instances of a dataclass, such as PUBLIC_ONLY
+    [
+        ("toolway.hub.hub", ["NetworkPolicy"]),
+        ("toolway.serve.process, toolway.cli.commands.serve", ["NetworkPolicy", "Route", "ToolFilter"]),
+    ],
+)
+def test_no_module_compiles_dataclasses_or_patterns_when_it_is_imported(modules, instances):
+    """Both are slow: `toolway._lazy` has a `dataclass` and a `compile_pattern` that do it on first use."""
+    script = f"""
+import dataclasses, re, sys
+import asyncio, ssl, msgspec, httptools, typer
+compiled = []
+def noting(function):
+    def noted(*args, **options):
+        caller = sys._getframe(1).f_globals["__name__"]
+        if caller.startswith("toolway"):
+            compiled.append(f"{{caller}}: {{getattr(args[0], '__name__', args[0]) if args else options}}")
+        return function(*args, **options)
+    return noted
+re.compile, dataclasses.dataclass = noting(re.compile), noting(dataclasses.dataclass)
+import {modules}
+print(*sorted(compiled), sep="\\n")
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (result.stdout.splitlines(), result.stderr) == ([f"toolway._lazy: {name}" for name in instances], "")
 
 
 def own_files():

@@ -19,6 +19,19 @@ pytestmark = pytest.mark.anyio
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 OF_CLUSTERS = ("nats", "psycopg", "psycopg_binary", "sqlalchemy", "alembic", "aiosqlite")
 OURS = ("toolway.cluster",)
+#: Slow to load, and needed only for logins, OpenTelemetry, coloured output or the models of the SDK.
+SLOW = (
+    "pydantic",
+    "rich",
+    "mcp",
+    "mcp_types",
+    "opentelemetry",
+    "httpx2",
+    "attr",
+    "keyring",
+    "yaml",
+    "prometheus_client",
+)
 
 # Python runs this first in every process, whatever its program is.
 NOTING = """
@@ -45,7 +58,7 @@ def noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def loaded(folder: Path, pid: int) -> list[str]:
     modules: list[str] = json.loads((folder / f"{pid}.json").read_text())
     assert "toolway.serve.process" in modules  # else we look at another process
-    return [each for each in modules if each.partition(".")[0] in OF_CLUSTERS or each.startswith(OURS)]
+    return [each for each in modules if each.partition(".")[0] in (*OF_CLUSTERS, *SLOW) or each.startswith(OURS)]
 
 
 async def call(port: int, token: str, tool: str, arguments: dict[str, Any]) -> str:
@@ -72,7 +85,9 @@ async def call(port: int, token: str, tool: str, arguments: dict[str, Any]) -> s
         connection.close()
 
 
-async def test_a_gateway_alone_loads_nothing_of_a_cluster_whatever_it_is_asked(tmp_path: Path, noted: Path) -> None:
+async def test_a_gateway_alone_loads_nothing_of_a_cluster_and_nothing_slow_whatever_it_is_asked(
+    tmp_path: Path, noted: Path
+) -> None:
     async with FakeHttp() as api, program(tmp_path / "gw", {"fake": FAKE, "far": {"url": api.url}}) as gateway:
         for tool in ("fake__add", "far__add"):
             assert '"5"' in await call(gateway.port, gateway.token, tool, {"a": 2, "b": 3})
@@ -85,7 +100,7 @@ async def test_a_gateway_alone_loads_nothing_of_a_cluster_whatever_it_is_asked(t
 
 
 def test_what_is_looked_for_can_be_found() -> None:
-    assert all(importlib.util.find_spec(name) is not None for name in (*OF_CLUSTERS, *OURS))
+    assert all(importlib.util.find_spec(name) is not None for name in (*OF_CLUSTERS, *SLOW, *OURS))
 
 
 @pytest.mark.parametrize(

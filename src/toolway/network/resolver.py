@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from functools import partial
 from ipaddress import ip_address
@@ -188,6 +189,8 @@ def env_proxy_url(scheme: str, host: str, port: int) -> str | None:
 
     Reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY`. A loopback host never uses a proxy.
     """
+    if not any(name.lower().endswith("_proxy") and value for name, value in os.environ.items()):
+        return None
     from urllib import request as environment  # slow to import and rarely needed
 
     proxies = environment.getproxies_environment()

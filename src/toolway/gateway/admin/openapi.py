@@ -1,22 +1,23 @@
 """OpenAPI 3.1 description of `/admin`, built from the route table: `GET /admin/openapi.json`.
 
-`AdminOperation` is the described part of a row of that table. The shapes of bodies and replies are in `SCHEMAS`; those
-of data classes are derived from the classes.
+The shapes of bodies and replies are in `SCHEMAS`; those of data classes are derived from the classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolway._lazy import compile_pattern, dataclass
+from toolway._lazy import compile_pattern
 from toolway._version import __version__
 from toolway.events import Alert
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
+
+if TYPE_CHECKING:
+    from toolway.gateway.admin.routes import Route
 
 _PATH_PARAMETER: Final = compile_pattern(r"\{(\w+)\}")
 _CLUSTER_NOTES: Final = {
@@ -26,24 +27,7 @@ _CLUSTER_NOTES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class AdminOperation:
-    """Description of one HTTP method of one `/admin` path, for the OpenAPI document.
-
-    Every operation requires an administrator.
-    """
-
-    method: str
-    path: str  # with parameters in braces: /admin/servers/{name}
-    summary: str
-    response: str  # name in SCHEMAS
-    query: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # name → description, all optional
-    body: str = field(default="", kw_only=True)  # name in SCHEMAS; empty if the request has no body
-    cluster: Literal["any", "required", "rejected"] = field(default="any", kw_only=True)
-    streams: bool = field(default=False, kw_only=True)  # replies with events if the client accepts text/event-stream
-
-
-def build_description(operations: Iterable[AdminOperation]) -> Json:
+def build_description(operations: Iterable[Route]) -> Json:
     """Return the OpenAPI 3.1 document that describes these operations of the admin API."""
     paths: dict[str, Json] = {}
     for operation in operations:
@@ -65,7 +49,7 @@ def build_description(operations: Iterable[AdminOperation]) -> Json:
     }
 
 
-def _describe(operation: AdminOperation) -> Json:
+def _describe(operation: Route) -> Json:
     reply: Json = {"description": "OK", **_content(operation.response)}
     if operation.streams:
         reply["content"]["text/event-stream"] = {"schema": _STRING}

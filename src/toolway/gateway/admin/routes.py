@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import field
+from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from toolway._lazy import dataclass
@@ -19,7 +20,6 @@ from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
-from toolway.gateway.admin.openapi import AdminOperation, build_description
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
@@ -57,20 +57,37 @@ Handler = Callable[["AdminEndpoint", AdminRequest], Json | Awaitable[Json]]
 
 
 @dataclass(frozen=True)
-class Route(AdminOperation):
-    """One row of the route table: an `/admin` operation (method and path) and its handler."""
+class Route:
+    """One row of the route table: an `/admin` operation (method and path), its description and its handler.
 
+    Every operation requires an administrator.
+    """
+
+    method: str
+    path: str  # with parameters in braces: /admin/servers/{name}
+    summary: str
+    response: str  # name in the SCHEMAS of openapi.py
     handler: Handler
+    query: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # name → description, all optional
+    body: str = field(default="", kw_only=True)  # name in SCHEMAS; empty if the request has no body
+    cluster: Literal["any", "required", "rejected"] = field(default="any", kw_only=True)
+    streams: bool = field(default=False, kw_only=True)  # replies with events if the client accepts text/event-stream
 
     @property
     def segments(self) -> list[str]:
         return self.path.split("/")[2:]
 
 
+def _describe_routes() -> Json:
+    from toolway.gateway.admin.openapi import build_description  # builds the schemas of all replies
+
+    return build_description(ROUTES)
+
+
 ROUTES: Final[tuple[Route, ...]] = (
     # -- gateway ------------------------------------------------------------------------------------------------------
     Route("GET", "/admin", "Counters and version of the gateway", "Gateway", lambda a, r: a.get_gateway()),
-    Route("GET", "/admin/openapi.json", "This description", "Description", lambda a, r: build_description(ROUTES)),
+    Route("GET", "/admin/openapi.json", "This description", "Description", lambda a, r: _describe_routes()),
     Route("POST", "/admin/reload", "Reload the configuration file", "Reload", lambda a, r: a.reload()),
     # -- servers ------------------------------------------------------------------------------------------------------
     Route("POST", "/admin/health", "Check all servers now", "HealthList", lambda a, r: a.servers.check_health()),

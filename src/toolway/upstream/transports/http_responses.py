@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 from toolway._lazy import compile_pattern
@@ -257,6 +256,8 @@ def parse_retry_after(value: str | None, date: str | None) -> float | None:
 def _parse_http_date(text: str | None) -> datetime | None:
     if text is None or len(text) > _MAX_DATE_CHARS:
         return None
+    from email.utils import parsedate_to_datetime  # slow to import
+
     try:
         moment = parsedate_to_datetime(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
