@@ -10,6 +10,7 @@ import pytest
 
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.server_entry import parse_entry
+from toolway.config.settings import SearchSettings
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.run import run_checks
 from toolway.gateway.mcp.search_log import MAX_PRINCIPALS, MAX_SEARCHES_PER_PRINCIPAL, MAX_UNMET, SearchLog
@@ -38,6 +39,22 @@ async def test_the_ranking_names_scores_and_reasons(tmp_path: Path) -> None:
         only = await read(found, "search?query=sum&server=b")
         assert {each["server"] for each in only["tools"]} == {"b"}
         assert (await read(found, "search"))["fits"] is False
+
+
+async def test_a_model_that_is_missing_is_a_note_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
+    monkeypatch.setattr("toolway.search.minilm.PACKAGE", "toolway_search_not_installed")
+    async with edge(tmp_path) as found:
+        none = {"model": "", "problem": "", "embedded": 0, "tools": 0}
+        assert json.loads((await found.ask("GET", "/admin")).body)["search"] == none
+        found.hub.apply_search_settings(SearchSettings(model="minilm"))
+        answer = await read(found, "search?query=sum%20of%20two%20numbers&limit=3")
+        assert answer["tools"][0]["tool"] == "add" and "the model is not installed" in answer["problem"]
+        status = json.loads((await found.ask("GET", "/admin")).body)["search"]
+        assert status["model"] == "minilm" and "install toolway[search]" in status["problem"]
+        assert status["embedded"] == 0 < status["tools"]
+        reply = await found.call("search_tools", {"query": "sum of numbers"}, path="/mcp/search")
+        assert "Only words were compared" in json.dumps(reply)
 
 
 async def test_tokens_of_endpoints_and_servers_and_searches_without_a_call(tmp_path: Path) -> None:

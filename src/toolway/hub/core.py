@@ -697,6 +697,11 @@ class HubCore:
         """Return the source of scores by meaning; None if none is configured, or nothing was searched yet."""
         return self._search_vectors
 
+    @property
+    def search_model(self) -> str:
+        """Return the name of the model that the search uses; "" if it ranks by words alone."""
+        return self._search_settings.model
+
     def _open_search_vectors(self) -> None:
         """Let the search use the model or the endpoint of the settings, in place of the one before."""
         from toolway.hub.secret_resolution import resolve_text

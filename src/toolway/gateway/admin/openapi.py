@@ -283,6 +283,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "version": _STRING,
             "pid": _INTEGER,
             "paths": _STRINGS,
+            "search": _object({"model": _STRING, "problem": _STRING, "embedded": _INTEGER, "tools": _INTEGER}),
         }
     ),
     "Description": _ANY_OBJECT,
@@ -352,7 +353,13 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         {"all": _object({"path": _STRING, "tools": _INTEGER}), "groups": _array(_GROUP), "servers": _STRINGS}
     ),
     "SearchAnswer": _object(
-        {"fits": _BOOLEAN, "total_tools": _INTEGER, "total_servers": _INTEGER, "tools": _array(_FOUND_TOOL)}
+        {
+            "fits": _BOOLEAN,
+            "total_tools": _INTEGER,
+            "total_servers": _INTEGER,
+            "problem": _STRING,
+            "tools": _array(_FOUND_TOOL),
+        }
     ),
     "SearchList": _object(
         {

@@ -395,7 +395,8 @@ class AdminEndpoint:
         return remove_invisible(self._hub.mask(text))
 
     def get_gateway(self) -> Json:
-        return {**self._gateway_stats(), "version": __version__, "pid": os.getpid(), "paths": _PATHS}
+        facts = {"version": __version__, "pid": os.getpid(), "paths": _PATHS, "search": self.search.get_status()}
+        return {**self._gateway_stats(), **facts}
 
     @property
     def keys(self) -> KeysAdmin:

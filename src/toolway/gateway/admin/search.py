@@ -45,6 +45,7 @@ class SearchAdmin:
             "fits": found.fits,
             "total_tools": found.total_tools,
             "total_servers": found.total_servers,
+            "problem": found.notes.meaning,
             "tools": [
                 {
                     "server": match.tool.server,
@@ -64,6 +65,13 @@ class SearchAdmin:
                 for match in found.matches
             ],
         }
+
+    def get_status(self) -> Json:
+        """Return the model of the search by meaning ("" for none), why it gives no scores, and its progress."""
+        vectors = self._hub.search_vectors
+        embedded, tools = vectors.embedded if vectors is not None else (0, 0)
+        problem = vectors.problem if vectors is not None else ""
+        return {"model": self._hub.search_model, "problem": problem, "embedded": embedded, "tools": tools}
 
     def list_searches(self) -> Json:
         """Return the counters of searches through meta-tools, and the queries after which nothing found was called."""
