@@ -114,7 +114,7 @@ class _TextFormatter(_MaskingFormatter):
 
 
 _LEVEL_COLORS: Final = {"debug": "32;1", "info": "32;1", "warning": "33;1"}
-#: Attributes that every record has. All others were given as `extra`.
+#: Attributes that every record has. Each other one was given as `extra`.
 _RECORD_NAMES: Final = frozenset({*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"})
 
 
