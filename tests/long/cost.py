@@ -115,7 +115,7 @@ async def _measure(server: Server, world: HubEnvironment, rounds: int, calls: in
 
 def _ways(hub: Hub) -> dict[str, Make]:
     """The ways to make the same call."""
-    bare = compose([], hub._core._dispatch)
+    bare = compose([], hub._core._dispatcher.dispatch)
     params: Json = {"name": "echo", "arguments": {"text": "x"}}
     keys = iter(range(10**9))
 

@@ -30,6 +30,7 @@ from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.flights import ClientFlights
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
@@ -145,6 +146,9 @@ class Gateway:
         )
         self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
+        self.http_server.begin_flight = ClientFlights(
+            hub, self.router, self._authenticator, self._dispatcher, self._modern
+        ).begin
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)
             api_keys.on_revoked(self.search_tools.log.forget)

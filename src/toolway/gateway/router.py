@@ -125,6 +125,7 @@ class Router:
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
         self._id_prefix = secrets.token_hex(4)  # of generated request ids
         self._request_numbers = itertools.count(1)
+        self.views_version = 0  # grows when the views of all endpoints are refreshed
         self.ready = True  # reported to load balancers by /readyz
         self.rejects_new_requests = False  # True during shutdown: new requests are rejected
 
@@ -143,16 +144,14 @@ class Router:
         exchange.extra_headers = authenticated.response_headers
         exchange.mark_authenticated()
         principal, endpoint = authenticated.principal, authenticated.endpoint
-        active = self._active_requests.get(principal.id)
-        if active is None:
-            active = self._active_requests[principal.id] = set()
-        if len(active) >= MAX_REQUESTS_PER_PRINCIPAL and not principal.is_node:
+        is_overloaded = self.active_count(principal) >= MAX_REQUESTS_PER_PRINCIPAL
+        if is_overloaded and not principal.is_node:
             self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
             return
-        active.add(exchange)
+        self.add_active(principal, exchange)
         try:
             if principal.is_node:
-                await self._handle_node(exchange, is_overloaded=len(active) > MAX_REQUESTS_PER_PRINCIPAL)
+                await self._handle_node(exchange, is_overloaded=is_overloaded)
             elif endpoint is not None and exchange.request.method == "POST":
                 if len(exchange.request.body) <= MAX_LIGHT_BYTES:
                     message = self._parse_message(exchange)
@@ -164,9 +163,32 @@ class Router:
             else:
                 await self._route_other(exchange, principal, endpoint)
         finally:
+            self.remove_active(principal, exchange)
+
+    # -- active requests ----------------------------------------------------------------------------------------------
+
+    def active_count(self, principal: Principal) -> int:
+        """Return the number of requests of a principal that are being handled."""
+        return len(self._active_requests.get(principal.id, ()))
+
+    def add_active(self, principal: Principal, exchange: Exchange) -> None:
+        """Count a request of a principal that is being handled, so that it can be aborted."""
+        active = self._active_requests.get(principal.id)
+        if active is None:
+            active = self._active_requests[principal.id] = set()
+        active.add(exchange)
+
+    def remove_active(self, principal: Principal, exchange: Exchange) -> None:
+        """Forget a request that has been handled."""
+        active = self._active_requests.get(principal.id)
+        if active is not None:
             active.discard(exchange)
-            if not active and self._active_requests.get(principal.id) is active:
+            if not active:
                 del self._active_requests[principal.id]
+
+    def new_request_id(self) -> str:
+        """Return a request id for a client that sent none. It is alphanumeric and unique."""
+        return f"{self._id_prefix}{next(self._request_numbers):x}"
 
     # -- authentication -----------------------------------------------------------------------------------------------
 
@@ -212,8 +234,8 @@ class Router:
         return authenticated.principal.id
 
     def _request_id(self, request: HttpRequest) -> str:
-        """Return the `X-Request-ID` of a request, or a new one. A new one is alphanumeric and unique."""
-        return client_request_id(request) or f"{self._id_prefix}{next(self._request_numbers):x}"
+        """Return the `X-Request-ID` of a request, or a new one."""
+        return client_request_id(request) or self.new_request_id()
 
     def _log_denied(self, request: HttpRequest, denied: RequestDenied) -> Rejection:
         self._denial_log.add(denied.status, request.path)
@@ -397,6 +419,7 @@ class Router:
 
     def refresh_views(self) -> None:
         """Apply changed tool groups to all cached views, including those that clients are using."""
+        self.views_version += 1
         for key, (_, view) in list(self._views.items()):
             endpoint, scopes, search = key
             tool_filter, _ = self._filter_for(endpoint)
@@ -406,6 +429,14 @@ class Router:
                 self._views[key] = (tool_filter, view)
             else:
                 del self._views[key]
+
+    def is_filter_current(self, endpoint: str, tool_filter: ToolFilter | None) -> bool:
+        """Return True if `tool_filter` is still that of a group; an endpoint that is no group has none."""
+        return self.filter_of_group(endpoint) is tool_filter
+
+    def filter_of_group(self, endpoint: str) -> ToolFilter | None:
+        """Return the filter of an endpoint that is a group; None for other endpoints."""
+        return self._groups().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
 
     def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
         if not endpoint:

@@ -7,7 +7,8 @@ head goes to the parser, which costs ten times as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -24,10 +25,11 @@ JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
 class HeadNotes:
     """Cached authentication and routing results of a request head, shared by equal heads."""
 
-    __slots__ = ("authenticated", "routing")
+    __slots__ = ("authenticated", "plan", "routing")
 
     def __init__(self) -> None:
         self.authenticated: Any = None  # authentication result
+        self.plan: Any = None  # how calls with this head are sent
         self.routing: Any = None  # routing headers of the modern era
 
 
@@ -60,6 +62,10 @@ class ConnectionWriter(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
+    def run(
+        self, exchange: Exchange, handler: Callable[[Exchange], Coroutine[Any, Any, None]]
+    ) -> asyncio.Task[None]: ...
+
     def finish_exchange(self, close: bool) -> None: ...
 
     def abort(self) -> None: ...
@@ -76,6 +82,7 @@ class Exchange:
         "completed",
         "disconnected",
         "extra_headers",
+        "on_cancel",
         "on_disconnect",
         "on_tick",
         "opened",
@@ -91,6 +98,7 @@ class Exchange:
         self.completed = False  # the response is complete
         self.disconnected = False  # the client is disconnected
         self.on_disconnect: Callable[[], None] | None = None  # called on disconnect, instead of cancelling the handler
+        self.on_cancel: Callable[[], None] | None = None  # set if no task handles the request: must start one
         self.on_tick: Callable[[float], None] | None = None  # called about once a second, with the loop's time
         self._connection = connection
         self._close = close
@@ -114,6 +122,25 @@ class Exchange:
         )
         self._connection.send(data if self._is_head_request else data + body)
         self._end()
+
+    def reply_json(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send a complete response with status 200 and the JSON in `parts`, which is copied once."""
+        assert not self.opened, "response already started"
+        close = self._begin()
+        head = encode_head(
+            200,
+            (*JSON_HEADERS, *self.extra_headers) if self.extra_headers else JSON_HEADERS,
+            length=sum(map(len, parts)),
+            close=close,
+            request_id=self.request_id,
+        )
+        self._connection.send(b"".join((head, *parts)))
+        self._end()
+
+    def run(self, handler: Callable[[Exchange], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Let a task handle the request from now on, and return it."""
+        self.on_cancel = self.on_disconnect = None
+        return self._connection.run(self, handler)
 
     def open(self, status: int, headers: Headers) -> None:
         """Start a response of unknown length. `write` then sends its body, and `end` ends it."""

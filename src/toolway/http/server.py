@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from toolway.http.exchange import HeadCache, HttpRequest
+from toolway.http.exchange import Exchange, HeadCache, HttpRequest
 from toolway.http.limits import BodyBudget, ServerLimits
 from toolway.http.server_connection import AuthenticateHead, RequestHandler, ServerConnection
 
@@ -31,6 +32,9 @@ class HttpServer:
         authenticate_head: AuthenticateHead | None = None,
     ) -> None:
         self.request_handler = handler
+        self.begin_flight: Callable[[Exchange], bool] | None = (
+            None  # handles a request without a task, or returns False
+        )
         self.authenticate_head = authenticate_head
         self.limits = limits if limits is not None else ServerLimits()
         self.draining = False

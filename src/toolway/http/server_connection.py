@@ -42,6 +42,7 @@ class ConnectionHandler(Protocol):
 
     limits: ServerLimits
     request_handler: RequestHandler
+    begin_flight: Callable[[Exchange], bool] | None
     authenticate_head: AuthenticateHead | None
     body_budget: BodyBudget
     head_cache: HeadCache[HttpRequest]
@@ -245,14 +246,16 @@ class ServerConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return
-        if self._task is not None:
-            self._task.add_done_callback(lambda _: self._release_handled())  # the handler has the body until then
         self._server.on_exchange_ended(self)
         exchange.disconnected = True
         if exchange.on_disconnect is not None:
             exchange.on_disconnect()
         elif self._task is not None:
             self._task.cancel()
+        if self._task is not None:
+            self._task.add_done_callback(lambda _: self._release_handled())  # the handler has the body until then
+        else:
+            self._release_handled()
 
     def pause_writing(self) -> None:
         self.drain_mark = (self._server.loop.time(), self.drained_bytes)
@@ -392,11 +395,19 @@ class ServerConnection(asyncio.Protocol):
         self._handling_bytes = reserved
         self._exchange = exchange = Exchange(self, request, close, is_http10)
         self._server.on_exchange_started(self)
-        self._task = self._server.loop.create_task(self._run_handler(exchange))
+        self._task = None
+        begin_flight = self._server.begin_flight
+        if begin_flight is None or close or is_http10 or not begin_flight(exchange):
+            self.run(exchange, self._server.request_handler)
 
-    async def _run_handler(self, exchange: Exchange) -> None:
+    def run(self, exchange: Exchange, handler: RequestHandler) -> asyncio.Task[None]:
+        """Let a task handle the request in progress, and return it."""
+        self._task = self._server.loop.create_task(self._run_handler(exchange, handler))
+        return self._task
+
+    async def _run_handler(self, exchange: Exchange, handler: RequestHandler) -> None:
         try:
-            await self._server.request_handler(exchange)
+            await handler(exchange)
         except asyncio.CancelledError:
             if not exchange.disconnected and not exchange.opened:
                 exchange.reply(503)
@@ -461,9 +472,12 @@ class ServerConnection(asyncio.Protocol):
 
     def cancel(self) -> asyncio.Task[None] | None:
         """Cancel the running request handler. Return its task, or None if no handler is running."""
-        if self._exchange is None or self._task is None:
+        if self._exchange is None:
             return None
-        self._task.cancel()
+        if self._exchange.on_cancel is not None:
+            self._exchange.on_cancel()
+        elif self._task is not None:
+            self._task.cancel()
         return self._task
 
     def close(self) -> None:

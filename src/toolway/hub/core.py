@@ -43,7 +43,9 @@ from toolway.hub.call_policy import CallPolicies
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.event_stream import EventBroadcaster, Watchdog
+from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer
+from toolway.hub.plan import Plan, Planner
 from toolway.hub.source import (
     DEFAULT_CATALOG,
     ConfigSource,
@@ -79,7 +81,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.hub_log import HubLog
 from toolway.telemetry.otel_attributes import server_attributes
-from toolway.types import Call, CallResult, CallState, ClientCallbacks, Effect, Era, Middleware, ToolRef
+from toolway.types import Call, CallHandler, CallResult, CallState, ClientCallbacks, Effect, Era, Middleware, ToolRef
 from toolway.upstream.error_mapping import mask_error, raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
@@ -239,7 +241,7 @@ class HubCore:
         self._upstreams.per_caller_in_cluster = environment.per_caller_in_cluster
         self._upstreams.describe_time = self._describe_time
         self._login_service = LoginService(self._upstreams, self._auth, self._context)
-        self._dispatch = Dispatcher(
+        self._dispatcher = Dispatcher(
             self._upstreams,
             self._catalog,
             self._output_validator,
@@ -248,7 +250,19 @@ class HubCore:
             self._auth,
             self._instrumentation,
             environment,
-        ).dispatch
+        )
+        self._planner = Planner(
+            self._upstreams,
+            self._catalog,
+            self._policies,
+            self._breakers,
+            self._argument_validator,
+            self._auth,
+            self._instrumentation,
+            environment,
+            enabled=audit_log is None and not middleware,
+        )
+        self.flights: Flights  # calls under way that no coroutine waits for
         self._audit_log: AuditLog | None = None
         if audit_log is not None:
             from toolway.audit.log import AuditLog
@@ -325,7 +339,16 @@ class HubCore:
             if self._alert_delivery is not None:
                 await self._alert_delivery.close()
             raise
-        self._chain = compose(self._build_middleware(self._idempotency_store, self._loop.time, audit), self._dispatch)
+        middleware = self._build_middleware(self._idempotency_store, self._loop.time, audit)
+        self._chain = compose(middleware, self._dispatcher.dispatch)
+        self.flights = Flights(
+            self._loop.time,
+            self._instrumentation,
+            self._output_validator,
+            self._dispatcher,
+            middleware,
+            self._report_end,
+        )
         self._watchdog.start()
         self._upstreams.start()
         return self
@@ -350,6 +373,7 @@ class HubCore:
         self._drop_search_vectors()
         await asyncio.gather(*self._closing_vectors, return_exceptions=True)
         await self._upstreams.close()
+        self.flights.close()
         await self._auth.close()
         await self._persister.close()
         await self._spawner.close()
@@ -481,10 +505,14 @@ class HubCore:
     async def _observed(self, call: Call) -> CallResult:
         if not self._upstreams.is_open:
             self._require_open()
-        instrumentation, began = self._instrumentation, self._loop.time()
-        call = instrumentation.on_start(call)
+        began = self._loop.time()
+        return await self._report_end(self._instrumentation.on_start(call), self._chain, began)
+
+    async def _report_end(self, call: Call, handler: CallHandler, began: float) -> CallResult:
+        """Await the result of a call that began at the time `began`, and report the end of the call."""
+        instrumentation = self._instrumentation
         try:
-            reply = await self._chain(call)
+            reply = await handler(call)
         except CallError as exc:
             if self._library:
                 mask_error(exc, self.mask)
@@ -653,7 +681,13 @@ class HubCore:
 
     def running_calls(self) -> list[Call]:
         """Return the running calls, oldest first. Empty if no sink, subscriber or tracer is active."""
-        return list(self._instrumentation.running_calls.values())
+        if not self._instrumentation.enabled:
+            return []
+        return [*self._instrumentation.running_calls.values(), *self.flights.calls()]
+
+    def find_plan(self, tool: Tool, caller: str) -> Plan | None:
+        """Return the plan for calls of `caller` to `tool`; None if they must be sent with `request`."""
+        return self._planner.find(tool, caller)
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
 

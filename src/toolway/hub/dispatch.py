@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec.structs import replace
 
 from toolway.auth.manager import AuthManager
@@ -15,8 +17,10 @@ from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.resolve import require_allowed, require_tool
 from toolway.protocol.constants import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from toolway.protocol.json_schema import SchemaValidator
-from toolway.types import Call, CallResult, Json, ToolRef, result_type
+from toolway.types import Call, CallResult, Json, ToolRef, ToolResult, result_type
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
+from toolway.upstream.session import Session
+from toolway.upstream.transport import Exchange
 from toolway.upstream.upstream import Upstream
 
 # -------------------- outputs
@@ -43,6 +47,15 @@ class OutputValidator:
     def discard(self, server: str) -> None:
         for key in [key for key in self._compiled if key[0] == server]:
             del self._compiled[key]
+
+
+class SentCall(NamedTuple):
+    """A call that was sent: all that is needed to wait for its result."""
+
+    upstream: Upstream
+    session: Session
+    exchange: Exchange
+    tool: Tool
 
 
 class Dispatcher:
@@ -79,6 +92,35 @@ class Dispatcher:
         self._instrumentation = instrumentation
         self._forwarding_info = environment.forwarding_info
 
+    async def resume(self, call: Call, sent: SentCall) -> CallResult:
+        """Wait for a call that was sent already; return the result. Nothing is looked up, and nothing can reject it.
+
+        Raises `CallError` if the call has no result. If it was not executed because the upstream was replaced, its
+        successor gets the call.
+        """
+        upstream = sent.upstream
+        try:
+            return await self._exchange(call, upstream, sent.tool, (sent.session, sent.exchange))
+        except (ServerUnavailable, NotFound) as exc:
+            if not upstream.is_draining or exc.executed != "no":
+                raise
+        except AccessDenied as exc:
+            if exc.code != PERSONAL_AUTH_CODE or not self._auth.is_per_user(call.server):
+                raise
+        return await self.dispatch(call)
+
+    async def _exchange(
+        self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, Exchange] | None = None
+    ) -> CallResult:
+        """Send the call of a tool, or wait for one that was sent; validate the output and return the result."""
+        try:
+            result = await upstream.call(call, tool.input_schema if tool.has_header_params else None, sent)
+        except ProtocolError as exc:
+            tool, result = await self._retry_with_new_schema(upstream, call, exc)
+        if "structuredContent" in result:
+            self._validate_output(tool, result)
+        return ToolResult(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+
     async def dispatch(self, call: Call) -> CallResult:
         """Send the call to the upstream (supervised connection) of its server; return the result.
 
@@ -108,12 +150,7 @@ class Dispatcher:
                 )
                 if call.policy is None or call.policy.tool is not tool or tool.stale:
                     tool = await self._check_arguments(call, tool, upstream)
-                try:
-                    result = await upstream.call(call, tool.input_schema if tool.has_header_params else None)
-                except ProtocolError as exc:
-                    tool, result = await self._retry_with_new_schema(upstream, call, exc)
-                if "structuredContent" in result:
-                    self._validate_output(tool, result)
+                return await self._exchange(call, upstream, tool)
             return result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
         except (ServerUnavailable, NotFound) as exc:
             if not shared.is_draining or exc.executed != "no":

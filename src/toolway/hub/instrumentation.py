@@ -82,6 +82,7 @@ class Instrumentation:
         self.state_type: type[CallState] = CallState  # class of the state of new calls
         self.enabled = False
         self.enabled_for_forwarded = False
+        self.version = 0  # grows with every change of the observers
         self._wants_attempts = False
         self._update_flags()
 
@@ -109,7 +110,13 @@ class Instrumentation:
     def is_tracing(self) -> bool:
         return self._tracer is not None
 
+    @property
+    def allows_flights(self) -> bool:
+        """Return True if a call without a coroutine (hub/flight.py) gives the observers all that they want."""
+        return self._tracer is None and not self._wants_attempts
+
     def _update_flags(self) -> None:
+        self.version += 1
         has_subscribers = any(self._broadcaster.has_subscribers(kind) for kind in _CALL_EVENTS)
         has_call_sinks = any(getattr(sink, "wants_calls", True) for sink in self._sinks)
         self._forwarded_sinks = tuple(sink for sink in self._sinks if getattr(sink, "wants_forwarded", False))
@@ -161,7 +168,7 @@ class Instrumentation:
         """
         # A call of the library has no id yet, and its state is not referenced elsewhere.
         if not call.id:
-            call = replace(call, id=f"{self._id_prefix}{next(self._call_numbers):x}", state=TimedCallState())
+            call = replace(call, id=self.new_call_id(), state=TimedCallState())
         state = call.state
         self.running_calls[id(state)] = call
         # A call that started before it was observed has no timed state.
@@ -172,6 +179,16 @@ class Instrumentation:
             event = CallStarted(_server_name(call), call.id, call.method, call.target, call.caller, trace, time.time())
             self.emit(event, forwarded=call.forwarded)
         return call
+
+    def adopt(self, call: Call) -> Call:
+        """Record a call that was sent before; it keeps its state. Its end must be recorded too."""
+        if not call.id:
+            call = replace(call, id=self.new_call_id())
+        self.running_calls[id(call.state)] = call
+        return call
+
+    def new_call_id(self) -> str:
+        return f"{self._id_prefix}{next(self._call_numbers):x}"
 
     def on_dispatch(self, call: Call) -> Call:
         """Record that an attempt is sent. Return the call with the trace context in its `_meta`."""

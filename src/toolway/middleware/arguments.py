@@ -47,28 +47,33 @@ class ArgumentValidator:
 
         A schema that cannot be evaluated rejects nothing; `problems` names it.
         """
+        schema = self.validator(tool)
+        arguments = call.params.get("arguments")
+        if arguments is None:
+            arguments = {}
+        try:
+            if schema.is_valid(arguments):
+                return
+        except ValueError:
+            arguments = _to_json(arguments)
+            if arguments is None or schema.is_valid(arguments):
+                return
+        if self._ignores_null(tool.server):
+            arguments = {name: value for name, value in arguments.items() if value is not None}
+            if schema.is_valid(arguments):
+                return
+        violations, omitted = describe_violations(schema, arguments)
+        raise invalid_arguments(tool.server, tool.name, violations, omitted)
+
+    def validator(self, tool: Tool) -> SchemaValidator:
+        """Return the compiled input schema of a tool."""
         key = (tool.server, tool.name)
         entry = self._compiled.get(key)
         if entry is None or entry[0] is not tool:
             if len(self._compiled) >= MAX_COMPILED:
                 self._compiled.clear()
             entry = self._compiled[key] = (tool, SchemaValidator(tool.input_schema))
-        arguments = call.params.get("arguments")
-        if arguments is None:
-            arguments = {}
-        try:
-            if entry[1].is_valid(arguments):
-                return
-        except ValueError:
-            arguments = _to_json(arguments)
-            if arguments is None or entry[1].is_valid(arguments):
-                return
-        if self._ignores_null(tool.server):
-            arguments = {name: value for name, value in arguments.items() if value is not None}
-            if entry[1].is_valid(arguments):
-                return
-        violations, omitted = describe_violations(entry[1], arguments)
-        raise invalid_arguments(tool.server, tool.name, violations, omitted)
+        return entry[1]
 
     def problems(self, server: str) -> tuple[str, ...]:
         """Return the tools of a server whose arguments are not checked, with the reasons."""

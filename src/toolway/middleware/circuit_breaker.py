@@ -24,7 +24,7 @@ from typing import Final
 
 from toolway._lazy import dataclass
 from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
-from toolway.types import Call, CallHandler, CallResult, Middleware
+from toolway.types import Call, CallHandler, CallResult
 
 
 class BreakerState(enum.StrEnum):
@@ -218,6 +218,7 @@ class CircuitBreakers:
         self._random = random
         self.on_opened: OnBreakerChange | None = None
         self.on_manual_change: OnBreakerChange | None = None
+        self.removals = 0  # grows when a breaker is removed: a holder of one must look it up again
         self._servers: dict[str, CircuitBreaker] = {}
         self._tools: OrderedDict[tuple[str, str], CircuitBreaker] = OrderedDict()
 
@@ -234,6 +235,7 @@ class CircuitBreakers:
             found = self._tools[key] = CircuitBreaker(self._random)
             if len(self._tools) > MAX_TOOL_BREAKERS:
                 self._tools.popitem(last=False)
+                self.removals += 1
         return found
 
     def status(self, now: float) -> dict[tuple[str, str], BreakerStatus]:
@@ -279,6 +281,7 @@ class CircuitBreakers:
         return self.tool(server, tool) if tool else self.server(server)
 
     def _close(self, server: str, tool: str) -> None:
+        self.removals += 1
         if tool:
             self._tools.pop((server, tool), None)
         else:
@@ -289,10 +292,12 @@ class CircuitBreakers:
 
         Failures of the old connection no longer count.
         """
+        self.removals += 1
         self._servers.pop(server, None)
 
     def remove_server(self, server: str) -> None:
         """Remove all breakers of a server that was removed or restarted by an operator."""
+        self.removals += 1
         self._servers.pop(server, None)
         for key in [key for key in self._tools if key[0] == server]:
             del self._tools[key]
@@ -303,22 +308,51 @@ def circuit_breaker(
     now: Callable[[], float],
     probe: Probe,
     is_process: Callable[[str], bool] = lambda _: False,
-) -> Middleware:
+) -> CircuitBreakerMiddleware:
     """Return middleware that rejects calls to a server or tool whose circuit breaker is open.
 
     `probe` tests a server whose breaker is half open. `is_process` returns True if a server is a local process: its
     supervisor handles its exit, so lost connections do not count.
     """
 
-    async def middleware(call: Call, next: CallHandler) -> CallResult:
-        server, tool = breakers.server(call.server), breakers.tool(call.server, call.name)
+    return CircuitBreakerMiddleware(breakers, now, probe, is_process)
+
+
+class CircuitBreakerMiddleware:
+    """Middleware that rejects calls to what keeps failing; `circuit_breaker` creates it."""
+
+    def __init__(
+        self,
+        breakers: CircuitBreakers,
+        now: Callable[[], float],
+        probe: Probe,
+        is_process: Callable[[str], bool],
+    ) -> None:
+        self._breakers = breakers
+        self._now = now
+        self._probe = probe
+        self._is_process = is_process
+
+    async def __call__(self, call: Call, next: CallHandler) -> CallResult:
+        server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
         if server.state is not CLOSED:
-            await _require_closed(call, breakers, server, now, probe)
-        trial = tool.state is not CLOSED and _begin_tool_trial(call, tool, now())
+            await _require_closed(call, self._breakers, server, self._now, self._probe)
+        trial = tool.state is not CLOSED and _begin_tool_trial(call, tool, self._now())
+        return await self._observe(call, next, server, tool, trial)
+
+    async def resume(self, call: Call, wait: CallHandler) -> CallResult:
+        """Await an attempt that was sent already: its outcome counts, and nothing can reject it."""
+        server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
+        return await self._observe(call, wait, server, tool, False)
+
+    async def _observe(
+        self, call: Call, next: CallHandler, server: CircuitBreaker, tool: CircuitBreaker, trial: bool
+    ) -> CallResult:
+        breakers, now = self._breakers, self._now
         try:
             reply = await next(call)
         except CallError as exc:
-            at_fault = _breaker_at_fault(exc, server, tool, is_process(call.server))
+            at_fault = _breaker_at_fault(exc, server, tool, self._is_process(call.server))
             ended = now()
             if _record_failure(server, at_fault is server, False, ended):
                 breakers.report_opened(call.server, "", ended)
@@ -335,14 +369,16 @@ def circuit_breaker(
         except BaseException:
             _record_failure(tool, False, trial, now())
             raise
-        ended = now()
-        if server.state is CLOSED:
-            server.record_success(ended)
-        if trial or tool.state is CLOSED:
-            tool.record_success(ended)
+        record_success(server, tool, now(), trial=trial)
         return reply
 
-    return middleware
+
+def record_success(server: CircuitBreaker, tool: CircuitBreaker, now: float, *, trial: bool = False) -> None:
+    """Record a successful attempt in the breakers of a server and a tool; `trial` if it was the tool's trial."""
+    if server.state is CLOSED:
+        server.record_success(now)
+    if trial or tool.state is CLOSED:
+        tool.record_success(now)
 
 
 async def _require_closed(

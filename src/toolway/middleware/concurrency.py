@@ -15,7 +15,7 @@ from typing import Final
 from toolway.config.schema import Limits
 from toolway.errors import CallError, Certainty, Overloaded
 from toolway.middleware.rate_limit import RATE_LIMIT_CODE
-from toolway.types import Call, CallHandler, CallResult, Middleware
+from toolway.types import Call, CallHandler, CallResult
 
 MAX_PAUSE_S: Final = 86_400.0  # seconds; a longer pause requested by a server is cut to this
 MIN_PAUSE_CHANGE_S: Final = 1.0  # seconds by which a pause must grow to be reported again
@@ -47,6 +47,10 @@ class ConcurrencyLimiter:
     def max_queue(self) -> int:
         """Return the maximum number of queued calls."""
         return self._max_queue
+
+    def is_paused(self, now: Callable[[], float]) -> bool:
+        """Return True if the server has requested a pause that is not over."""
+        return self.paused_until > 0 and self.paused_until > now()
 
     def acquire_nowait(self, caller: str = "") -> bool:
         """Acquire a concurrency slot without waiting. Return False if none is free or calls queue."""
@@ -141,7 +145,7 @@ def concurrency(
     now: Callable[[], float],
     describe_time: Callable[[float], str] = lambda seconds: f"in {seconds:.0f} s",
     on_pause: Callable[[str, float], None] = lambda *_: None,
-) -> Middleware:
+) -> ConcurrencyMiddleware:
     """Return middleware that limits the concurrent calls to each server.
 
     `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`. If a
@@ -149,13 +153,37 @@ def concurrency(
     seconds. `describe_time` returns the clock time in a number of seconds.
     """
 
-    async def middleware(call: Call, next: CallHandler) -> CallResult:
-        limiter = limiter_for(call.server)
-        if limiter.paused_until and limiter.paused_until > now():
-            await _wait_out_pause(call, limiter, queue_timeout_for(call.server), now, describe_time)
+    return ConcurrencyMiddleware(limiter_for, queue_timeout_for, now, describe_time, on_pause)
+
+
+class ConcurrencyMiddleware:
+    """Middleware that limits the concurrent calls to each server; `concurrency` creates it."""
+
+    def __init__(
+        self,
+        limiter_for: Callable[[str], ConcurrencyLimiter],
+        queue_timeout_for: Callable[[str], float],
+        now: Callable[[], float],
+        describe_time: Callable[[float], str],
+        on_pause: Callable[[str, float], None],
+    ) -> None:
+        self._limiter_for = limiter_for
+        self._queue_timeout_for = queue_timeout_for
+        self._now = now
+        self._describe_time = describe_time
+        self._on_pause = on_pause
+
+    async def __call__(self, call: Call, next: CallHandler) -> CallResult:
+        limiter, queue_timeout_for = self._limiter_for(call.server), self._queue_timeout_for
+        if limiter.is_paused(self._now):
+            await _wait_out_pause(call, limiter, queue_timeout_for(call.server), self._now, self._describe_time)
         if not limiter.acquire_nowait(call.caller):
             await _wait_for_slot(call, limiter, queue_timeout_for(call.server))
-        attempt = call.state
+        return await self.resume(call, next, limiter)
+
+    async def resume(self, call: Call, next: CallHandler, limiter: ConcurrencyLimiter) -> CallResult:
+        """Await an attempt that holds a slot of `limiter` already, and release the slot at its end."""
+        now, attempt = self._now, call.state
         attempt.on_release_slot = partial(limiter.release, call.caller)
         try:
             return await next(call)
@@ -165,12 +193,10 @@ def concurrency(
                 if pause > left:
                     limiter.paused_until = now() + pause
                 if pause > left + MIN_PAUSE_CHANGE_S:
-                    on_pause(call.server, pause)
+                    self._on_pause(call.server, pause)
             raise
         finally:
             attempt.release_slot()  # unless it was already released while the caller answered a server request
-
-    return middleware
 
 
 async def _wait_for_slot(call: Call, limiter: ConcurrencyLimiter, queue_timeout: float) -> None:

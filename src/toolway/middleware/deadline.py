@@ -14,32 +14,51 @@ from msgspec.structs import replace
 from toolway._async import Timers
 from toolway.config.schema import MAX_TIMEOUT_S
 from toolway.errors import CallTimeout
-from toolway.types import Call, CallHandler, CallResult, Middleware
+from toolway.types import Call, CallHandler, CallResult
 
 MIN_TIME_LEFT_S: Final = 0.05  # seconds; a call with less time left is not started
 
 
-def deadline(timeout_for: Callable[[Call], float], now: Callable[[], float]) -> Middleware:
-    """Return middleware that cancels a call at its deadline and raises `CallTimeout`.
+class DeadlineMiddleware:
+    """Middleware that cancels a call at its deadline and raises `CallTimeout`.
 
     `timeout_for` returns the timeout of a call in seconds.
     """
-    timers = Timers()
 
-    async def middleware(call: Call, next: CallHandler) -> CallResult:
-        seconds = min(timeout_for(call), MAX_TIMEOUT_S)
+    def __init__(self, timeout_for: Callable[[Call], float], now: Callable[[], float]) -> None:
+        self._timeout_for = timeout_for
+        self._now = now
+        self._timers = Timers()
+
+    async def __call__(self, call: Call, next: CallHandler) -> CallResult:
+        seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
         if seconds < MIN_TIME_LEFT_S:
             raise _timed_out(call, seconds)
-        call = replace(call, deadline=now() + seconds)
+        call = replace(call, deadline=self._now() + seconds)
         try:
-            with timers.start(call.deadline, call.state.user_wait_seconds):
+            with self._timers.start(call.deadline, call.state.user_wait_seconds):
                 return await next(call)
         except CallTimeout:
             raise  # of one attempt, or of another node
         except TimeoutError:
             raise _timed_out(call, seconds) from None
 
-    return middleware
+    async def resume(self, call: Call, began: float, next: CallHandler) -> CallResult:
+        """Await a call that began at the time `began`: its deadline is the same as if it had begun here."""
+        seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
+        call = replace(call, deadline=began + seconds)
+        try:
+            with self._timers.start(call.deadline, call.state.user_wait_seconds):
+                return await next(call)
+        except CallTimeout:
+            raise
+        except TimeoutError:
+            raise _timed_out(call, seconds) from None
+
+
+def deadline(timeout_for: Callable[[Call], float], now: Callable[[], float]) -> DeadlineMiddleware:
+    """Return middleware that cancels a call at its deadline."""
+    return DeadlineMiddleware(timeout_for, now)
 
 
 def _timed_out(call: Call, seconds: float) -> CallTimeout:

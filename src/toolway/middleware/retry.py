@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from toolway._lazy import dataclass
 from toolway.config.schema import RetryPolicy
 from toolway.errors import CallError, Certainty, OutcomeUnknown
-from toolway.types import Call, CallHandler, CallResult, Effect, Middleware
+from toolway.types import Call, CallHandler, CallResult, Effect
 
 MAX_ATTEMPTS: Final = 5  # regardless of the settings
 MAX_RETRY_AFTER_S: Final = 60.0  # seconds; a longer Retry-After of a server means no retry
@@ -50,26 +50,59 @@ def retry(
     sleep: Callable[[float], Awaitable[None]],
     on_failed: Callable[[Call, CallError, float | None], None] = lambda *_: None,
     update: Callable[[Call], Call] = lambda call: call,
-) -> Middleware:
+) -> RetryMiddleware:
     """Return middleware that retries a failed call if that is safe.
 
     `on_failed` is called for every failed attempt, with the seconds until the next attempt, or None if there is none.
     `update` returns the call with the effect that is known now: the first list of tools may have arrived meanwhile.
     """
 
-    async def middleware(call: Call, next: CallHandler) -> CallResult:
-        budget = budget_for(call.server)
+    return RetryMiddleware(policy_for, budget_for, now, random, sleep, on_failed, update)
+
+
+class RetryMiddleware:
+    """Middleware that retries a failed call; `retry` creates it."""
+
+    def __init__(
+        self,
+        policy_for: Callable[[Call], RetryPolicy],
+        budget_for: Callable[[str], RetryBudget],
+        now: Callable[[], float],
+        random: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        on_failed: Callable[[Call, CallError, float | None], None],
+        update: Callable[[Call], Call],
+    ) -> None:
+        self._policy_for = policy_for
+        self._budget_for = budget_for
+        self._now = now
+        self._random = random
+        self._sleep = sleep
+        self._on_failed = on_failed
+        self._update = update
+
+    async def __call__(self, call: Call, next: CallHandler) -> CallResult:
+        budget = self._budget_for(call.server)
         call.state.begin_attempt()
-        budget.record_attempt(now())
+        budget.record_attempt(self._now())
         try:
             return await next(call)
         except CallError as exc:
             failure = exc
-        return await retry_failed(call, next, budget, failure)
+        return await self._retry_failed(call, next, budget, failure)
 
-    async def retry_failed(call: Call, next: CallHandler, budget: RetryBudget, failure: CallError) -> CallResult:
-        call = update(call)
-        policy, attempt = policy_for(call), call.state
+    async def resume(self, call: Call, wait: CallHandler, next: CallHandler) -> CallResult:
+        """Await the first attempt of a call, which was sent already, with `wait`. Each further one uses `next`."""
+        try:
+            return await wait(call)
+        except CallError as exc:
+            failure = exc
+        return await self._retry_failed(call, next, self._budget_for(call.server), failure)
+
+    async def _retry_failed(self, call: Call, next: CallHandler, budget: RetryBudget, failure: CallError) -> CallResult:
+        now, random, on_failed = self._now, self._random, self._on_failed
+        call = self._update(call)
+        policy, attempt = self._policy_for(call), call.state
         loss_backoff = backoff_delays(policy.initial_backoff, policy.backoff_multiplier, policy.max_backoff, random)
         throttle_backoff = backoff_delays(
             policy.rate_limited_backoff, policy.backoff_multiplier, policy.max_backoff, random
@@ -93,15 +126,13 @@ def retry(
             on_failed(call, failure, wait)
             attempt.phase = "retry"
             try:
-                await sleep(wait)
+                await self._sleep(wait)
                 attempt.begin_attempt()
                 return replace(await next(call), attempts=attempt.attempt_number)
             except CallError as exc:
                 failure = exc
             finally:
                 budget.release()
-
-    return middleware
 
 
 # -- decision ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Final
 
+import msgspec
+
 from toolway._async import Timer, Timers
 from toolway._version import __version__
 from toolway.config.schema import EraSetting
@@ -21,7 +23,16 @@ from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallb
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
 from toolway.upstream.server_requests import MAX_REQUESTS_PER_CALL, RejectedServerRequest, ServerRequestRouter
-from toolway.upstream.transport import Disconnect, JSONRPCError, Request, Transport, TransportError
+from toolway.upstream.transport import (
+    Disconnect,
+    Exchange,
+    ExchangeListener,
+    JSONRPCError,
+    Request,
+    StartingTransport,
+    Transport,
+    TransportError,
+)
 
 CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
@@ -33,6 +44,7 @@ DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and na
 DELIVERED_LOG_MARKER: Final = "toolway/ofCall"  # internal marker of a log message that was delivered to its caller
 
 _NO_LIMIT: Final = nullcontext()
+_NO_STATE: Final = CallState()  # of a request that `start` sends: its progress is recorded in the exchange
 NotificationListener = Callable[[str, Json], None]
 #: Returns a transport of the legacy HTTP+SSE kind if the error of the first one allows it, else None.
 FallbackTransport = Callable[[TransportError | JSONRPCError], Transport | None]
@@ -60,6 +72,7 @@ class Session:
         request_limit = TokenBucket(*SERVER_REQUEST_RATE, self.last_activity)
         self._router = ServerRequestRouter(server, callbacks, max_server_requests, request_limit.try_acquire)
         self._log_rank = -1  # rank of the log level requested from a legacy server
+        self._starting_transport: StartingTransport | None = None  # the transport, if it can send without waiting
         self._uses_turns = False
         self._is_bare = False
         self._acknowledged: asyncio.Event | None = None  # set while a subscription awaits its acknowledgement
@@ -70,6 +83,7 @@ class Session:
         self._session_lost = False  # the server lost the session, and no new `initialize` has succeeded yet
         self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
         self._timers = Timers()
+        self.flights = 0  # calls under way that wait in no coroutine; see `hub/flight.py`
         self.dropped_notifications = 0  # notifications over the rate limit
         self.ended_by: Disconnect | None = None  # why the supervisor ended it, for calls that were lost
         self.on_reinitialized: Callable[[], None] | None = None  # called after a new `initialize` lost subscriptions
@@ -98,6 +112,7 @@ class Session:
         shares_stream = info.pid is not None or info.transport in ("sse", "websocket")
         self._uses_turns = negotiated.era == "legacy" and shares_stream
         self._is_bare = negotiated.era == "bare"
+        self._starting_transport = self.transport if isinstance(self.transport, StartingTransport) else None
         self.negotiated = negotiated
 
     async def _negotiate(self, setting: EraSetting, era_hint: Era | None) -> negotiation.NegotiatedProtocol:
@@ -133,10 +148,49 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Return the number of calls that are running in this session."""
-        return len(self._router)
+        return len(self._router) + self.flights
 
-    async def call(self, call: Call, input_schema: object = None) -> Json:
+    def start(self, name: str, arguments: Json, meta: msgspec.Raw, listener: ExchangeListener) -> Exchange | None:
+        """Send a call of a tool to a modern server at once; `meta` is the encoded `_meta` of the request.
+
+        None if it would have to wait: then nothing was done. Raises `TransportError` if it cannot be sent. If it was
+        sent, `end_flight` or `adopt` must follow.
+        """
+        transport = self._starting_transport
+        if transport is None or self._session_lost:
+            return None
+        params = {"name": name, "arguments": arguments, "_meta": meta}
+        exchange = transport.start(
+            Request("tools/call", params, _NO_STATE, self.protocol.version, None, True), listener
+        )
+        self.flights += exchange is not None
+        return exchange
+
+    @property
+    def can_start(self) -> bool:
+        """Return True if `start` can send calls: to a modern server, with a transport that can send at once."""
+        return self._starting_transport is not None and self.negotiated is not None and self.negotiated.era == "modern"
+
+    def end_flight(self, now: float) -> None:
+        """Record that a call which `start` has sent has its result."""
+        self.flights -= 1
+        self.last_activity = now
+
+    def adopt(self, call: Call) -> None:
+        """Treat a call which `start` has sent like one that `call` sends. `call` must follow, or `abandon`."""
+        self.flights -= 1
+        self._router.add(call)
+
+    def abandon(self, call: Call, exchange: Exchange) -> None:
+        """Stop a call that was adopted and that nobody waits for."""
+        self._router.remove(call)
+        assert self._starting_transport is not None
+        self._starting_transport.abandon(exchange, Request(call.method, call.params, call.state))
+
+    async def call(self, call: Call, input_schema: object = None, exchange: Exchange | None = None) -> Json:
         """Send a call, answer the server's requests for input, and return the final result.
+
+        If the call was sent already, `exchange` is what it waits for.
 
         Raises `TransportError` if there is no usable response, `JSONRPCError` if the server answers with an error,
         and `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
@@ -146,17 +200,22 @@ class Session:
         if token is not None:
             params = _with_meta(params, "progressToken", token)
         try:
-            if self._uses_turns:
+            if self._uses_turns and exchange is None:
                 await self._router.wait_for_turn(call)
             self._router.add(call)
             with _NO_LIMIT if call.attempt_timeout is None else self._limit_attempt(call.state, call.attempt_timeout):
-                if call.on_log is not None or call.log_level is not None:
+                if exchange is None and (call.on_log is not None or call.log_level is not None):
                     params = await self._request_log_level(call.log_level, params)
                 declared = call.capabilities
                 if declared is None and call.callbacks is not None:
                     declared = call.callbacks.capabilities
                 result = await self.request(
-                    call.method, params, call.state, input_schema=input_schema, capabilities=declared
+                    call.method,
+                    params,
+                    call.state,
+                    input_schema=input_schema,
+                    capabilities=declared,
+                    exchange=exchange,
                 )
                 if call.method == "tools/call" and ("content" not in result or self._is_bare):
                     result = self._normalize_tool_result(call, result)
@@ -192,20 +251,26 @@ class Session:
         *,
         input_schema: object = None,
         capabilities: Json | None = None,
+        exchange: Exchange | None = None,
     ) -> Json:
-        """Send one request and return its result unchanged.
+        """Send one request and return its result unchanged. If it was sent already, wait for its `exchange`.
 
         If the server lost the session, it is initialized again and the request sent once more. Raises
         `TransportError` if there is no usable response, and `JSONRPCError` if the server answers with an error.
         """
         call_state = call_state if call_state is not None else CallState()
-        if self._session_lost:
+        if self._session_lost and exchange is None:
             await self._reinitialize(self._initialize_count)
         initialize_count = self._initialize_count
         for last_try in (False, True):
             request = self._build_request(method, params, call_state, input_schema, capabilities)
             try:
-                result = await self.transport.request(request)
+                if exchange is None:
+                    result = await self.transport.request(request)
+                else:
+                    assert self._starting_transport is not None
+                    sent, exchange = exchange, None
+                    result = await self._starting_transport.wait(sent, request)
                 self.last_activity = self._clock()
                 return result
             except JSONRPCError:

@@ -22,7 +22,7 @@ from toolway.upstream.state import State
 from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
-from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, JSONRPCError, TransportError
+from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, Exchange, JSONRPCError, TransportError
 
 MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be sent
 
@@ -91,19 +91,23 @@ class Upstream:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def call(self, call: Call, input_schema: object = None) -> Json:
+    async def call(self, call: Call, input_schema: object = None, sent: tuple[Session, Exchange] | None = None) -> Json:
         """Send a call and return its result. Waits for a server that is starting.
 
-        Raises `CallError` if the server is not available, or if the call fails.
+        If the call was sent already, `sent` is the session and the exchange that it waits for. Raises `CallError` if
+        the server is not available, or if the call fails.
         """
         supervisor, clock = self._supervisor, self._clock
         for retries in range(MAX_MOVES + 1):
+            exchange = None
             session = supervisor.session
-            if session is None or supervisor.state is not State.READY or supervisor.draining:
+            if sent is not None:
+                (session, exchange), sent = sent, None
+            elif session is None or supervisor.state is not State.READY or supervisor.draining:
                 session = await supervisor.wait_session(call.state)
             supervisor.last_used = clock()
             try:
-                return await session.call(call, input_schema)
+                return await session.call(call, input_schema, exchange)
             except (TransportError, JSONRPCError) as exc:
                 if (
                     self._is_session_stale(exc)
@@ -232,6 +236,15 @@ class Upstream:
     @property
     def state(self) -> State:
         return self._supervisor.state
+
+    def has_session(self, session: Session) -> bool:
+        """Return True if calls can be sent in this session now."""
+        supervisor = self._supervisor
+        return supervisor.session is session and supervisor.state is State.READY and not supervisor.draining
+
+    def mark_used(self, now: float) -> None:
+        """Record that a call uses the server, so that it does not count as unused."""
+        self._supervisor.last_used = now
 
     @property
     def session(self) -> Session | None:

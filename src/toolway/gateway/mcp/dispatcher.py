@@ -47,6 +47,7 @@ from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
 from toolway.hub.core import HubCore
+from toolway.hub.flight import TakenOverCall
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -306,8 +307,36 @@ class RequestDispatcher:
             call = msgspec.structs.replace(call, callbacks=no_callbacks)
         else:
             no_callbacks = None
+        return await self._complete(context, call, self._hub.request(call), get_binding, no_callbacks)
+
+    def build_sent_call(self, context: RequestContext, arguments: Json, tool: Tool) -> Call:
+        """Return the call of a tool that was sent without this class, as `dispatch` would have built it."""
+        params = {"name": tool.name, "arguments": arguments}
+        call, _ = self._build_call(
+            context, "tools/call", params, tool.server, tool.name, may_suspend=False, keep_raw=True
+        )
+        return call
+
+    async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
+        """Wait for a call that was sent already; return its result. Raises `RpcFailure` if the call fails."""
+        call = taken.call
+
+        def get_binding() -> tuple[str, ...]:
+            return _state_binding(context, call.method, call.server, call.params)
+
+        return await self._complete(context, call, taken.resume(), get_binding, None)
+
+    async def _complete(
+        self,
+        context: RequestContext,
+        call: Call,
+        work: Coroutine[Any, Any, CallResult],
+        get_binding: GetBinding,
+        no_callbacks: NoCallbacks | None,
+    ) -> RpcResult:
+        """Await the result of a call and translate it for the client. Raises `RpcFailure` if the call fails."""
         try:
-            result = await self._hub.request(call)
+            result = await work
         except CallError as exc:
             if no_callbacks is not None and no_callbacks.missing_capabilities and isinstance(exc, ProtocolError):
                 raise missing_capability_failure(no_callbacks.missing_capabilities, exc.detail) from None

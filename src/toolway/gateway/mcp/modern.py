@@ -20,6 +20,7 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
+from toolway.hub.flight import TakenOverCall
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     HANDSHAKE_PROTOCOL_VERSIONS,
@@ -178,6 +179,16 @@ class ModernEndpoint:
                 response.send_result(self._discovery.discover(context.view))
             else:
                 response.send_result(await self._dispatcher.dispatch(context, message.method, message.body))
+        except RpcFailure as failure:
+            response.send_error(failure)
+        finally:
+            response.stop_keepalive()
+
+    async def resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
+        """Answer a request whose call was sent already, when its result is there."""
+        response = ResponseWriter(exchange, context.request_id)
+        try:
+            response.send_result(await self._dispatcher.resume(context, taken))
         except RpcFailure as failure:
             response.send_error(failure)
         finally:

@@ -1,0 +1,218 @@
+"""Calls of modern clients without a task: from the bytes of a request to its flight (hub/flight.py) and back.
+
+`ClientFlights.begin` takes a request only if everything about it is usual. Otherwise nothing was done, and the router
+handles the request, which also finds out what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from toolway.catalog.catalog import Tool
+from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
+from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
+from toolway.gateway.mcp.view import EndpointView
+from toolway.gateway.principals import Principal
+from toolway.gateway.router import MAX_LIGHT_BYTES, MAX_REQUESTS_PER_PRINCIPAL, AuthenticatedRequest, Router
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
+from toolway.hub.core import HubCore
+from toolway.hub.flight import Flight, TakenOverCall
+from toolway.hub.plan import Plan
+from toolway.protocol import jsonrpc
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from toolway.types import Call, Json
+
+NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
+_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_META_KEYS: Final = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY})
+
+
+class HeadPlan(msgspec.Struct, frozen=True, gc=False):
+    """Plan for calls whose requests have one HTTP head: of one principal, to one tool of one endpoint."""
+
+    plan: Plan
+    principal: Principal
+    endpoint: str
+    view: EndpointView
+    tool_filter: ToolFilter | None  # of the endpoint, if it is a group
+    views_version: int
+    routing: RoutingHeaders
+
+
+class ClientFlights:
+    """Begins flights for the requests of modern HTTP clients."""
+
+    def __init__(
+        self,
+        hub: HubCore,
+        router: Router,
+        authenticator: Authenticator,
+        dispatcher: RequestDispatcher,
+        modern: ModernEndpoint,
+    ) -> None:
+        self.hub = hub
+        self.router = router
+        self.dispatcher = dispatcher
+        self.modern = modern
+        self._authenticator = authenticator
+
+    def begin(self, exchange: Exchange) -> bool:
+        """Send the call of a request. Return False if the router must handle the request: then nothing was done."""
+        request, router = exchange.request, self.router
+        notes = request.notes
+        authenticated: AuthenticatedRequest | None = notes.authenticated
+        if (
+            authenticated is None
+            or notes.routing is None
+            or router.rejects_new_requests
+            or len(request.body) > MAX_LIGHT_BYTES
+            or authenticated.auth_version != self._authenticator.version
+        ):
+            return False
+        planned = self._find_plan(request, authenticated)
+        if planned is None:
+            return False
+        message = _parse_call(request.body, planned.routing)
+        if message is None or router.active_count(planned.principal) >= MAX_REQUESTS_PER_PRINCIPAL:
+            return False
+        exchange.request_id = router.new_request_id()
+        flight = ClientFlight(self, planned, exchange, message)
+        if not flight.begin(message.body["_meta"][CLIENT_CAPABILITIES_META_KEY]):
+            return False
+        exchange.mark_authenticated()
+        router.add_active(planned.principal, exchange)
+        exchange.on_disconnect = exchange.on_cancel = flight.left
+        return True
+
+    def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
+        notes, router = request.notes, self.router
+        planned = notes.plan
+        if isinstance(planned, HeadPlan):
+            if (
+                planned.plan.is_valid()
+                and planned.principal is authenticated.principal
+                and planned.views_version == router.views_version
+                and router.is_filter_current(planned.endpoint, planned.tool_filter)
+            ):
+                return planned
+        elif planned is not None and self.hub.flights.now() < planned:
+            return None
+        planned = self._create_plan(request, authenticated)
+        notes.plan = planned if planned is not None else self.hub.flights.now() + NO_PLAN_S
+        return planned
+
+    def _create_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
+        principal, endpoint, routing = authenticated.principal, authenticated.endpoint, request.notes.routing
+        if (
+            endpoint is None
+            or request.method != "POST"
+            or request.headers.get("content-type") != JSON_TYPE
+            or authenticated.response_headers
+            or principal.is_node
+            or principal.rate is not None
+            or routing.method != "tools/call"
+            or routing.idempotency_key is not None
+        ):
+            return None
+        view = self.router.view_for(principal, endpoint)
+        tool = view.find_item("tools", routing.name) if view is not None else None
+        if view is None or not isinstance(tool, Tool):
+            return None
+        plan = self.hub.find_plan(tool, principal.caller_id)
+        if plan is None:
+            return None
+        tool_filter = self.router.filter_of_group(endpoint)
+        return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, routing)
+
+
+def _parse_call(body: bytes, routing: RoutingHeaders) -> jsonrpc.Message | None:
+    """Return the message of a request that is a usual tool call and agrees with its headers; else None."""
+    try:
+        message = jsonrpc.parse_message(body)
+    except jsonrpc.InvalidMessage:
+        return None
+    params = message.body
+    if message.kind != "request" or message.method != "tools/call" or not params.keys() <= _PARAMS:
+        return None
+    meta = params.get("_meta")
+    if not routing.matches("tools/call", params, meta) or not meta.keys() <= _META_KEYS:
+        return None
+    if not isinstance(params.get("arguments"), dict) or not isinstance(meta[CLIENT_CAPABILITIES_META_KEY], dict):
+        return None
+    return message
+
+
+class ClientFlight(Flight):
+    """Flight of one call of a modern HTTP client."""
+
+    __slots__ = ("_http", "_message", "_owner", "_planned")
+
+    def __init__(self, owner: ClientFlights, planned: HeadPlan, http: Exchange, message: jsonrpc.Message) -> None:
+        super().__init__(owner.hub.flights, planned.plan, message.body["arguments"], http.request_id)
+        self._owner = owner
+        self._planned = planned
+        self._http = http
+        self._message = message
+
+    def land(self, result: Json, frame: bytes, id: int) -> None:
+        http = self._http
+        self._owner.router.remove_active(self._planned.principal, http)
+        http.on_disconnect = http.on_cancel = None
+        received = jsonrpc.slice_result(frame, id) if frame else None
+        raw = finalize_raw_result("modern", result, received) if received is not None else None
+        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % jsonrpc.encode_json(self._message.id)
+        if raw is not None:
+            http.reply_json((prefix, raw.received, raw.suffix))
+        else:
+            http.reply_json((prefix, jsonrpc.encode_json(finalize_result("modern", result)), b"}"))
+
+    def left(self) -> None:
+        """Let the pipeline take over and be cancelled: the client has gone, or the gateway shuts down."""
+        task = self._take_over_in_task()
+        if task is not None:
+            asyncio.get_running_loop().call_soon(task.cancel)  # after its first step, so that it can clean up
+
+    def _take_over_in_task(self) -> asyncio.Task[None] | None:
+        taken = self.take_over()
+        return taken.task if taken is not None else None
+
+    def build_call(self) -> Call:
+        return self._owner.dispatcher.build_sent_call(self._build_context(), self.arguments, self.plan.tool)
+
+    def hand_over(self, taken: TakenOverCall) -> None:
+        context = self._build_context()
+        http, principal = self._http, self._planned.principal
+
+        def on_done(_: asyncio.Task[None]) -> None:
+            taken.discard()
+            self._owner.router.remove_active(principal, http)
+
+        taken.task = http.run(lambda exchange: self._owner.modern.resume(exchange, context, taken))
+        taken.task.add_done_callback(on_done)
+
+    def _build_context(self) -> RequestContext:
+        planned, message = self._planned, self._message
+        capabilities = message.body["_meta"][CLIENT_CAPABILITIES_META_KEY]
+        context = RequestContext(
+            planned.principal,
+            planned.view,
+            planned.endpoint,
+            "modern",
+            capabilities,
+            request_id=message.id,
+            version=planned.routing.version or "",
+            requested_name=message.body["name"],
+        )
+        context.set_ids(self._http)
+        return context

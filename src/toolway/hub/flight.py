@@ -1,0 +1,302 @@
+"""Flight: one call under way without a task, driven by callbacks. This file is the life of such a call.
+
+    begin      check, take a slot, send
+    arrived    a plain result: release the slot, record the success, pass the result on
+    failed     anything else arrived, or nothing: the pipeline takes over
+    left       the caller has gone: the pipeline takes over and is cancelled
+
+A flight does only what every call does. For everything unusual it hands the call to the pipeline, the middleware chain
+in which a coroutine waits: `take_over`. The pipeline gets a `SentCall`, and `Flights.resume` can only wait for that. It
+enters below every check that rejects calls, and owns the slot of the flight. So a call that was sent can neither be
+sent again nor be reported as not sent. Only the rules of `middleware/retry.py` may send it again, by its certainty.
+
+The mechanisms (slots, breakers, budget, validators) are the same objects and functions that the chain uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from toolway.errors import Certainty
+from toolway.events import CallFinished
+from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
+from toolway.hub.instrumentation import Instrumentation
+from toolway.hub.plan import Plan
+from toolway.middleware.chain import compose
+from toolway.middleware.circuit_breaker import CLOSED, CircuitBreakerMiddleware, record_success
+from toolway.middleware.concurrency import ConcurrencyMiddleware
+from toolway.middleware.deadline import DeadlineMiddleware
+from toolway.middleware.retry import RetryMiddleware
+from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
+from toolway.upstream.transport import Exchange, TransportError
+
+MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
+SWEEP_INTERVAL_S: Final = 1.0
+_log = logging.getLogger(__name__)
+
+
+class Flight(ABC):
+    """One call under way that no coroutine waits for."""
+
+    __slots__ = ("_began", "_exchange", "_flights", "_is_over", "_started_at", "arguments", "call_id", "plan")
+
+    def __init__(self, flights: Flights, plan: Plan, arguments: Json, call_id: str) -> None:
+        self._flights = flights
+        self.plan = plan
+        self.arguments = arguments
+        self.call_id = call_id
+        self._is_over = False
+        self._exchange: Exchange
+
+    # -- what the side of the caller implements -----------------------------------------------------------------------
+
+    @abstractmethod
+    def build_call(self) -> Call:
+        """Return the call as the chain would have got it, with its own state. The name is that of the server."""
+
+    @abstractmethod
+    def land(self, result: Json, frame: bytes, id: int) -> None:
+        """Pass the result on. `frame` is the response `id` as received; empty if it has more than a result."""
+
+    @abstractmethod
+    def hand_over(self, taken: TakenOverCall) -> None:
+        """Let a coroutine await `taken.resume()`, or call `taken.discard()`."""
+
+    # -- the life of a call -------------------------------------------------------------------------------------------
+
+    def begin(self, capabilities: Json) -> bool:
+        """Send the call. Return False if it needs the pipeline: then nothing was done."""
+        plan, flights = self.plan, self._flights
+        limiter = plan.limiter
+        if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
+            return False
+        if limiter.is_paused(flights.now) or not self._are_arguments_valid():
+            return False
+        if not limiter.acquire_nowait(plan.caller):
+            return False
+        exchange = None
+        try:
+            exchange = plan.session.start(plan.tool.name, self.arguments, plan.meta_for(capabilities), self)
+        except (TransportError, TypeError, ValueError, OverflowError, RecursionError):
+            pass  # nothing was sent; the pipeline says why
+        finally:
+            if exchange is None:
+                limiter.release(plan.caller)
+        if exchange is None:
+            return False
+        self._exchange = exchange
+        self._began = now = flights.now()
+        self._started_at = phase_clock()
+        plan.budget.record_attempt(now)
+        plan.upstream.mark_used(now)
+        flights.add(self)
+        return True
+
+    def arrived(self, result: Json, frame: bytes) -> None:
+        """Pass a result on to the caller, if it is a plain one. Called by the transport."""
+        plan, flights = self.plan, self._flights
+        if not flights.is_plain(plan, result):
+            self.take_over()
+            return
+        self._is_over = True
+        flights.remove(self)
+        flights.landed += 1
+        now = flights.now()
+        plan.limiter.release(plan.caller)
+        plan.session.end_flight(now)
+        plan.upstream.mark_used(now)
+        record_success(plan.server_breaker, plan.tool_breaker, now)
+        if flights.instrumentation.enabled:
+            self._report(result)
+        try:
+            self.land(result, frame, self._exchange.id)
+        except Exception:  # must not reach the connection to the server, whose callback this is
+            _log.exception("the result of %s could not be passed on", plan.target)
+
+    def failed(self) -> None:
+        """Hand the call to the pipeline, which waits for the exchange and learns why. Called by the transport."""
+        self.take_over()
+
+    def take_over(self) -> TakenOverCall | None:
+        """Hand the call to the pipeline. None if it has ended, or if that was done before."""
+        if self._is_over:
+            return None
+        self._is_over = True
+        flights = self._flights
+        flights.remove(self)
+        flights.taken_over += 1
+        taken = TakenOverCall(flights, self.build_call(), self.plan, self._exchange, self._began, self._started_at)
+        self.hand_over(taken)
+        return taken
+
+    # -- details ------------------------------------------------------------------------------------------------------
+
+    def is_long(self, now: float) -> bool:
+        return now - self._began >= MAX_FLIGHT_S
+
+    def _are_arguments_valid(self) -> bool:
+        validator = self.plan.validator
+        try:
+            return validator is None or validator.is_valid(self.arguments)
+        except ValueError:
+            return False  # a value that is not JSON
+
+    def _report(self, result: Json) -> None:
+        plan, ended, began = self.plan, phase_clock(), self._started_at
+        seconds = ended - began
+        self._flights.instrumentation.record(
+            CallFinished(
+                plan.tool.server,
+                "tools/call",
+                plan.target,
+                "tool_error" if result.get("isError") is True else "ok",
+                "yes",
+                seconds,
+                self.call_id,
+                plan.tool.name,
+                plan.caller,
+                "",
+                time.time() - seconds,
+                1,
+                Certainty.EXECUTED,
+                plan.policy.default_effect,
+                phase_marks=(("queue", began), ("queue", began), ("send", began), ("server", began)),
+                ended_at=ended,
+                jsonrpc_id=self._exchange.id,
+                params={"name": plan.tool.name, "arguments": self.arguments},
+            )
+        )
+
+
+class TakenOverCall:
+    """A call that was sent by a flight and that the pipeline waits for. It holds the slot of the flight."""
+
+    __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "sent", "task")
+
+    def __init__(
+        self, flights: Flights, call: Call, plan: Plan, exchange: Exchange, began: float, started_at: float
+    ) -> None:
+        self._flights = flights
+        self._plan = plan
+        self._began = began
+        self._resumed = False
+        self.task: asyncio.Task[None] | None = None  # in which `resume` runs, if the caller had none
+        policy = plan.policy
+        self.call = flights.instrumentation.adopt(replace(call, effect=policy.default_effect, policy=policy))
+        self.sent = SentCall(plan.upstream, plan.session, exchange, plan.tool)
+        state = self.call.state
+        state.begin_attempt()
+        state.caller = plan.caller
+        exchange.attach(state)
+        if isinstance(state, TimedCallState):
+            state.effect = policy.default_effect
+            state.phase_marks[:] = [(phase, started_at) for phase, _ in state.phase_marks]
+        plan.session.adopt(self.call)
+
+    async def resume(self) -> CallResult:
+        """Wait for the result of the call. Raises `CallError` if it has none."""
+        self._resumed = True
+        return await self._flights.resume(self.call, self.sent, self._plan, self._began)
+
+    def discard(self) -> None:
+        """End the call if nobody ever awaited `resume`, because the task for it was cancelled before its first step."""
+        if self._resumed:
+            return
+        self._resumed = True
+        self._plan.limiter.release(self._plan.caller)
+        self._plan.session.abandon(self.call, self.sent.exchange)
+        self._flights.instrumentation.on_cancelled(self.call, self._flights.now() - self._began)
+
+
+T = TypeVar("T")
+
+
+def _find(middleware: Sequence[Middleware], kind: type[T]) -> T:
+    return next(each for each in middleware if isinstance(each, kind))
+
+
+class Flights:
+    """All flights of a hub: the register of calls under way that no coroutine waits for, and their way out of it."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        instrumentation: Instrumentation,
+        output_validator: OutputValidator,
+        dispatcher: Dispatcher,
+        middleware: Sequence[Middleware],
+        observe: Callable[[Call, CallHandler, float], Awaitable[CallResult]],
+    ) -> None:
+        self.now = now
+        self.instrumentation = instrumentation
+        self.landed = 0  # flights that ended by themselves
+        self.taken_over = 0  # flights that the pipeline took over
+        self._output_validator = output_validator
+        self._dispatcher = dispatcher
+        self._deadline = _find(middleware, DeadlineMiddleware)
+        self._retry = _find(middleware, RetryMiddleware)
+        self._circuit_breaker = _find(middleware, CircuitBreakerMiddleware)
+        self._concurrency = _find(middleware, ConcurrencyMiddleware)
+        below_retry = middleware[middleware.index(self._retry) + 1 :]
+        self._attempt = compose(below_retry, dispatcher.dispatch)  # this can send
+        self._observe = observe  # reports the end of a call that began at a given time
+        self._flying: set[Flight] = set()
+        self._loop = asyncio.get_running_loop()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._flying)
+
+    def calls(self) -> list[Call]:
+        """Return the calls that are under way without a coroutine."""
+        return [flight.build_call() for flight in self._flying]
+
+    def add(self, flight: Flight) -> None:
+        self._flying.add(flight)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def remove(self, flight: Flight) -> None:
+        self._flying.discard(flight)
+
+    def _sweep(self) -> None:
+        """Hand all flights that take long to the pipeline."""
+        now = self.now()
+        for flight in [each for each in self._flying if each.is_long(now)]:
+            flight.take_over()
+        self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep) if self._flying else None
+
+    def is_plain(self, plan: Plan, result: Json) -> bool:
+        """Return True if a result can be passed on as it is: a complete tool result with a valid output."""
+        if "content" not in result or result.get("resultType", "complete") != "complete":
+            return False
+        return "structuredContent" not in result or self._output_validator.validate(plan.tool, result) is None
+
+    async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
+        """Wait for a call that was sent: like the chain, but below every check that could reject it."""
+
+        def wait(call: Call) -> Awaitable[CallResult]:
+            return self._dispatcher.resume(call, sent)
+
+        def hold_slot(call: Call) -> Awaitable[CallResult]:
+            return self._concurrency.resume(call, wait, plan.limiter)
+
+        def first_attempt(call: Call) -> Awaitable[CallResult]:
+            return self._circuit_breaker.resume(call, hold_slot)
+
+        def attempts(call: Call) -> Awaitable[CallResult]:
+            return self._retry.resume(call, first_attempt, self._attempt)
+
+        return await self._observe(call, lambda call: self._deadline.resume(call, began, attempts), began)
+
+    def close(self) -> None:
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None

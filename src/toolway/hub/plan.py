@@ -1,0 +1,174 @@
+"""Plans: everything about the calls of one caller to one tool that does not depend on arguments, settled once.
+
+A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the middleware
+chain. `Planner.find` returns the plan that is valid now. `Plan.is_valid` is the only check of that, and names all that
+may change: session, catalog, settings, credentials, circuit breakers, observers.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from toolway.auth.manager import AuthManager
+from toolway.catalog.catalog import Catalog, Tool
+from toolway.config.schema import Server
+from toolway.hub.call_policy import CallPolicies, ToolPolicy
+from toolway.hub.environment import HubEnvironment
+from toolway.hub.instrumentation import Instrumentation
+from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.arguments import ArgumentValidator
+from toolway.middleware.circuit_breaker import CircuitBreakers
+from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.jsonrpc import encode_json
+from toolway.protocol.versions import add_protocol_meta
+from toolway.types import Effect, Json
+from toolway.upstream.session import CLIENT_INFO, Session
+from toolway.upstream.upstream import Upstream
+
+MIN_TIMEOUT_S: Final = 3.0  # of a call with a plan: the deadline is watched only after a second (`MAX_FLIGHT_S`)
+MAX_PLANS: Final = 10_000
+SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call through the chain, for tests
+
+
+class Plan:
+    """How the calls of one caller to one tool are sent, as long as nothing that it depends on changes."""
+
+    __slots__ = (
+        "_breaker_removals",
+        "_capabilities",
+        "_catalog_generation",
+        "_meta",
+        "_observers",
+        "_planner",
+        "_server",
+        "budget",
+        "caller",
+        "limiter",
+        "policy",
+        "server_breaker",
+        "session",
+        "target",
+        "tool",
+        "tool_breaker",
+        "upstream",
+        "validator",
+    )
+
+    def __init__(
+        self, planner: Planner, tool: Tool, caller: str, policy: ToolPolicy, upstream: Upstream, session: Session
+    ) -> None:
+        name = tool.server
+        self.tool = tool
+        self.caller = caller
+        self.target = f"{name}.{tool.name}"
+        self.policy = policy
+        self.upstream = upstream
+        self.session = session
+        self.limiter = planner.upstreams.limiters[name]
+        self.budget = planner.upstreams.retry_budgets[name]
+        self.server_breaker = planner.breakers.server(name)
+        self.tool_breaker = planner.breakers.tool(name, tool.name)
+        self.validator: SchemaValidator | None = None
+        if policy.tool_to_check is not None:
+            self.validator = planner.argument_validator.validator(tool)
+        self._planner = planner
+        self._server: Server = policy.server
+        self._catalog_generation = planner.catalog.generation
+        self._breaker_removals = planner.breakers.removals
+        self._observers = planner.instrumentation.version
+        self._capabilities: Json | None = None
+        self._meta = msgspec.Raw()
+
+    def is_valid(self) -> bool:
+        """Return True if nothing has changed that the plan depends on."""
+        planner, name = self._planner, self.tool.server
+        return (
+            planner.catalog.generation == self._catalog_generation
+            and self.upstream.has_session(self.session)
+            and planner.upstreams.is_open
+            and planner.upstreams.servers.get(name) is self._server
+            and planner.breakers.removals == self._breaker_removals
+            and planner.instrumentation.version == self._observers
+            and not planner.auth.is_per_user(name)
+        )
+
+    def meta_for(self, capabilities: Json) -> msgspec.Raw:
+        """Return the encoded `_meta` of a request, for a client with these capabilities."""
+        if self._capabilities is not capabilities and self._capabilities != capabilities:
+            version = self.session.protocol.version
+            self._meta = msgspec.Raw(encode_json(add_protocol_meta({}, version, CLIENT_INFO, capabilities)["_meta"]))
+            self._capabilities = capabilities
+        return self._meta
+
+
+class Planner:
+    """Creates plans and keeps them, by caller and tool."""
+
+    def __init__(
+        self,
+        upstreams: UpstreamManager,
+        catalog: Catalog,
+        policies: CallPolicies,
+        breakers: CircuitBreakers,
+        argument_validator: ArgumentValidator,
+        auth: AuthManager,
+        instrumentation: Instrumentation,
+        environment: HubEnvironment,
+        *,
+        enabled: bool,
+    ) -> None:
+        self.upstreams = upstreams
+        self.catalog = catalog
+        self.policies = policies
+        self.breakers = breakers
+        self.argument_validator = argument_validator
+        self.auth = auth
+        self.instrumentation = instrumentation
+        # In a cluster each call carries data for the node that owns the server.
+        in_cluster = environment.forwarding_info is not None or environment.wrap_transport is not None
+        self.enabled = enabled and not in_cluster and os.environ.get(SWITCH) != "off"
+        self._plans: dict[tuple[str, str, str], Plan] = {}
+
+    def find(self, tool: Tool, caller: str) -> Plan | None:
+        """Return the valid plan for calls of `caller` to `tool`; None if they must use the chain."""
+        key = (caller, tool.server, tool.name)
+        plan = self._plans.get(key)
+        if plan is not None and plan.tool is tool and plan.is_valid():
+            return plan
+        self._plans.pop(key, None)
+        plan = self._create(tool, caller) if self.enabled else None
+        if plan is not None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()  # cheap to create again
+            self._plans[key] = plan
+        return plan
+
+    def _create(self, tool: Tool, caller: str) -> Plan | None:
+        name = tool.server
+        upstream = self.upstreams.upstreams.get(name)
+        session = upstream.session if upstream is not None else None
+        if (
+            upstream is None
+            or session is None
+            or not session.can_start
+            or not upstream.has_session(session)
+            or not self.instrumentation.allows_flights
+            or self.auth.is_per_user(name)
+            or tool.stale
+            or tool.has_header_params
+            or self.catalog.find_tool(name, tool.name) is not tool
+        ):
+            return None
+        policy = self.policies.tool_policy(tool)
+        if (
+            policy.timeout < MIN_TIMEOUT_S
+            or policy.retry.attempt_timeout is not None
+            or policy.rate_limits
+            or policy.settings.cache
+            or (policy.default_effect is Effect.READ and policy.is_known_read)  # identical reads share one request
+        ):
+            return None
+        return Plan(self, tool, caller, policy, upstream, session)
