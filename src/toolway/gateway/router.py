@@ -144,7 +144,7 @@ class Router:
         exchange.extra_headers = authenticated.response_headers
         exchange.mark_authenticated()
         principal, endpoint = authenticated.principal, authenticated.endpoint
-        is_overloaded = self.active_count(principal) >= MAX_REQUESTS_PER_PRINCIPAL
+        is_overloaded = self.is_overloaded(principal)
         if is_overloaded and not principal.is_node:
             self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
             return
@@ -167,9 +167,9 @@ class Router:
 
     # -- active requests ----------------------------------------------------------------------------------------------
 
-    def active_count(self, principal: Principal) -> int:
-        """Return the number of requests of a principal that are being handled."""
-        return len(self._active_requests.get(principal.id, ()))
+    def is_overloaded(self, principal: Principal) -> bool:
+        """Return True if as many requests of a principal are being handled as one principal may have."""
+        return len(self._active_requests.get(principal.id, ())) >= MAX_REQUESTS_PER_PRINCIPAL
 
     def add_active(self, principal: Principal, exchange: Exchange) -> None:
         """Count a request of a principal that is being handled, so that it can be aborted."""

@@ -22,6 +22,9 @@ Headers = Iterable[tuple[str, str]]
 JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
 
 
+_LENGTH: Final = "content-length"
+
+
 class HeadNotes:
     """Cached authentication and routing results of a request head, shared by equal heads."""
 
@@ -44,6 +47,14 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     body: bytes
     peer: str
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
+
+    def has_same_head(self, other: HttpRequest) -> bool:
+        """Return True if the heads of both requests differ in the length of the body at most."""
+        if (self.method, self.path, self.query) != (other.method, other.path, other.query):
+            return False
+        if len(self.headers) != len(other.headers) or self.repeated_headers or other.repeated_headers:
+            return False
+        return all(other.headers.get(name) == value for name, value in self.headers.items() if name != _LENGTH)
 
     def with_body(self, body: bytes, peer: str) -> HttpRequest:
         """Return a request with the same head but another body, maybe of another client (`peer`)."""

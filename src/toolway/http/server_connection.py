@@ -82,6 +82,7 @@ class ServerConnection(asyncio.Protocol):
         "_handling_bytes",
         "_head_bytes",
         "_input_ignored",
+        "_last_request",
         "_parser",
         "_path",
         "_peer",
@@ -113,6 +114,7 @@ class ServerConnection(asyncio.Protocol):
         self._peer = ""
         self._rejection: Rejection | None = None
         self._cacheable_request: HttpRequest | None = None  # the request just read, without its body, if cacheable
+        self._last_request: HttpRequest | None = None  # the last cacheable one, without its body
         self._input_ignored = False  # input is ignored: the client announced that this was its last request
         self._rejection_sent = False  # the rejection was sent
         self.authenticated = False  # the client is authenticated
@@ -374,6 +376,8 @@ class ServerConnection(asyncio.Protocol):
         cacheable = not close and request.method == "POST" and not (_UNCACHED_HEADERS & self._fields.keys())
         # Without the body: an idle connection must not keep it.
         self._cacheable_request = request.with_body(b"", "") if cacheable and not request.repeated_headers else None
+        if self._cacheable_request is not None:
+            self._last_request = self._cacheable_request
         self._clear()
         self._server.on_message_read(self)
         if self._exchange is None:
@@ -387,7 +391,9 @@ class ServerConnection(asyncio.Protocol):
     def _request(self, body: bytes) -> HttpRequest:
         path, _, query = self._path.decode("latin-1").partition("?")
         method = self._parser.get_method().decode("latin-1")
-        return HttpRequest(method, path, query, self._fields, frozenset(self._repeated), body, self._peer)
+        request = HttpRequest(method, path, query, self._fields, frozenset(self._repeated), body, self._peer)
+        last = self._last_request  # a client that sends head and body in two packets has no use of the head cache
+        return last.with_body(body, self._peer) if last is not None and request.has_same_head(last) else request
 
     # -- handling -----------------------------------------------------------------------------------------------------
 

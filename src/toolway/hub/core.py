@@ -45,6 +45,7 @@ from toolway.hub.environment import HubEnvironment
 from toolway.hub.event_stream import EventBroadcaster, Watchdog
 from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer
+from toolway.hub.library_flights import LibraryFlight, LibraryFlights
 from toolway.hub.plan import Plan, Planner
 from toolway.hub.source import (
     DEFAULT_CATALOG,
@@ -81,7 +82,18 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.hub_log import HubLog
 from toolway.telemetry.otel_attributes import server_attributes
-from toolway.types import Call, CallHandler, CallResult, CallState, ClientCallbacks, Effect, Era, Middleware, ToolRef
+from toolway.types import (
+    Call,
+    CallHandler,
+    CallResult,
+    CallState,
+    ClientCallbacks,
+    Effect,
+    Era,
+    Json,
+    Middleware,
+    ToolRef,
+)
 from toolway.upstream.error_mapping import mask_error, raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
@@ -349,6 +361,7 @@ class HubCore:
             middleware,
             self._report_end,
         )
+        self._library_flights = LibraryFlights(self, self._catalog, self._planner)
         self._watchdog.start()
         self._upstreams.start()
         return self
@@ -488,6 +501,17 @@ class HubCore:
         instrumentation = self._instrumentation
         is_observed = instrumentation.enabled if not call.forwarded else instrumentation.enabled_for_forwarded
         return self._observed(call) if is_observed else self._unobserved(call)
+
+    def begin_call(self, name: str, arguments: Json) -> LibraryFlight | None:
+        """Send the call of a tool at once, without options; await `wait` of what is returned.
+
+        None if it must be sent with `request`: then nothing was done.
+        """
+        return self._library_flights.begin(name, arguments) if self._upstreams.is_open else None
+
+    def new_call_id(self) -> str:
+        """Return the id of a new call."""
+        return self._instrumentation.new_call_id()
 
     async def _unobserved(self, call: Call) -> CallResult:
         if not self._upstreams.is_open:

@@ -20,7 +20,7 @@ from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallResult, Json, ToolRef, ToolResult, result_type
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.session import Session
-from toolway.upstream.transport import Exchange
+from toolway.upstream.transport import RequestExchange
 from toolway.upstream.upstream import Upstream
 
 # -------------------- outputs
@@ -54,7 +54,7 @@ class SentCall(NamedTuple):
 
     upstream: Upstream
     session: Session
-    exchange: Exchange
+    exchange: RequestExchange
     tool: Tool
 
 
@@ -93,7 +93,7 @@ class Dispatcher:
         self._forwarding_info = environment.forwarding_info
 
     async def resume(self, call: Call, sent: SentCall) -> CallResult:
-        """Wait for a call that was sent already; return the result. Nothing is looked up, and nothing can reject it.
+        """Wait for a call that was sent already; return the result. No check can reject it.
 
         Raises `CallError` if the call has no result. If it was not executed because the upstream was replaced, its
         successor gets the call.
@@ -110,7 +110,7 @@ class Dispatcher:
         return await self.dispatch(call)
 
     async def _exchange(
-        self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, Exchange] | None = None
+        self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, RequestExchange] | None = None
     ) -> CallResult:
         """Send the call of a tool, or wait for one that was sent; validate the output and return the result."""
         try:

@@ -35,7 +35,7 @@ from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.retry import RetryMiddleware
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
-from toolway.upstream.transport import Exchange, TransportError
+from toolway.upstream.transport import RequestExchange, TransportError
 
 MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
 SWEEP_INTERVAL_S: Final = 1.0
@@ -53,7 +53,7 @@ class Flight(ABC):
         self.arguments = arguments
         self.call_id = call_id
         self._is_over = False
-        self._exchange: Exchange
+        self._exchange: RequestExchange
 
     # -- what the side of the caller implements -----------------------------------------------------------------------
 
@@ -138,6 +138,11 @@ class Flight(ABC):
 
     # -- details ------------------------------------------------------------------------------------------------------
 
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since the call began."""
+        return phase_clock() - self._started_at
+
     def is_long(self, now: float) -> bool:
         return now - self._began >= MAX_FLIGHT_S
 
@@ -181,7 +186,7 @@ class TakenOverCall:
     __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "sent", "task")
 
     def __init__(
-        self, flights: Flights, call: Call, plan: Plan, exchange: Exchange, began: float, started_at: float
+        self, flights: Flights, call: Call, plan: Plan, exchange: RequestExchange, began: float, started_at: float
     ) -> None:
         self._flights = flights
         self._plan = plan
@@ -206,7 +211,7 @@ class TakenOverCall:
         return await self._flights.resume(self.call, self.sent, self._plan, self._began)
 
     def discard(self) -> None:
-        """End the call if nobody ever awaited `resume`, because the task for it was cancelled before its first step."""
+        """End the call like a cancelled one if `resume` was not awaited: its caller was cancelled before that."""
         if self._resumed:
             return
         self._resumed = True

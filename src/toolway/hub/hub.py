@@ -14,7 +14,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from toolway.search.results import ToolMatch
 
 T = TypeVar("T")
+
+
+_NO_OPTIONS: Final = (None,) * 7  # of `call_tool`
 
 
 class Hub:
@@ -191,25 +194,30 @@ class Hub:
             print(result.text)
         """
         params: Json = {"name": name, "arguments": dict(arguments or {})}
-        if meta:
-            params["_meta"] = dict(meta)
-        progress, pending = _collect_progress(progress_callback)
-        call = Call(
-            name,
-            "tools/call",
-            params,
-            timeout=timeout,
-            on_progress=progress,
-            max_attempts=max_attempts,
-            retry=retry,
-            idempotent=idempotent,
-            idempotency_key=idempotency_key,
-        )
-        try:
-            result = await self._core.request(call)
-        finally:
-            if pending:
-                await asyncio.gather(*pending, return_exceptions=True)
+        options = (timeout, max_attempts, retry, idempotent, idempotency_key, progress_callback, meta)
+        flight = self._core.begin_call(name, params["arguments"]) if options == _NO_OPTIONS else None
+        if flight is not None:
+            result = await flight.wait()
+        else:
+            if meta:
+                params["_meta"] = dict(meta)
+            progress, pending = _collect_progress(progress_callback)
+            call = Call(
+                name,
+                "tools/call",
+                params,
+                timeout=timeout,
+                on_progress=progress,
+                max_attempts=max_attempts,
+                retry=retry,
+                idempotent=idempotent,
+                idempotency_key=idempotency_key,
+            )
+            try:
+                result = await self._core.request(call)
+            finally:
+                if pending:
+                    await asyncio.gather(*pending, return_exceptions=True)
         assert isinstance(result, ToolResult)
         if raise_on_error:
             with masking_errors(self._core.mask):

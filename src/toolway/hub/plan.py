@@ -34,7 +34,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """How the calls of one caller to one tool are sent, as long as nothing that it depends on changes."""
+    """Settled facts for the calls of one caller to one tool, valid as long as none of them changes."""
 
     __slots__ = (
         "_breaker_removals",

@@ -25,10 +25,10 @@ from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOU
 from toolway.upstream.server_requests import MAX_REQUESTS_PER_CALL, RejectedServerRequest, ServerRequestRouter
 from toolway.upstream.transport import (
     Disconnect,
-    Exchange,
     ExchangeListener,
     JSONRPCError,
     Request,
+    RequestExchange,
     StartingTransport,
     Transport,
     TransportError,
@@ -150,7 +150,9 @@ class Session:
         """Return the number of calls that are running in this session."""
         return len(self._router) + self.flights
 
-    def start(self, name: str, arguments: Json, meta: msgspec.Raw, listener: ExchangeListener) -> Exchange | None:
+    def start(
+        self, name: str, arguments: Json, meta: msgspec.Raw, listener: ExchangeListener
+    ) -> RequestExchange | None:
         """Send a call of a tool to a modern server at once; `meta` is the encoded `_meta` of the request.
 
         None if it would have to wait: then nothing was done. Raises `TransportError` if it cannot be sent. If it was
@@ -171,6 +173,11 @@ class Session:
         """Return True if `start` can send calls: to a modern server, with a transport that can send at once."""
         return self._starting_transport is not None and self.negotiated is not None and self.negotiated.era == "modern"
 
+    @property
+    def capabilities(self) -> Json:
+        """Return the client capabilities that are declared if the caller of a call declares none."""
+        return self._callbacks.capabilities
+
     def end_flight(self, now: float) -> None:
         """Record that a call which `start` has sent has its result."""
         self.flights -= 1
@@ -181,13 +188,13 @@ class Session:
         self.flights -= 1
         self._router.add(call)
 
-    def abandon(self, call: Call, exchange: Exchange) -> None:
-        """Stop a call that was adopted and that nobody waits for."""
+    def abandon(self, call: Call, exchange: RequestExchange) -> None:
+        """Stop a call that was adopted and that `call` does not wait for."""
         self._router.remove(call)
         assert self._starting_transport is not None
         self._starting_transport.abandon(exchange, Request(call.method, call.params, call.state))
 
-    async def call(self, call: Call, input_schema: object = None, exchange: Exchange | None = None) -> Json:
+    async def call(self, call: Call, input_schema: object = None, exchange: RequestExchange | None = None) -> Json:
         """Send a call, answer the server's requests for input, and return the final result.
 
         If the call was sent already, `exchange` is what it waits for.
@@ -251,7 +258,7 @@ class Session:
         *,
         input_schema: object = None,
         capabilities: Json | None = None,
-        exchange: Exchange | None = None,
+        exchange: RequestExchange | None = None,
     ) -> Json:
         """Send one request and return its result unchanged. If it was sent already, wait for its `exchange`.
 

@@ -9,7 +9,7 @@ Theory of operation
 A transport lives once: `create_transport` (in `transports/__init__.py`) makes it, the `Session` opens it and sends
 requests, the `Supervisor` awaits `wait_closed` and calls `close`. After an end, the next start makes a new one.
 
-`start` sends a request and returns its `Exchange`: the id, if it was sent, and later the outcome. A listener of the
+`start` sends a request and returns its `RequestExchange`: the id, if it was sent, and the outcome. A listener of the
 exchange is called when a plain result arrives, or when something else happens; nothing waits. `wait` waits for the
 outcome of an exchange and never sends what the server may have executed. `request` is both. Many exchanges are under
 way at the same time. Their order on the wire and the order of responses do not matter. On a pipe or an SSE stream, one
@@ -73,7 +73,7 @@ class ExchangeListener(Protocol):
         ...
 
 
-class Exchange:
+class RequestExchange:
     """One request under way at a server: its id, if it was sent, and its result once there is one.
 
     The certainty of the request lives here. A call that takes the exchange over gets it with `attach`, so it cannot be
@@ -254,7 +254,7 @@ class Transport(Protocol):
 class StartingTransport(Transport, Protocol):
     """Transport that can send a request without waiting. The HTTP, stdio and WebSocket transports can."""
 
-    def start(self, request: Request, listener: ExchangeListener) -> Exchange | None:
+    def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
         """Send a request at once and report its outcome to `listener`; the state of its call is not used.
 
         None if it would have to wait, for instance for a connection: then nothing was done, and `request` does it.
@@ -262,15 +262,15 @@ class StartingTransport(Transport, Protocol):
         """
         ...
 
-    async def wait(self, exchange: Exchange, request: Request) -> Json:
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
         """Wait for the outcome of a request that `start` sent, like `request` does. `request` is the same request.
 
         It is sent again only if the server has rejected it without processing it.
         """
         ...
 
-    def abandon(self, exchange: Exchange, request: Request) -> None:
-        """Stop a request that nobody waits for any more: take it back, or notify the server."""
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        """Stop a request whose caller has gone: take it back, or notify the server."""
         ...
 
 

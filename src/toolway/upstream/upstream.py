@@ -22,7 +22,7 @@ from toolway.upstream.state import State
 from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
-from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, Exchange, JSONRPCError, TransportError
+from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, JSONRPCError, RequestExchange, TransportError
 
 MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be sent
 
@@ -91,7 +91,9 @@ class Upstream:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def call(self, call: Call, input_schema: object = None, sent: tuple[Session, Exchange] | None = None) -> Json:
+    async def call(
+        self, call: Call, input_schema: object = None, sent: tuple[Session, RequestExchange] | None = None
+    ) -> Json:
         """Send a call and return its result. Waits for a server that is starting.
 
         If the call was sent already, `sent` is the session and the exchange that it waits for. Raises `CallError` if

@@ -19,7 +19,7 @@ from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
-from toolway.gateway.router import MAX_LIGHT_BYTES, MAX_REQUESTS_PER_PRINCIPAL, AuthenticatedRequest, Router
+from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
@@ -84,7 +84,7 @@ class ClientFlights:
         if planned is None:
             return False
         message = _parse_call(request.body, planned.routing)
-        if message is None or router.active_count(planned.principal) >= MAX_REQUESTS_PER_PRINCIPAL:
+        if message is None or router.is_overloaded(planned.principal):
             return False
         exchange.request_id = router.new_request_id()
         flight = ClientFlight(self, planned, exchange, message)

@@ -20,11 +20,11 @@ from toolway.protocol.cancellation import encode_cancellation
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
-    Exchange,
     ExchangeListener,
     InboundHandler,
     JSONRPCError,
     Request,
+    RequestExchange,
     TransportError,
 )
 from toolway.upstream.transports.pending_requests import PendingRequests, StreamExchange, parse_large
@@ -150,7 +150,7 @@ class MessageStream(ABC):
         self._messages_sent += 1
         return exchange
 
-    async def wait(self, exchange: Exchange, request: Request) -> Json:
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
         assert isinstance(exchange, StreamExchange)
         try:
             return await exchange.future  # fails when the transport ends, so a blocked write cannot outlive it
@@ -160,7 +160,7 @@ class MessageStream(ABC):
         finally:
             self._pending.remove(exchange.id)
 
-    def abandon(self, exchange: Exchange, request: Request) -> None:
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
         assert isinstance(exchange, StreamExchange)
         self._pending.remove(exchange.id)
         if exchange.line is not None and not self._cancel_write(exchange.line):

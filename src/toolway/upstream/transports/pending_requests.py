@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from toolway.protocol import jsonrpc, versions
 from toolway.types import CallState, Certainty, Json
-from toolway.upstream.transport import Exchange, ExchangeListener, JSONRPCError, Request, TransportError
+from toolway.upstream.transport import ExchangeListener, JSONRPCError, Request, RequestExchange, TransportError
 from toolway.upstream.transports.stdio_pipes import Frame
 
 MAX_ABANDONED: Final = 256
@@ -21,8 +21,8 @@ NO_ID: Final = 0  # never sent; used for a response whose id is not an integer
 _ID_HINT: Final = "correct the server: a response must have the id of its request, unchanged"
 
 
-class StreamExchange(Exchange):
-    """Exchange on a stream that many requests share."""
+class StreamExchange(RequestExchange):
+    """RequestExchange on a stream that many requests share."""
 
     __slots__ = ("_error", "_future", "_loop", "line", "method")
 

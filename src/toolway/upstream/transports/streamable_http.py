@@ -32,10 +32,10 @@ from toolway.protocol.headers import request_headers
 from toolway.types import AuthChallenge, AuthError, Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
-    Exchange,
     ExchangeListener,
     InboundHandler,
     Request,
+    RequestExchange,
     TransportError,
     TransportInfo,
     TransportServices,
@@ -63,8 +63,8 @@ _FIRST_METHODS: Final = frozenset({"server/discover", "initialize"})
 T = TypeVar("T")
 
 
-class HttpExchange(Exchange):
-    """Exchange with a server at a URL: one POST and its response."""
+class HttpExchange(RequestExchange):
+    """RequestExchange with a server at a URL: one POST and its response."""
 
     __slots__ = ("_transport", "body", "head", "in_session", "lines", "response")
 
@@ -246,7 +246,7 @@ class StreamableHttpTransport:
             ) from None
         return exchange
 
-    async def wait(self, exchange: Exchange, request: Request) -> Json:
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
         assert isinstance(exchange, HttpExchange)
         if exchange.result is not None:
             return exchange.take_result()
@@ -293,7 +293,7 @@ class StreamableHttpTransport:
             self.abandon(exchange, request)
             raise
 
-    def abandon(self, exchange: Exchange, request: Request) -> None:
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
         assert isinstance(exchange, HttpExchange)
         if exchange.response is not None:
             exchange.response.abandon()

@@ -1,0 +1,96 @@
+"""Calls of a program without a chain of coroutines: the caller's own task waits for a flight (hub/flight.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from toolway.catalog.catalog import Catalog
+from toolway.hub.flight import Flight, TakenOverCall
+from toolway.hub.plan import Plan, Planner
+from toolway.types import Call, CallResult, Json, ToolResult
+
+if TYPE_CHECKING:
+    from toolway.hub.core import HubCore
+
+NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a name
+MAX_NAMES: Final = 10_000
+
+
+class LibraryFlights:
+    """Begins flights for calls of a program, by the name that it gives."""
+
+    def __init__(self, hub: HubCore, catalog: Catalog, planner: Planner) -> None:
+        self._hub = hub
+        self._catalog = catalog
+        self._planner = planner
+        self._plans: dict[str, Plan] = {}
+        self._without_plan: dict[str, float] = {}  # until when
+
+    def begin(self, name: str, arguments: Json) -> LibraryFlight | None:
+        """Send a call. None if it must use the chain: then nothing was done."""
+        plan = self._plans.get(name)
+        if plan is None or not plan.is_valid():
+            plan = self._find_plan(name)
+            if plan is None:
+                return None
+        flight = LibraryFlight(self._hub, plan, arguments)
+        return flight if flight.begin(plan.session.capabilities) else None
+
+    def _find_plan(self, name: str) -> Plan | None:
+        self._plans.pop(name, None)
+        now = self._hub.flights.now()
+        if now < self._without_plan.get(name, 0.0):
+            return None
+        ref = self._catalog.parse_name(name)
+        tool = self._catalog.tool(ref) if ref is not None else None
+        plan = self._planner.find(tool, "") if tool is not None else None
+        for names in (self._plans, self._without_plan):
+            if len(names) >= MAX_NAMES:
+                names.clear()  # cheap to find again
+        if plan is None:
+            self._without_plan[name] = now + NO_PLAN_S
+        else:
+            self._plans[name] = plan
+        return plan
+
+
+class LibraryFlight(Flight):
+    """Flight of one call of a program, whose task waits for it."""
+
+    __slots__ = ("_future", "_hub", "_taken")
+
+    def __init__(self, hub: HubCore, plan: Plan, arguments: Json) -> None:
+        super().__init__(hub.flights, plan, arguments, hub.new_call_id())
+        self._hub = hub
+        self._future: asyncio.Future[Json | None] = asyncio.get_running_loop().create_future()
+        self._taken: TakenOverCall | None = None
+
+    async def wait(self) -> CallResult:
+        """Wait for the result. Raises `CallError` if the call has none."""
+        try:
+            result = await self._future
+        except asyncio.CancelledError:
+            self.take_over()
+            if self._taken is not None:
+                self._taken.discard()
+            raise
+        if self._taken is not None:
+            return await self._taken.resume()
+        assert result is not None
+        return ToolResult(self.plan.tool.server, self.plan.tool.name, result, self.seconds)
+
+    def land(self, result: Json, frame: bytes, id: int) -> None:
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def hand_over(self, taken: TakenOverCall) -> None:
+        self._taken = taken
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def build_call(self) -> Call:
+        tool = self.plan.tool
+        params = {"name": tool.name, "arguments": self.arguments}
+        state = self._hub.new_call_state(keep_raw=False)
+        return Call(self.plan.target, "tools/call", params, tool.server, tool.name, state=state, id=self.call_id)

@@ -1,0 +1,201 @@
+"""Calls without a task: taken if everything is usual, handed to the pipeline if not, and never sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.bridge_lab import Lab, Raw, lab
+from toolway.hub.flight import Flights
+from toolway.testing import FakeHttp, fake_server
+
+pytestmark = pytest.mark.anyio
+SERVERS = ("http", "pipe")
+UNKNOWN = -31005
+
+
+class Ways:
+    """One gateway before a modern HTTP server and a modern process, which count what they execute."""
+
+    def __init__(self, found: Lab, raw: Raw, effects: Path, fake: FakeHttp) -> None:
+        self.lab = found
+        self.raw = raw
+        self.fake = fake
+        self._effects = effects
+
+    @property
+    def flights(self) -> Flights:
+        return self.lab.hub.flights
+
+    async def call(self, name: str, **arguments: Any) -> Any:
+        return await self.raw.call(name, arguments, capabilities={})
+
+    async def warm_up(self, name: str, **arguments: Any) -> None:
+        """The first call has no plan, and an HTTP server has no idle connection yet."""
+        for _ in range(3):
+            await self.call(name, **arguments)
+
+    def executed(self, nonce: str) -> int:
+        lines = self._effects.read_text().splitlines() if self._effects.exists() else []
+        return sum(nonce in line for line in lines)
+
+    async def until_executed(self, nonce: str, times: int) -> None:
+        await until(lambda: self.executed(nonce) == times)
+
+    async def settled(self) -> None:
+        """Nothing is under way any more, and nothing is held."""
+        hub = self.lab.hub
+        limiters, upstreams = [hub.limiter(name) for name in SERVERS], hub._upstreams.upstreams
+        await until(lambda: all(limiter is not None and limiter.in_use == 0 for limiter in limiters))
+        await until(lambda: not any(upstreams[name].is_busy for name in SERVERS))
+        await until(lambda: not hub.running_calls())
+        assert len(self.flights) == 0
+        assert not self.lab.gateway.router._active_requests
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_ways(tmp_path: Path, *modes: str) -> AsyncIterator[Ways]:
+    effects = tmp_path / "effects"
+    async with FakeHttp(modes=modes, era="modern", effects=str(effects)) as fake:
+        pipe = fake_server(*modes, era="modern", effects=str(effects))
+        async with lab({"http": {"url": fake.url}, "pipe": pipe}) as found, found.raw("") as raw:
+            yield Ways(found, raw, effects, fake)
+
+
+async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__add", a=1, b=2)
+            before = ways.flights.landed
+            answers = [await ways.call(f"{server}__add", a=number, b=1) for number in range(5)]
+            assert [json.loads(each.result["content"][0]["text"]) for each in answers] == [1, 2, 3, 4, 5]
+            assert len({each.headers["x-request-id"] for each in answers}) == 5
+            assert all(each.result["resultType"] == "complete" for each in answers)
+            assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+
+            await ways.warm_up(f"{server}__fail", text="x")
+            before = ways.flights.landed
+            assert (await ways.call(f"{server}__fail", text="no")).result["isError"] is True
+            assert ways.flights.landed - before == 1
+
+            before = ways.flights.landed
+            wrong = await ways.call(f"{server}__add", a="one", b=2)  # rejected before it is sent
+            assert wrong.error["data"]["executed"] == "no"
+            with_key = await ways.raw.call(f"{server}__add", {"a": 1, "b": 1}, meta={"toolway/idempotencyKey": "k"})
+            with_timeout = await ways.raw.call(f"{server}__add", {"a": 1, "b": 1}, meta={"toolway/timeoutMs": 900})
+            assert "result" in with_key.last
+            assert "result" in with_timeout.last
+            assert ways.flights.landed == before
+        await ways.settled()
+
+
+async def test_the_events_of_a_flight_are_those_of_a_call(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        await ways.warm_up("http__add", a=1, b=2)
+        before, seen = ways.flights.landed, ways.lab.gateway.activity
+        answer = await ways.call("http__add", a=20, b=3)
+        assert ways.flights.landed == before + 1
+        event = seen.calls.find(answer.headers["x-request-id"])
+        assert event is not None
+        assert (event.server, event.tool, event.outcome, event.executed, event.attempts) == (
+            "http",
+            "add",
+            "ok",
+            "yes",
+            1,
+        )
+        assert [timing.number for timing in event.attempt_timings] == [1]
+
+
+async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+            before = ways.flights.taken_over
+            long = asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=2.5, nonce=f"long-{server}"))
+            await ways.until_executed(f"long-{server}", 1)
+            running = [call.name for call in ways.lab.hub.running_calls()]
+            assert running == ["counter"]
+            assert "result" in (await long).last
+            assert (ways.flights.taken_over - before, ways.executed(f"long-{server}")) == (1, 1)
+        await ways.settled()
+
+
+@pytest.mark.parametrize(
+    ("mode", "executed"),
+    [
+        ("reset_before_response", "unknown"),
+        ("cut_body", "unknown"),
+        ("close_before_response", "unknown"),
+        ("status=500", "unknown"),
+        ("status=429", "no"),
+        ("html", "unknown"),
+        ("id_of_other", "unknown"),
+    ],
+)
+async def test_a_failure_is_told_as_the_pipeline_tells_it(tmp_path: Path, mode: str, executed: str) -> None:
+    async with open_ways(tmp_path) as ways:
+        await ways.warm_up("http__bad", mode="none", nonce="warm")
+        before = ways.flights.taken_over
+        answer = await ways.call("http__bad", mode=mode, effect=True, nonce="once")
+        assert answer.error["data"]["executed"] == executed
+        assert ways.flights.taken_over == before + 1
+        assert ways.executed("once") == 1 or executed == "no"
+        await ways.settled()
+
+
+async def test_a_client_that_leaves_cancels_its_call(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+            calls = [
+                asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=60, nonce=f"left-{server}"))
+                for _ in range(3)
+            ]
+            await ways.until_executed(f"left-{server}", 3)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await ways.settled()
+            assert ways.executed(f"left-{server}") == 3
+
+
+async def test_a_gateway_that_shuts_down_tells_that_a_flight_may_have_been_executed(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+        calls = [
+            asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=0.9, nonce=f"end-{server}"))
+            for server in SERVERS
+        ]
+        await until(lambda: all(ways.executed(f"end-{server}") for server in SERVERS))
+        hurry = asyncio.Event()
+        hurry.set()
+        await ways.lab.gateway.drain(hurry, 0, 0)
+        for answer in await asyncio.gather(*calls):
+            assert answer.error["data"]["executed"] == "unknown", answer.last
+        assert [ways.executed(f"end-{server}") for server in SERVERS] == [1, 1]
+
+
+async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways:
+        await ways.warm_up("pipe__counter", call="warm", nonce="warm")
+        call = asyncio.create_task(ways.call("pipe__counter", call="c", seconds=60, nonce="dies"))
+        await until(lambda: ways.executed("dies") == 1)
+        ways.lab.hub.restart_server("pipe")
+        answer = await call
+        assert answer.error["data"]["executed"] == "unknown"
+        assert ways.executed("dies") == 1
+        await ways.settled()

@@ -1,0 +1,92 @@
+"""Calls of a program without a chain of coroutines: results, failures, cancellation, and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toolway import CallError, Hub, OutcomeUnknown
+from toolway.hub.plan import SWITCH
+from toolway.testing import fake_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def executed(effects: Path, nonce: str) -> int:
+    return sum(nonce in line for line in effects.read_text().splitlines()) if effects.exists() else 0
+
+
+def is_settled(hub: Hub) -> bool:
+    limiter = hub._core.limiter("s")
+    assert limiter is not None
+    return limiter.in_use == 0 and not hub._core._upstreams.upstreams["s"].is_busy and not len(hub._core.flights)
+
+
+async def test_calls_are_flights_and_tell_what_happened(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
+        await hub.wait_ready()
+        flights = hub._core.flights
+        results = await asyncio.gather(*(hub.call_tool("s.add", {"a": n, "b": 1}) for n in range(50)))
+        assert [float(result.text) for result in results] == [n + 1 for n in range(50)]
+        assert (flights.landed, flights.taken_over, results[0].attempts) == (50, 0, 1)
+        assert (await hub.call_tool("s.fail", {"text": "x"})).is_error
+
+        long = await hub.call_tool("s.counter", {"call": "c", "seconds": 2.5, "nonce": "long"})
+        assert (flights.taken_over, executed(effects, "long"), long.attempts) == (1, 1, 1)
+        assert long.duration > 2
+
+        before = flights.landed
+        with pytest.raises(CallError) as wrong:
+            await hub.call_tool("s.add", {"a": "x", "b": 1})
+        await hub.call_tool("s.add", {"a": 1, "b": 1}, timeout=2)
+        assert (wrong.value.executed, flights.landed) == ("no", before)
+        await until(lambda: is_settled(hub))
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server_and_holds_nothing(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
+        await hub.wait_ready()
+        for seconds in (0.0, 1.5):  # in flight, and after the pipeline took over
+            nonce = f"left-{seconds}"
+            taken = hub._core.flights.taken_over
+            call = asyncio.create_task(hub.call_tool("s.counter", {"call": "c", "seconds": 60, "nonce": nonce}))
+            await until(lambda nonce=nonce: executed(effects, nonce) == 1)  # type: ignore[misc]  # bound at once
+            if seconds:
+                await until(lambda taken=taken: hub._core.flights.taken_over > taken)  # type: ignore[misc]
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await until(lambda: is_settled(hub))
+            assert executed(effects, nonce) == 1
+
+
+async def test_a_server_that_ends_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}) as hub:
+        await hub.wait_ready()
+        call = asyncio.create_task(hub.call_tool("s.counter", {"call": "c", "seconds": 60, "nonce": "dies"}))
+        await until(lambda: executed(effects, "dies") == 1)
+        hub._core.restart_server("s")
+        with pytest.raises(OutcomeUnknown):
+            await call
+        assert executed(effects, "dies") == 1
+        await until(lambda: is_settled(hub))
+
+
+async def test_flights_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    async with Hub({"s": fake_server(era="modern")}) as hub:
+        await hub.wait_ready()
+        assert float((await hub.call_tool("s.add", {"a": 1, "b": 1})).text) == 2
+        assert hub._core.flights.landed == 0
