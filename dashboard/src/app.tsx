@@ -14,6 +14,7 @@ import { Keys } from "./pages/keys";
 import { Login } from "./pages/login";
 import { Nodes } from "./pages/nodes";
 import { Reliability } from "./pages/reliability";
+import { Search } from "./pages/search";
 import { ServerPage } from "./pages/server";
 import { Servers } from "./pages/servers";
 import { ToolPage } from "./pages/tool";
@@ -32,6 +33,7 @@ function Page() {
     case "nodes": return <Nodes />;
     case "calls": return <Calls />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
+    case "search": return <Search />;
     case "reliability": return <Reliability />;
     case "groups": return <Groups />;
     case "keys": return <Keys />;

@@ -67,5 +67,9 @@ export function outcomeTone(outcome: string): Tone {
 
 export const outcomeText = (outcome: string) => (outcome === "tool_error" ? "tool error" : outcome);
 
+/** Return the words that a tool was found by, the most important first. */
+export const formatReasons = (tool: { reasons: { kind: string; text: string; weight: number }[] }) =>
+  [...tool.reasons].sort((a, b) => b.weight - a.weight).slice(0, 6).map((each) => each.text || each.kind).join(", ");
+
 /** Quote a word for a shell, if necessary. */
 export const shellQuote = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);

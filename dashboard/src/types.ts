@@ -143,6 +143,35 @@ export interface CallDetail extends Call {
   arguments: unknown;
 }
 
+export interface FoundTool {
+  server: string;
+  tool: string;
+  description: string;
+  score: number;
+  reasons: { kind: string; text: string; fields: string[]; weight: number }[];
+}
+
+export interface SearchAnswer {
+  fits: boolean;
+  total_tools: number;
+  total_servers: number;
+  tools: FoundTool[];
+}
+
+export interface Searches {
+  fits: number;
+  nothing: number;
+  refused: number;
+  calls: Record<string, number>;
+  unmet: { query: string; times: number; at: number; fits: boolean; found: string[] }[];
+}
+
+export interface Tokens {
+  endpoints: { path: string; tools: number; tokens: number; search: boolean }[];
+  servers: { server: string; tools: number; tokens: number }[];
+  advice: string;
+}
+
 export interface ToolRow {
   server: string;
   tool: string;

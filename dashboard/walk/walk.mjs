@@ -241,6 +241,14 @@ try {
     await page.keyboard.press("Enter");
     await page.waitForURL(/\/tools\//);
   });
+  await step("tool search", async () => {
+    await at("/search");
+    await page.getByRole("searchbox", { name: "Task" }).fill(options.tool.split(".")[1].replaceAll("_", " "));
+    await page.getByRole("region", { name: "Found tools" }).getByRole("link", { name: options.tool, exact: true }).waitFor();
+    await page.getByRole("cell", { name: "/mcp/search" }).waitFor();
+    await page.getByRole("heading", { name: "Searches without a call" }).waitFor();
+    await inspect("tool search");
+  });
   if (options.many) {
     await step("many servers and tools scroll smoothly", async () => {
       for (const path of ["/servers", "/tools"]) {
@@ -263,7 +271,7 @@ try {
   }
   await step("narrow screen", async () => {
     await page.setViewportSize({ width: 375, height: 812 });
-    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/reliability", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
+    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

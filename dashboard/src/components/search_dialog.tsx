@@ -1,9 +1,10 @@
-// Search dialog (⌘K): opens any page, server or tool by a few letters of its name.
+// Search dialog (⌘K): opens any page, server or tool by a few letters of its name, and tools by what they do.
 
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 import { useAdmin, useLive } from "../live";
 import { go, path } from "../route";
-import type { ToolRow } from "../types";
+import { formatReasons } from "../format";
+import type { FoundTool, SearchAnswer, ToolRow } from "../types";
 import { search } from "./fuzzy";
 
 interface Choice {
@@ -21,6 +22,7 @@ const PAGES: Page[] = [
   ["/nodes", "Nodes", "nodes"],
   ["/calls", "Calls", "calls"],
   ["/tools", "Tools", "tools"],
+  ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],
   ["/groups", "Groups", "groups"],
   ["/keys", "Keys", "keys"],
@@ -32,12 +34,18 @@ const PAGES: Page[] = [
 /** Return the pages to show. The page of nodes exists only in a cluster. */
 export const visiblePages = (cluster: boolean | undefined) => (cluster ? PAGES : PAGES.filter(([to]) => to !== "/nodes"));
 
+const toChoice = (each: FoundTool): Choice => ({
+  kind: each.score.toFixed(2), title: `${each.server}.${each.tool}`, hint: `${each.description} · ${formatReasons(each)}`, to: path("tools", each.server, each.tool),
+});
+
 export function SearchDialog({ close }: { close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [text, setText] = useState("");
   const [cursor, setCursor] = useState(0);
   const { servers, cluster } = useLive().overview ?? {};
   const tools = useAdmin<{ tools: ToolRow[] }>("tool-list").data?.tools;
+  const asked = useDeferredValue(text.trim());
+  const ranked = useAdmin<SearchAnswer>(asked.length > 2 ? `search?limit=8&query=${encodeURIComponent(asked)}` : null).data;
   useEffect(() => dialog.current?.showModal(), []);
 
   const all = useMemo<Choice[]>(
@@ -51,11 +59,12 @@ export function SearchDialog({ close }: { close: () => void }) {
     [servers, cluster, tools],
   );
   const found = useMemo(() => {
-    const byTitle = search(all, text, (each) => each.title, 12);
-    if (!text || byTitle.length >= 12) return byTitle;
-    const byHint = search(all, text, (each) => `${each.title} ${each.hint.slice(0, 80)}`, 12).filter((each) => !byTitle.includes(each));
-    return [...byTitle, ...byHint].slice(0, 12);
-  }, [all, text]);
+    const byName = search(all, text, (each) => each.title, 12);
+    if (!text || !ranked) return byName;
+    const names = new Set(byName.slice(0, 6).map((each) => each.title));
+    const byTask = ranked.tools.filter((each) => each.score > 0).map(toChoice).filter((each) => !names.has(each.title));
+    return [...byName.slice(0, 6), ...byTask].slice(0, 12);
+  }, [all, text, ranked]);
   const open = (choice: Choice | undefined) => {
     close();
     if (choice) go(choice.to);
@@ -69,8 +78,8 @@ export function SearchDialog({ close }: { close: () => void }) {
         aria-expanded="true"
         aria-controls="found"
         aria-activedescendant={`found-${cursor}`}
-        aria-label="Search for a page, server or tool"
-        placeholder="Search for a page, server or tool"
+        aria-label="Search for a page, a server, a tool or a task"
+        placeholder="Search for a page, a server, a tool or a task"
         value={text}
         onChange={(event) => {
           setText(event.target.value);

@@ -37,6 +37,9 @@ export function Groups() {
         <button type="button" className="card endpoint" aria-pressed={selected === ""} onClick={() => setQuery({ at: "" })}>
           <strong>All servers</strong><code>/mcp</code><span>{data.all.tools} tools</span>
         </button>
+        <button type="button" className="card endpoint" aria-pressed={selected === "search"} onClick={() => setQuery({ at: "search" })}>
+          <strong>All servers, by search</strong><code>/mcp/search</code><span>4 tools that find and call all {data.all.tools}</span>
+        </button>
         {data.groups.map((group) => (
           <button key={group.name} type="button" className="card endpoint" aria-pressed={selected === group.name} onClick={() => setQuery({ at: group.name })}>
             <strong>{group.name}</strong><code>{group.path}</code>
@@ -64,7 +67,7 @@ export function Groups() {
         <Copyable block text={format(name, url)} />
         <p className="muted">
           Create an API key for it under <Link to={path("keys")}>Keys</Link>, or configure it in a terminal with the local token:{" "}
-          <code>toolway export {client} --via-gateway --print{selected && ` --group ${selected}`}</code>
+          <code>toolway export {client} --via-gateway --print{selected === "search" ? " --search" : selected && ` --group ${selected}`}</code>
         </p>
       </section>
     </div>
