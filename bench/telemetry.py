@@ -1,27 +1,36 @@
 """Cost of metrics, audit log and traces: calls per second of a gateway with and without them.
 
     python -m bench.telemetry [--turns 5] [--seconds 1.0] [--least 0.8]
+    python -m bench.telemetry --in-process [--turns 20]
 
 Each variant is compared with the gateway that has none. All run at the same time with the same server and are
 measured in turns, so that a disturbance affects all of them. The median of the turns counts. Needs a C compiler and
 `toolway[otel]`. Exit code 1 if metrics with an audit log keep less than `--least` of the rate without.
+
+`--in-process` measures the CPU time of all threads without sockets, as `bench.in_process` does. It needs no compiler,
+and the machine need not be quiet. Every call is UNSAFE, so with an audit log every call waits for its intent on disk.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
-from bench import fast_peers, machine
+from bench import fast_peers, in_process, machine
 from bench.install import build_tools
 from bench.launch import Launch, LaunchContext
 from bench.measure import Gateway, gateway, measure, servers, wait_until_ready
@@ -107,15 +116,109 @@ def measure_variants(pace: Pace) -> dict[str, dict[Case, list[dict[str, Any]]]]:
         return found
 
 
+# -- in process --------------------------------------------------------------------------------------------------------
+
+CALLS_PER_TURN: Final = 30  # of each client
+IN_PROCESS: Final = {  # metrics, dashboard, share of traced calls, audit log
+    "off": (False, False, None, ""),
+    "metrics": (True, False, None, ""),
+    "metrics + dashboard": (True, True, None, ""),
+    "… + traces of 1 %": (True, True, 0.01, ""),
+    "… + audit (SQLite)": (True, True, None, "audit.sqlite"),
+    "… + audit (JSONL)": (True, True, None, "audit.jsonl"),
+}
+
+
+async def start_variant(
+    stack: contextlib.AsyncExitStack, folder: Path, clients: int, settings: tuple[bool, bool, float | None, str]
+) -> list[in_process.Client]:
+    """Start a gateway without sockets, and return its clients."""
+    from toolway.gateway.gateway import Gateway
+    from toolway.gateway.principals import FileApiKeyStore
+    from toolway.hub.core import HubCore
+    from toolway.telemetry.logging import LogSink
+    from toolway.telemetry.metrics import Metrics
+
+    metrics, dashboard, sample, audit = settings
+    keys = FileApiKeyStore(folder / "keys.json", "tw_" + "a" * 40)
+    token, _ = keys.create_key_sync("bench", None, False, 0.0)
+    servers = {"one": "http://127.0.0.1:9/mcp"}
+    hub = await stack.enter_async_context(
+        HubCore(servers, catalog_storage=None, audit_log=folder / audit if audit else None)
+    )
+    gateway = Gateway(hub, b"k" * 32, keys, metrics=Metrics() if metrics else None)
+    hub.add_sink(LogSink(calls=dashboard))
+    if not dashboard:
+        gateway.stop_recording()
+    if sample is not None:
+        from opentelemetry.sdk.trace import TracerProvider
+
+        hub.enable_tracing(TracerProvider(), sample)
+    await gateway.listen("127.0.0.1", 0)
+    await hub.wait_ready()
+    return [in_process.Client(gateway, token) for _ in range(clients)]
+
+
+async def measure_in_process(clients: int, turns: int) -> dict[str, list[tuple[float, float]]]:
+    """Return CPU-µs and µs per call of each variant and turn."""
+
+    async def call_all(client: in_process.Client) -> None:
+        request = client.request("echo")
+        for _ in range(CALLS_PER_TURN):
+            await client.send(request)
+
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in IN_PROCESS}
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        mock.patch.object(in_process.Dialer, "dial", in_process._dial),
+    ):
+        async with contextlib.AsyncExitStack() as stack:
+            variants = {}
+            for number, (name, settings) in enumerate(IN_PROCESS.items()):
+                own = Path(folder, str(number))
+                own.mkdir()
+                variants[name] = await start_variant(stack, own, clients, settings)
+            for turn in range(turns + 1):
+                for name, all_clients in variants.items():
+                    cpu, began = time.process_time(), time.perf_counter()
+                    await asyncio.gather(*map(call_all, all_clients))
+                    seconds = time.perf_counter() - began
+                    await asyncio.sleep(0.3 if turn else 0.5)  # what is stored later counts too
+                    calls = CALLS_PER_TURN * clients
+                    if turn:  # the first turn only warms up
+                        found[name].append(((time.process_time() - cpu) / calls * 1e6, seconds / calls * 1e6))
+    return found
+
+
+def report_in_process(turns: int) -> None:
+    import uvloop
+
+    for clients in (16, 64):
+        found = uvloop.run(measure_in_process(clients, turns))
+        median = {
+            name: [statistics.median(each) for each in zip(*all_turns, strict=True)]
+            for name, all_turns in found.items()
+        }
+        off_cpu, off_time = median["off"]
+        print(f"echo × {clients}, in process     CPU-µs per call   more than off   share of CPU   share of calls/s")
+        for name, (cpu, elapsed) in median.items():
+            print(f"  {name:26} {cpu:15.1f} {cpu - off_cpu:15.1f} {off_cpu / cpu:14.2f} {off_time / elapsed:18.2f}")
+        print()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--least", type=float, default=0.8, help="required rate of metrics + audit, as a share of bare")
+    parser.add_argument("--in-process", action="store_true", help="measure CPU time without sockets")
     parser.add_argument("--collect", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.collect:
         collect()
+        return
+    if options.in_process:
+        report_in_process(options.turns)
         return
     build_tools()
     machine.leave_gateway_core()

@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.gateway.load_clients import Failed, Lost, close_all, rider
 from tests.gateway.program import Program, below, kill, runs, start
-from toolway.audit.log import create_sink, load_redactor
+from toolway.audit.log import create_sink, load_redactor, read_unstored
+from toolway.audit.sink import SinkBroken
 from toolway.audit.verify import TamperedLog, verify_log
 from toolway.config.settings import AuditSettings
 from toolway.testing import fake_server
@@ -38,11 +39,17 @@ class Killing:
     intents: int = 0
     open: int = 0  # intents that had no outcome when the gateway was killed
     records: int = 0
+    unstored: int = 0  # records that were only in the journal
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         counted = f"{self.calls} calls, {self.effects} effects, {self.intents} intents, {self.open} cut off"
-        return "\n".join([f"kill {self.number}: {counted}, {self.records} records", *self.wrong[:10]])
+        return "\n".join(
+            [
+                f"kill {self.number}: {counted}, {self.records} records and {self.unstored} in the journal",
+                *self.wrong[:10],
+            ]
+        )
 
 
 class Slaughter:
@@ -112,8 +119,10 @@ class Slaughter:
         sink.open()
         try:
             found.records = verify_log(sink.read_forward()).record_count
-            return [row.fields() for row in sink.read_forward()]
-        except TamperedLog as exc:
+            unstored = read_unstored(self._audit, sink)  # the journal that the killed gateway left behind
+            found.unstored = len(unstored)
+            return [*(row.fields() for row in sink.read_forward()), *unstored]
+        except (TamperedLog, SinkBroken) as exc:
             found.wrong.append(f"the chain is broken: {exc}")
             return []
         finally:

@@ -6,13 +6,16 @@ trusted either. Calls of the last run that have an intent but no outcome get the
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import time
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from toolway._lazy import dataclass
 from toolway._version import __version__
+from toolway.audit.journal import RUN_BYTES, Journal
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (
     CALL_INTENT,
@@ -36,6 +39,8 @@ from toolway.config.settings import SECONDS_PER_DAY
 from toolway.errors import Certainty
 
 MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
+MAX_RECORDS_PER_WRITE: Final = 4_000
+_log = logging.getLogger("toolway.audit")
 _COPIED_FIELDS: Final = ("call", "caller", "server", "tool", "method", "effect", "key", "arguments")
 
 
@@ -46,6 +51,14 @@ class OpenedLog:
     head: ChainHead
     recovered: tuple[RecordFields, ...] = ()  # outcomes that were added for calls interrupted by a crash
     truncated: str = ""
+
+
+class LastRun(NamedTuple):
+    """The run of the program that wrote the newest records of a log."""
+
+    name: str  # as its `log.open` record names it; empty if it had no journal
+    last_entry: int  # number of its last record that came from a journal; 0 if there is none
+    interrupted: tuple[RecordFields, ...]  # intents without an outcome, oldest first
 
 
 class AuditChain:
@@ -59,10 +72,13 @@ class AuditChain:
         sink: AuditSink,
         *,
         macs: RecordMacs | None = None,
+        journal: Journal | None = None,
         wall_clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sink = sink
+        self._journal = journal
+        self._run = secrets.token_hex(RUN_BYTES) if journal is not None else ""
         self._macs = macs
         self._wall_clock = wall_clock
         self._monotonic = monotonic
@@ -77,17 +93,44 @@ class AuditChain:
         log, `SinkBroken` if it cannot be read, or errors of the storage.
         """
         truncated = self.sink.open()
-        head = self.sink.head()
-        interrupted = self._find_interrupted()
-        self._require_macs_after(head.seq)
-        recovered = [_unknown_outcome(intent) for intent in interrupted]
-        self._head = head
-        entries = [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid()})]
+        self._head = head = self.sink.head()
+        last_run = self._read_last_run()
+        self._require_macs_after(self._head.seq)
+        set_aside = self._store_journal(self._journal, last_run) if self._journal is not None else ""
+        if self._head != head:
+            last_run = self._read_last_run()
+        recovered = [_unknown_outcome(intent) for intent in last_run.interrupted]
+        entries = [self._encode_entry(LOG_OPENED, self._opened_fields())]
         if truncated is not None:
             entries.append(self._encode_entry(LOG_TRUNCATED, {"bytes": truncated.size, "moved_to": truncated.moved_to}))
+        if set_aside:
+            entries.append(self._encode_entry(LOG_TRUNCATED, {"moved_to": set_aside}))
         entries += [self._encode_entry(CALL_OUTCOME, fields) for fields in recovered]
         self.write(entries)
+        if self._journal is not None:
+            self._journal.start(self._run)
         return OpenedLog(self._head, tuple(recovered), str(truncated) if truncated is not None else "")
+
+    def _store_journal(self, journal: Journal, last_run: LastRun) -> str:
+        """Store the records of the last run that are only in its journal, and remove the journal.
+
+        If the journal belongs to another log, rename it and return its new path; else return "".
+        """
+        left = journal.left_run()
+        if left and left != last_run.name:
+            moved_to = journal.set_aside()
+            _log.warning("the journal of another audit log was found, and is now in %s", moved_to)
+            return moved_to
+        found = journal.read() if left else None
+        records = [record for number, record in found.entries if number > last_run.last_entry] if found else []
+        for start in range(0, len(records), MAX_RECORDS_PER_WRITE):
+            self.write(records[start : start + MAX_RECORDS_PER_WRITE])
+        journal.remove_all()
+        return ""
+
+    def _opened_fields(self) -> RecordFields:
+        fields: RecordFields = {"version": __version__, "pid": os.getpid()}
+        return {**fields, "run": self._run} if self._run else fields
 
     def write(self, entries: list[bytes]) -> None:
         """Append encoded records to the log. They are on stable storage when it returns.
@@ -154,9 +197,7 @@ class AuditChain:
         if found == ChainHead() and self._head != ChainHead():
             # The log file was removed. Start a new log, and record which one it continues.
             after = {"seq": self._head.seq, "hash": self._head.hash}
-            rows = self._link(
-                found, [self._encode_entry(LOG_OPENED, {"version": __version__, "pid": os.getpid(), "after": after})]
-            )
+            rows = self._link(found, [self._encode_entry(LOG_OPENED, {**self._opened_fields(), "after": after})])
             self._require_macs_after(0)
             self.sink.append(rows)
             found = ChainHead(rows[-1].seq, rows[-1].hash)
@@ -164,23 +205,33 @@ class AuditChain:
             raise SinkBroken(f"{self.sink.location} does not end with what was last written to it")
         self._head, self._uncertain_rows, self._needs_reopen = found, [], False
 
-    def _find_interrupted(self) -> list[RecordFields]:
-        """Verify the newest records. Return the intents of the last run that have no outcome.
+    def _read_last_run(self) -> LastRun:
+        """Verify the newest records, and read those of the last run.
 
-        The oldest intent is first. Raises `TamperedLog` if a record was changed or is missing.
+        Raises `TamperedLog` if a record was changed or is missing.
         """
-        ended: set[str] = set()
-        interrupted: list[RecordFields] = []
-        for row, in_last_run in read_verified(self.sink.read_backward(), self._macs):
-            if not in_last_run:
-                continue
-            fields = _decode_fields(row)
-            kind, call = fields.get("kind"), str(fields.get("call", ""))
-            if kind == CALL_OUTCOME:
-                ended.add(call)
-            elif kind == CALL_INTENT and call not in ended:
-                interrupted.append(fields)
-        return interrupted[::-1]
+        return read_last_run(read_verified(self.sink.read_backward(), self._macs))
+
+
+def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
+    """Read records, newest first, each with True if it may be of the last run; it begins with its `log.open`."""
+    ended: set[str] = set()
+    interrupted: list[RecordFields] = []
+    name, last_entry, is_complete = "", 0, False
+    for row, in_last_run in rows:
+        if is_complete or not in_last_run:
+            continue
+        fields = _decode_fields(row)
+        kind, call = fields.get("kind"), str(fields.get("call", ""))
+        if kind == LOG_OPENED:
+            name, is_complete = str(fields.get("run", "")), True
+        elif kind == CALL_OUTCOME:
+            ended.add(call)
+        elif kind == CALL_INTENT and call not in ended:
+            interrupted.append(fields)
+        if isinstance(entry := fields.get("entry"), int):
+            last_entry = max(last_entry, entry)
+    return LastRun(name, last_entry, tuple(interrupted[::-1]))
 
 
 def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None = None) -> Iterator[tuple[StoredRecord, bool]]:

@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
+import msgspec
+
+from toolway.audit.chain import read_last_run
+from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.recorder import AuditRecorder, needs_intent
-from toolway.audit.sink import AuditSink, MultiLogSink, SinkBroken, SinkInUse
+from toolway.audit.sink import AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
 from toolway.audit.verify import TamperedLog
 from toolway.audit.writer import AuditUnavailable, AuditWriter
 from toolway.config.masking import create_mask
@@ -46,6 +50,30 @@ def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSin
     module, function = AUDIT_SINKS[settings.to]
     factory: SinkFactory = getattr(import_module(module), function)
     return factory(settings, read_only)
+
+
+def create_journal(settings: AuditSettings) -> Journal | None:
+    """Create the journal of a log in files; None for PostgreSQL, whose records must survive this machine.
+
+    Raises `OSError` if the key of the log is missing.
+    """
+    return Journal(settings.file, load_audit_key(settings, create=False)) if settings.file else None
+
+
+def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
+    """Return the records that are in the journal and not yet in the log: of a running or a killed gateway.
+
+    `sink` is open. Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
+    """
+    journal = create_journal(settings)
+    left = journal.left_run() if journal is not None else ""
+    if journal is None or not left:
+        return []
+    found = journal.read()  # before the log: a record that is stored meanwhile is in both
+    last_run = read_last_run((row, True) for row in sink.read_backward())
+    if found is None or left != last_run.name:
+        return []
+    return [msgspec.json.decode(record) for number, record in found.entries if number > last_run.last_entry]
 
 
 def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
@@ -84,7 +112,11 @@ class AuditLog:
             macs = await asyncio.to_thread(RecordMacs.load, settings)
             redactor = await asyncio.to_thread(load_redactor, settings)
             writer = AuditWriter(
-                create_sink(settings), macs=macs, keep_s=settings.retention, on_state_change=self._emit_state
+                create_sink(settings),
+                macs=macs,
+                journal=await asyncio.to_thread(create_journal, settings),
+                keep_s=settings.retention,
+                on_state_change=self._emit_state,
             )
             opened = await writer.open()
         except Exception as exc:

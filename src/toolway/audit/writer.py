@@ -12,15 +12,20 @@ call pays one fsync, a thousand concurrent calls share it. Three things start a 
 current loop iteration, so that calls of the same iteration share it; a record without waiter after `FLUSH_DELAY_S`; and
 the end of the previous write. In a group the intents precede the other records, so no outcome precedes its intent.
 
-Writes may block for as long as the disk does. They run in a `WriterThread`, which reports the end of each to the loop.
-All state is changed in the event loop only, so there are no locks.
+With a journal (`journal.py`), a write goes there, and the records are then stored in the log in large batches, each one
+transaction. So a call waits only for the journal. Records that are not in the log yet are kept in memory, up to
+`MAX_UNSTORED`; beyond that no write starts until the log has caught up. Without a journal a write goes to the log.
+
+Writes may block for as long as the disk does. Each of the two has a `WriterThread`, which reports the end of each write
+to the loop. All state is changed in the event loop only, so there are no locks.
 
 The log has two states, distinguished by `failure`:
 
     writable    failure is None    `commit` queues                      `enqueue` queues
     unwritable  failure is set     `commit` raises AuditUnavailable     `enqueue` buffers, then drops and counts
 
-A failed write, a write that exceeds its timeout, or a full buffer makes the log unwritable (`_set_failure`). All
+A failed write of journal or log, a write that exceeds its timeout, or a full buffer makes the log unwritable
+(`_set_failure`). All
 waiters are rejected: their calls are not sent, so their intents are dropped, not retried. Records of a failed write
 return to the head of their queue. Attempts continue with a growing delay, each with a `log.resumed` record that names
 the reason, the duration and the number of lost records. The first write that succeeds makes the log writable again. A
@@ -38,7 +43,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
-from toolway.audit.chain import AuditChain, OpenedLog
+from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain, OpenedLog
+from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
 from toolway.secrets.detection import mask_secrets
@@ -51,6 +57,8 @@ MAX_BUFFERED_RECORDS: Final = 10_000  # of each kind
 MAX_BUFFERED_BYTES: Final = 32 * 1024 * 1024
 GROUP_SIZE: Final = 2_000  # records with a waiter per write, and the same number without
 FLUSH_DELAY_S: Final = 0.05  # for records without a waiter
+STORE_DELAY_S: Final = 0.1  # between a write to the journal and the next batch for the log
+MAX_UNSTORED: Final = 20_000  # records in the journal that are not in the log yet
 WRITE_TIMEOUT_S: Final = 10.0  # then the disk counts as dead
 RETRY_DELAYS_S: Final = (0.1, 2.0)  # between two attempts to write: initial and maximum
 OPEN_TIMEOUT_S: Final = 60.0
@@ -90,18 +98,27 @@ class AuditWriter:
         sink: AuditSink,
         *,
         macs: RecordMacs | None = None,
+        journal: Journal | None = None,
         keep_s: float = 0.0,
         write_timeout: float = WRITE_TIMEOUT_S,
         wall_clock: Callable[[], float] = time.time,
         on_state_change: Callable[[str, int], None] = lambda reason, lost: None,
     ) -> None:
-        """Create the writer. `macs` adds a MAC to every record. `keep_s`: seconds for which records are
-        stored; 0 = no limit.
+        """Create the writer. `macs` adds a MAC to every record. `journal` gets records before the log does.
+        `keep_s`: seconds for which records are stored; 0 = no limit.
 
         `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an
         empty reason and the number of lost records.
         """
-        self._chain = AuditChain(sink, macs=macs, wall_clock=wall_clock)
+        self._chain = AuditChain(sink, macs=macs, journal=journal, wall_clock=wall_clock)
+        self._journal = journal
+        self._next_entry = 1  # number of the next record in the journal
+        self._unstored: list[bytes] = []  # records in the journal that are not in the log yet
+        self._store_timer: asyncio.TimerHandle | None = None  # starts the next batch for the log
+        self._store_timeout_timer: asyncio.TimerHandle | None = None
+        self._is_storing = False  # a batch for the log is in progress
+        self._write_failed = False  # why the log is unwritable: the last write failed
+        self._store_failed = False  # or the last batch for the log did
         self._keep_s = keep_s
         self._write_timeout = write_timeout
         self._wall_clock = wall_clock
@@ -132,33 +149,47 @@ class AuditWriter:
         Raises the errors of `AuditChain.open`, and `TimeoutError` after 60 s.
         """
         self._loop = asyncio.get_running_loop()
-        self._thread = WriterThread("toolway-audit")
+        self._thread = self._store_thread = WriterThread("toolway-audit")
         try:
             opened = await self._thread.run(self._chain.open, OPEN_TIMEOUT_S)
         except BaseException:
             self._thread.submit(self._chain.sink.close, lambda result, error: None)
             self._thread.stop()
             raise
+        if self._journal is not None:
+            self._store_thread = WriterThread("toolway-audit-store")
         self._closed = False
         self._start_prune()
         return opened
 
     async def close(self) -> None:
-        """Write the queued records and close the log. After 5 s, unwritten records are dropped."""
+        """Write the queued records and close the log. After 5 s, unwritten records are dropped.
+
+        Records that are in the journal and not in the log are stored at the next start.
+        """
         if self._closed:
             return
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self.flush()
-                await self._thread.run(self._chain.close, CLOSE_TIMEOUT_S)
+                await self._store_thread.run(self._chain.close, CLOSE_TIMEOUT_S)
+                if self._journal is not None:
+                    await self._thread.run(self._journal.remove_all, CLOSE_TIMEOUT_S)
         except Exception as exc:
             _log.error("%d audit records were not written: %s", self.pending, exc)
         finally:
             self._closed = True
-            for handle in (self._timer, self._timeout_timer, self._prune_timer):
+            for handle in (
+                self._timer,
+                self._timeout_timer,
+                self._store_timer,
+                self._store_timeout_timer,
+                self._prune_timer,
+            ):
                 if handle is not None:
                     handle.cancel()
             self._thread.stop()
+            self._store_thread.stop()
 
     @property
     def pending(self) -> int:
@@ -175,6 +206,7 @@ class AuditWriter:
         if len(self._records) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
             self.lost += 1
             self.lost_total += 1
+            self._write_failed = True
             self._set_failure(BUFFER_FULL_REASON)
             return
         data = encode_stamped(kind, self._wall_clock(), self._loop.time(), fields)
@@ -191,6 +223,7 @@ class AuditWriter:
         if self.failure is not None:
             raise AuditUnavailable(self.failure.reason)
         if len(self._intents) >= MAX_BUFFERED_RECORDS or self._buffered_bytes > MAX_BUFFERED_BYTES or self._closed:
+            self._write_failed = True
             self._set_failure(BUFFER_FULL_REASON)
             raise AuditUnavailable(BUFFER_FULL_REASON)
         data = encode_stamped(kind, self._wall_clock(), self._loop.time(), fields)
@@ -203,17 +236,19 @@ class AuditWriter:
         return waiter
 
     async def flush(self) -> None:
-        """Wait until all queued records are on disk.
+        """Wait until all queued records are in the log.
 
         Raises `AuditUnavailable` if the log cannot be written.
         """
-        while self.pending:
+        while self.pending or self._unstored:
             if self.failure is not None:
                 raise AuditUnavailable(self.failure.reason)
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._flush_waiters.append(waiter)
-            if self._group is None:
+            if self._group is None and self.pending:
                 self._schedule_write()
+            if self._unstored and not self._is_storing:
+                self._start_store()
             await waiter
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -232,20 +267,28 @@ class AuditWriter:
 
     def _start_write(self) -> None:
         self._timer, self._is_write_scheduled = None, False
-        if self._group is not None or not (self._intents or self._records or self.failure):
+        if self._group is not None or not (self._intents or self._records or self._write_failed):
             return
+        if len(self._unstored) >= MAX_UNSTORED:
+            return  # `_on_stored` starts the write
         group = self._group = _Group(self._intents[:GROUP_SIZE], self._waiters[:GROUP_SIZE], self._records[:GROUP_SIZE])
         self._intents, self._waiters = self._intents[GROUP_SIZE:], self._waiters[GROUP_SIZE:]
         self._records = self._records[GROUP_SIZE:]
         self._count_bytes()
-        self._failure_recorded = self.failure is not None
+        self._failure_recorded = self.failure is not None and not self._store_failed
         entries = [*group.intents, *group.records]  # no outcome before its intent
-        if self.failure is not None:
+        if self.failure is not None and not self._store_failed:
             entries.insert(0, self._resumed_record(self.failure))
         self._timeout_timer = self._loop.call_later(self._write_timeout, self._on_write_timeout)
-        self._thread.submit(lambda: self._chain.write(entries), self._on_written)
+        if self._journal is None:
+            self._thread.submit(lambda: self._chain.write(entries), self._on_written)
+        elif entries:
+            first, journal = self._next_entry, self._journal
+            self._thread.submit(lambda: _write_journal(journal, first, entries), self._on_written)
+        else:
+            self._on_written([], None)
 
-    def _on_written(self, result: None, error: Exception | None) -> None:
+    def _on_written(self, result: list[bytes] | None, error: Exception | None) -> None:
         """Handle the end of a write: resolve or reject its waiters, and start the next write."""
         group, self._group = self._group, None
         assert group is not None
@@ -255,18 +298,27 @@ class AuditWriter:
             self._records[:0] = group.records  # written again later; the waiters are rejected
             self._count_bytes()
             _reject(group.waiters, "audit log write failed")
+            self._write_failed = True
             self._set_failure(str(error) or type(error).__name__)
             self._timer = self._loop.call_later(self._retry_delay, self._start_write)
             self._retry_delay = min(2 * self._retry_delay, RETRY_DELAYS_S[1])
         else:
             self.groups += 1
             self.written += len(group)
+            self._write_failed = False
             for waiter in group.waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-            if self.failure is not None:
+            if result:
+                self._next_entry += len(result)
+                self._unstored += result
+                self._schedule_store()
+            if self.failure is not None and not self._store_failed:
                 self._clear_failure(self.failure)
             self._schedule_next()
+        self._wake_flush_waiters()
+
+    def _wake_flush_waiters(self) -> None:
         flush_waiters, self._flush_waiters = self._flush_waiters, []
         for flush_waiter in flush_waiters:
             if not flush_waiter.done():
@@ -285,11 +337,64 @@ class AuditWriter:
     def _count_bytes(self) -> None:
         self._buffered_bytes = sum(map(len, self._intents)) + sum(map(len, self._records))
 
+    # -- from the journal to the log ----------------------------------------------------------------------------------
+
+    def _schedule_store(self) -> None:
+        if self._is_storing:
+            return
+        if len(self._unstored) >= MAX_RECORDS_PER_WRITE:
+            self._start_store()
+        elif self._store_timer is None:
+            self._store_timer = self._loop.call_later(STORE_DELAY_S, self._start_store)
+
+    def _start_store(self) -> None:
+        """Store the oldest records of the journal in the log, as one batch."""
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        if self._is_storing or not self._unstored:
+            return
+        self._is_storing = True
+        records = self._unstored[:MAX_RECORDS_PER_WRITE]
+        self._store_timeout_timer = self._loop.call_later(self._write_timeout, self._on_store_timeout)
+        self._store_thread.submit(
+            lambda: self._chain.write(records), lambda _, error: self._on_stored(len(records), error)
+        )
+
+    def _on_stored(self, count: int, error: Exception | None) -> None:
+        self._is_storing = False
+        if self._store_timeout_timer is not None:
+            self._store_timeout_timer.cancel()
+        if error is not None:
+            self._store_failed = True
+            self._set_failure(str(error) or type(error).__name__)
+            self._store_timer = self._loop.call_later(self._retry_delay, self._start_store)
+            self._retry_delay = min(2 * self._retry_delay, RETRY_DELAYS_S[1])
+        else:
+            del self._unstored[:count]
+            through, journal = self._next_entry - len(self._unstored) - 1, self._journal
+            if journal is not None:
+                self._thread.submit(lambda: journal.remove_through(through), _ignore_result)
+            if self._store_failed:
+                self._store_failed = False
+                if self.failure is not None and not self._write_failed:
+                    self._clear_failure(self.failure)
+            if self._unstored:
+                self._schedule_store()
+            if self._group is None:
+                self._schedule_next()
+        self._wake_flush_waiters()
+
+    def _on_store_timeout(self) -> None:
+        self._store_failed = True
+        self._set_failure(f"{self.location} has not responded for {self._write_timeout:g} s")
+
     # -- failure ------------------------------------------------------------------------------------------------------
 
     def _on_write_timeout(self) -> None:
         if self._group is not None:
             _reject(self._group.waiters, "audit log write timed out")
+        self._write_failed = True
         self._set_failure(f"{self.location} has not responded for {self._write_timeout:g} s")
 
     def _set_failure(self, reason: str) -> None:
@@ -325,13 +430,25 @@ class AuditWriter:
 
     def _start_prune(self) -> None:
         if self._keep_s:
-            self._thread.submit(lambda: self._chain.prune(self._keep_s), self._on_pruned)
+            self._store_thread.submit(lambda: self._chain.prune(self._keep_s), self._on_pruned)
 
     def _on_pruned(self, more: bool | None, error: Exception | None) -> None:
         if error is not None:
             _log.error("expired audit records could not be removed: %s", error)
         if not self._closed:
             self._prune_timer = self._loop.call_later(1.0 if more else PRUNE_INTERVAL_S, self._start_prune)
+
+
+def _write_journal(journal: Journal, first: int, entries: list[bytes]) -> list[bytes]:
+    """Number the records, append them to the journal, and return them as the log stores them."""
+    records = [b'{"entry":%d,%b' % (number, entry[1:]) for number, entry in enumerate(entries, first)]
+    journal.append(first, records)
+    return records
+
+
+def _ignore_result(result: None, error: Exception | None) -> None:
+    if error is not None:
+        _log.warning("a segment of the journal could not be deleted: %s", error)
 
 
 def _reject(waiters: list[asyncio.Future[None]], reason: str) -> None:
