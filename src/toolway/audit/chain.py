@@ -57,7 +57,7 @@ class LastRun(NamedTuple):
     """The run of the program that wrote the newest records of a log."""
 
     name: str  # as its `log.open` record names it; empty if it had no journal
-    last_entry: int  # number of its last record that came from a journal; 0 if there is none
+    last_entry: int  # highest number of a record from a journal; 0 if there is none
     interrupted: tuple[RecordFields, ...]  # intents without an outcome, oldest first
 
 

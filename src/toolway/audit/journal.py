@@ -43,7 +43,7 @@ class JournalContent(NamedTuple):
 
     run: str  # hex; names the run in its `log.open` record
     entries: list[tuple[int, bytes]]  # number and record, in order
-    torn_bytes: int = 0  # of a last group that was not written completely; nobody relied on it
+    torn_bytes: int = 0  # of a last group that was not written completely, so that no call was sent because of it
 
 
 class _Segment(NamedTuple):

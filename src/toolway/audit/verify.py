@@ -60,6 +60,7 @@ class VerifiedLog:
     open_intents: int  # intents without outcome: calls in flight, or interrupted by a crash and not recovered yet
     without_mac: int = 0  # records of an older version, which have no MAC
     pruned: tuple[PrunedRecords, ...] = ()
+    unstored: int = 0  # records that are only in the journal yet
 
 
 def verify_log(

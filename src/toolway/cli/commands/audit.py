@@ -125,9 +125,9 @@ def run_audit_verify(
                     _rows_tracking_head(sink, expected_head, matching_heads), _verify_progress(update), macs
                 )
                 _check_beginning(verified, first, has_key=macs is not None)
+                found[sink.location] = replace(verified, unstored=_count_unstored(settings, key, sink))
             except (TamperedLog, SinkBroken) as exc:
                 return _report_altered(output, sink.location, str(exc))
-            found[sink.location] = verified
     if expected_head is not None and expected_head not in matching_heads:
         differs = f"record {expected_head.seq} differs from the given head"
         detail = f"{differs}: records were removed from the end, or all rewritten"
@@ -289,6 +289,20 @@ def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
         return None
 
 
+def _count_unstored(settings: AuditSettings, key: Path | None, sink: AuditSink) -> int:
+    """Return the number of records in the journal that are not in the log yet; 0 if the key is missing.
+
+    Raises `SinkBroken` if the journal was changed.
+    """
+    from toolway.audit.log import read_unstored
+
+    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings
+    try:
+        return len(read_unstored(settings, sink))
+    except OSError:  # without the key, or because a running gateway removes the journal
+        return 0
+
+
 def _with_cluster_key(settings: AuditSettings) -> AuditSettings:
     """Return the settings with the key of the tenant, if the environment has one: nodes use no key file."""
     from toolway.cluster.options import tenant_key_from_env
@@ -379,7 +393,7 @@ def _verified_to_json(location: str, found: VerifiedLog) -> RecordFields:
         for each in found.pruned
     ]
     calls = {"intents": found.intent_count, "open": found.open_intents}
-    return {**fields, **calls, "withoutMac": found.without_mac, "pruned": pruned}
+    return {**fields, **calls, "unstored": found.unstored, "withoutMac": found.without_mac, "pruned": pruned}
 
 
 def _format_head(head: ChainHead) -> str:
@@ -399,6 +413,10 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
     )
     for line in filter(None, (_describe_pruned(found), _describe_missing_macs(found))):
         output.print_line(line)
+    if found.unstored:
+        output.print_line(
+            f"{found.unstored:,} more records are in the journal; a running gateway stores them, or the next start"
+        )
     output.print_line(f"head {head}")
     output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
 
