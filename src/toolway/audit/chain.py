@@ -11,11 +11,10 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from toolway._lazy import dataclass
 from toolway._version import __version__
-from toolway.audit.journal import RUN_BYTES, Journal
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (
     CALL_INTENT,
@@ -38,6 +37,9 @@ from toolway.audit.verify import MacChecker, TamperedLog, verify_record
 from toolway.config.settings import SECONDS_PER_DAY
 from toolway.errors import Certainty
 
+if TYPE_CHECKING:
+    from toolway.audit.journal import Journal
+
 MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
 MAX_RECORDS_PER_WRITE: Final = 4_000
 _log = logging.getLogger("toolway.audit")
@@ -53,7 +55,8 @@ class OpenedLog:
     truncated: str = ""
 
 
-class LastRun(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LastRun:
     """The run of the program that wrote the newest records of a log."""
 
     name: str  # as its `log.open` record names it; empty if it had no journal
@@ -78,7 +81,7 @@ class AuditChain:
     ) -> None:
         self.sink = sink
         self._journal = journal
-        self._run = secrets.token_hex(RUN_BYTES) if journal is not None else ""
+        self._run = secrets.token_hex(16) if journal is not None else ""
         self._macs = macs
         self._wall_clock = wall_clock
         self._monotonic = monotonic

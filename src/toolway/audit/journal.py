@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from toolway.audit.sink import SinkBroken, create_private_file, is_same_file, sync_folder
 
 MAX_SEGMENT_BYTES: Final = 8 * 1024 * 1024
-RUN_BYTES: Final = 16
+RUN_BYTES: Final = 16  # of the name of a run
 _MAGIC: Final = b"TWAUDIT1"
 _MAC_BYTES: Final = 32
 _HEADER: Final = struct.Struct(f">8s{RUN_BYTES}sQ{_MAC_BYTES}s")

@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from toolway.audit.chain import read_last_run
-from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.recorder import AuditRecorder, needs_intent
 from toolway.audit.sink import AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
@@ -29,6 +28,9 @@ from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
 from toolway.secrets.detection import mask_secrets
 from toolway.telemetry.redaction import Redactor
 from toolway.types import Call, CallHandler, CallResult, Middleware
+
+if TYPE_CHECKING:
+    from toolway.audit.journal import Journal
 
 AUDIT_ERROR_CODE = "E-AUDIT"
 
@@ -57,7 +59,11 @@ def create_journal(settings: AuditSettings) -> Journal | None:
 
     Raises `OSError` if the key of the log is missing.
     """
-    return Journal(settings.file, load_audit_key(settings, create=False)) if settings.file else None
+    if not settings.file:
+        return None
+    from toolway.audit.journal import Journal  # lazy: few programs have an audit log
+
+    return Journal(settings.file, load_audit_key(settings, create=False))
 
 
 def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:

@@ -41,13 +41,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain, OpenedLog
-from toolway.audit.journal import Journal
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
 from toolway.secrets.detection import mask_secrets
+
+if TYPE_CHECKING:
+    from toolway.audit.journal import Journal
 
 T = TypeVar("T")
 OnDone = Callable[[T | None, Exception | None], None]
