@@ -21,6 +21,7 @@ from tests.gateway.kill_runs import Slaughter
 from tests.timing import within
 from toolway import Hub, ServerUnavailable
 from toolway.audit.file_sinks import SqliteSink
+from toolway.audit.journal import Journal
 from toolway.audit.sink import StoredRecord, encode_fields
 from toolway.audit.writer import AuditWriter
 from toolway.errors import ConfigError
@@ -99,25 +100,38 @@ def _poke(hub: Hub) -> bool:
     return False
 
 
-class Failing(SqliteSink):
-    """A disk that answers with an I/O error, or slowly."""
+class Disk:
+    """The disk of a log and its journal, which answers with an I/O error, or slowly."""
 
     fault: Exception | None = None
     slow = 0.0
 
+    @classmethod
+    def use(cls) -> None:
+        time.sleep(cls.slow)
+        if cls.fault is not None:
+            raise cls.fault
+
+
+class SlowLog(SqliteSink):
     def append(self, rows: list[StoredRecord]) -> None:
-        time.sleep(self.slow)
-        if self.fault is not None:
-            raise self.fault
+        Disk.use()
         super().append(rows)
 
 
+class SlowJournal(Journal):
+    def append(self, first: int, records: list[bytes]) -> None:
+        Disk.use()
+        super().append(first, records)
+
+
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> type[Failing]:
-    monkeypatch.setattr("toolway.audit.file_sinks.SqliteSink", Failing)
-    monkeypatch.setattr(Failing, "fault", None)
-    monkeypatch.setattr(Failing, "slow", 0.0)
-    return Failing
+def disk(monkeypatch: pytest.MonkeyPatch) -> type[Disk]:
+    monkeypatch.setattr("toolway.audit.file_sinks.SqliteSink", SlowLog)
+    monkeypatch.setattr("toolway.audit.journal.Journal", SlowJournal)
+    monkeypatch.setattr(Disk, "fault", None)
+    monkeypatch.setattr(Disk, "slow", 0.0)
+    return Disk
 
 
 BROKEN = OSError(5, "Input/output error")
@@ -127,17 +141,17 @@ READ_ONLY = sqlite3.OperationalError("attempt to write a readonly database")
 @pytest.mark.row("D4")
 @pytest.mark.parametrize("fault", [BROKEN, READ_ONLY], ids=["io-error", "read-only"])
 async def test_a_disk_that_fails_refuses_calls_until_it_is_well(
-    fault: Exception, failing: type[Failing], tmp_path: Path
+    fault: Exception, disk: type[Disk], tmp_path: Path
 ) -> None:
     log = tmp_path / "audit.sqlite"
     async with lab({"bad": server()}, audit_log=log) as bench:
-        failing.fault = fault
+        disk.fault = fault
         refused = [bench.start("bad.counter") for _ in range(20)]
         for each in await asyncio.gather(*refused):
             each.expect(ServerUnavailable, "no")
             assert bench.happened(each) == 0
         (await bench.call("bad.echo")).expect(None)
-        failing.fault = None
+        disk.fault = None
         ledger = ledger_of(bench.hub)
         await bench.until(lambda: ledger.failure is None, 10)
         (await bench.call("bad.counter")).expect(None)
@@ -159,19 +173,19 @@ async def test_a_read_only_disk_stops_the_start_and_says_so(small_disk: Path) ->
 
 @pytest.mark.row("D4")
 async def test_reads_stop_too_when_nothing_could_be_written_for_long(
-    failing: type[Failing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: type[Disk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolway.audit.recorder.READ_GRACE_S", 0.5)
     async with Hub({"bad": fake_server()}, audit_log=tmp_path / "audit.sqlite") as hub:
         await hub.wait_ready()
-        failing.fault = BROKEN
+        disk.fault = BROKEN
         with pytest.raises(ServerUnavailable):
             await hub.call_tool("bad.counter")
         await hub.call_tool("bad.echo")
         await asyncio.sleep(0.6)
         with pytest.raises(ServerUnavailable, match="audit log cannot be written"):
             await hub.call_tool("bad.echo")
-        failing.fault = None
+        disk.fault = None
         async with asyncio.timeout(10):
             while ledger_of(hub).failure is not None:
                 await asyncio.sleep(0.05)
@@ -180,32 +194,32 @@ async def test_reads_stop_too_when_nothing_could_be_written_for_long(
 
 @pytest.mark.row("D4")
 async def test_a_slow_disk_holds_up_what_must_be_written_first_and_nobody_else(
-    failing: type[Failing], tmp_path: Path
+    disk: type[Disk], tmp_path: Path
 ) -> None:
     log = tmp_path / "audit.sqlite"
     async with lab({"bad": server()}, audit_log=log) as bench:
-        failing.slow = 5.0
+        disk.slow = 5.0
         slow = [bench.start("bad.counter") for _ in range(20)]
         await asyncio.sleep(0.1)
         assert (await bench.call("bad.echo")).expect(None).seconds < within(1.0)
         done = await asyncio.gather(*slow)
         assert all(each.expect(None).seconds < within(12) for each in done), "they did not share a write"
         assert min(each.seconds for each in done) > 4.5
-        failing.slow = 0.0
+        disk.slow = 0.0
         await ledger_of(bench.hub).flush()
     results.checked("I9")
 
 
 @pytest.mark.row("D4")
-async def test_a_disk_that_never_answers_is_given_up(failing: type[Failing], tmp_path: Path) -> None:
+async def test_a_disk_that_never_answers_is_given_up(disk: type[Disk], tmp_path: Path) -> None:
     async with lab({"bad": server()}, audit_log=tmp_path / "audit.sqlite") as bench:
         ledger = ledger_of(bench.hub)
         ledger._write_timeout = 0.5
-        failing.slow = 2.0
+        disk.slow = 2.0
         refused = await bench.call("bad.counter")
         assert refused.expect(ServerUnavailable, "no").seconds < within(1.5)
         assert bench.happened(refused) == 0
-        failing.slow = 0.0
+        disk.slow = 0.0
         await bench.until(lambda: ledger.failure is None, 10)
         (await bench.call("bad.counter")).expect(None)
 
