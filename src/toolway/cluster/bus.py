@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
-import nats
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -35,6 +34,7 @@ from nats.errors import Error as NatsError
 
 from toolway._lazy import compile_pattern
 from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener
+from toolway.cluster.nats_connection import NatsConnection
 from toolway.cluster.node_auth import MAX_CLOCK_SKEW_S, CallTokenSealer
 from toolway.types import Json
 
@@ -96,13 +96,14 @@ class Bus:
         or `ValueError` if that file is not readable or invalid, `nats.errors.Error` if NATS rejects the connection.
         """
         auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials is not None else {}
-        self._nats = await nats.connect(
+        connection = NatsConnection()
+        await connection.connect(
             list(servers),
             **auth_options,
             name=self._node,
             connect_timeout=int(CONNECT_TIMEOUT_S),
             max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
+            reconnect_time_wait=0.2,  # type: ignore[arg-type]  # any number of seconds
             ping_interval=1,
             max_outstanding_pings=2,
             pending_size=0,  # do not buffer while disconnected: a late hint is useless
@@ -110,6 +111,7 @@ class Bus:
             reconnected_cb=self._on_reconnected,
             error_cb=self._on_error,
         )
+        self._nats = connection
         await self._nats.subscribe(
             f"{self.subject_prefix}.news.>", cb=self._handle_message, pending_msgs_limit=MAX_PENDING_MESSAGES
         )
@@ -247,7 +249,7 @@ def subject_token(text: str) -> str:
 
 
 def nats_auth_options(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the authentication options for `nats.connect` from a `.creds` file.
+    """Return the authentication options for `NatsConnection.connect` from a `.creds` file.
 
     Such a file has a user JWT and the seed of the Ed25519 key that proves it. The NATS client itself would need a
     second cryptography library, one without a wheel: signing the nonce with the library that we already have is

@@ -34,6 +34,7 @@ ACK_TIMEOUT_S: Final = 3.0  # seconds without an acknowledgement after which the
 FRAME_OVERHEAD_BYTES: Final = 256  # bytes of a frame besides the message
 BATCH_ENTRY_OVERHEAD_BYTES: Final = 32  # maximum bytes that each frame adds to the head of a batch
 MAX_DIGITS: Final = 16  # of an id or a length
+MAX_BATCH_FRAMES: Final = 1024  # frames in one batch: a batch of 32 kB has no more, with their overhead
 
 BATCH_FRAME: Final = b"M"  # batch: id and length of each frame, separated by blanks, a line end, the frames
 CALL_FRAME: Final = b"Q"  # call: call token, a line end, a sealed JSON-RPC request
@@ -105,7 +106,9 @@ def decode_batch(packed: bytes) -> list[tuple[str, bytes]]:
     """Decode a batch frame into pairs of call id and frame. Raises `InvalidFrame` if malformed."""
     end = packed.find(b"\n")
     numbers = packed[len(BATCH_FRAME) : max(end, 0)].split(b" ")
-    if len(numbers) % 2 or not all(map(bytes.isdigit, numbers)) or max(map(len, numbers)) > MAX_DIGITS:
+    if len(numbers) > 2 * MAX_BATCH_FRAMES or len(numbers) % 2:
+        raise InvalidFrame
+    if not all(map(bytes.isdigit, numbers)) or max(map(len, numbers)) > MAX_DIGITS:
         raise InvalidFrame
     found, offset = [], end + 1
     for id_, length in zip(numbers[::2], map(int, numbers[1::2]), strict=True):
@@ -177,7 +180,8 @@ class Reassembly:
                 raise OverflowError
         elif chunk[:1] == FIRST_CHUNK_FRAME or number < self._next_number or number in self._early_chunks:
             return False
-        if number >= self._next_number + MAX_EARLY_CHUNKS:
+        kept = len(self._data) + sum(map(len, self._early_chunks.values()))
+        if number >= self._next_number + MAX_EARLY_CHUNKS or kept + len(data) > self._max_length():
             raise InvalidFrame
         self._early_chunks[number] = data
         while self._next_number in self._early_chunks:
@@ -186,6 +190,9 @@ class Reassembly:
         if not data or len(self._data) > self.length >= 0:
             raise InvalidFrame
         return True
+
+    def _max_length(self) -> int:
+        return self.length if self.length >= 0 else self._max_bytes
 
     @property
     def message(self) -> bytes | None:

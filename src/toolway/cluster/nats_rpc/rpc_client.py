@@ -23,12 +23,12 @@ from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
-import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway.cluster.bus import nats_auth_options
+from toolway.cluster.nats_connection import NatsConnection
 from toolway.cluster.nats_rpc import frames
 from toolway.cluster.nats_rpc.batching import BatchingOutbox, BatchTarget
 from toolway.cluster.nats_rpc.frames import MAX_UNACKED_CHUNKS_PER_NODE, ChunkedTransfer, TransferStalled
@@ -159,17 +159,19 @@ async def connect_nats(urls: Sequence[str], name: str, credentials: str = "") ->
     Raises `OSError` or `nats.errors.Error` if the connection fails.
     """
     auth_options: dict[str, Any] = nats_auth_options(credentials) if credentials else {}
-    return await nats.connect(
+    connection = NatsConnection()
+    await connection.connect(
         list(urls),
         name=f"{name} calls",
         **auth_options,
         connect_timeout=2,
         max_reconnect_attempts=-1,
-        reconnect_time_wait=0.2,
+        reconnect_time_wait=0.2,  # type: ignore[arg-type]  # any number of seconds
         ping_interval=1,
         max_outstanding_pings=2,
         error_cb=_ignore_error,
     )
+    return connection
 
 
 async def _ignore_error(exc: Exception) -> None:

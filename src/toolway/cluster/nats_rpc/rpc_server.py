@@ -178,13 +178,16 @@ class NatsRpcServer:
         They are cancelled after `CALLER_GONE_TIMEOUT_S`: until then the caller may be reconnecting to another NATS
         server.
         """
+        calls = [call for call in self._active_calls.values() if call.caller == caller]
+        if not calls:
+            return
         now = self._loop.time()
         since, last = self._unreachable_callers.get(caller, (now, now))
         if now - last > 4 * CALL_HEARTBEAT_INTERVAL_S:
             since = now  # it was reachable in between
         self._unreachable_callers[caller] = (since, now)
         if now - since > CALLER_GONE_TIMEOUT_S:
-            for call in [call for call in self._active_calls.values() if call.caller == caller]:
+            for call in calls:
                 self._cancel(call)
 
     def _resend_replies(self, reply_prefix: str, ids: list[str]) -> None:
@@ -274,6 +277,8 @@ class NatsRpcServer:
             callers: dict[str, list[str]] = {}
             for call in self._active_calls.values():
                 callers.setdefault(call.caller, []).append(call.id)
+            for caller in [each for each in self._unreachable_callers if each not in callers]:
+                del self._unreachable_callers[caller]
             for caller, ids in callers.items():
                 self._send_heartbeat(caller, ids)
 
