@@ -29,6 +29,7 @@ LIBRARIES = "import asyncio, ssl, msgspec, httptools"
 PROGRAMS = (
     LIBRARIES,
     "from toolway import Hub",
+    "from toolway import Hub; Hub({})",
     "from toolway import ConfigError, Server",
     "import toolway.serve.process",
 )

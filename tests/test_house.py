@@ -57,7 +57,8 @@ HELP = "sys.argv[1:] = ['call', '--help']; from toolway.cli import main; main()"
         ("from toolway import ConfigError, Server, Timeout, ToolwayError", HEAVY),
         ("sys.argv[1:] = ['--version']; from toolway.cli import main; main()", HEAVY),
         ("sys.argv[1:] = ['--help']; from toolway.cli import main; main()", HEAVY),
-        ("from toolway import Hub; import toolway.hub.core, toolway.hub.hub", HEAVY | LATER),
+        ("from toolway import Hub", HEAVY | LATER | {"toolway.hub.core"}),
+        ("import toolway.hub.core", HEAVY | LATER),
         ("import toolway.serve.process, toolway.gateway.gateway, toolway.telemetry.logging", HEAVY),
         (HELP, HEAVY),
     ],
@@ -80,7 +81,7 @@ atexit.register(look)
 @pytest.mark.parametrize(
     ("modules", "instances"),  # constants of a module that are instances of a dataclass, such as PUBLIC_ONLY
     [
-        ("toolway.hub.hub", ["NetworkPolicy"]),
+        ("toolway.hub.hub, toolway.hub.core", ["NetworkPolicy"]),
         ("toolway.serve.process, toolway.cli.commands.serve", ["NetworkPolicy", "Route", "ToolFilter"]),
     ],
 )

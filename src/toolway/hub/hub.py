@@ -24,7 +24,6 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
-from toolway.hub.core import HubCore
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.middleware.resolve import find_resource_server, parse_prompt_name
@@ -45,6 +44,7 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.hub.core import HubCore
     from toolway.search.results import ToolMatch
 
 T = TypeVar("T")
@@ -105,6 +105,8 @@ class Hub:
         middleware: Sequence[Middleware] = (),
         network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
+        from toolway.hub.core import HubCore  # the engine: as slow to import as all that is imported above
+
         self._core = HubCore(
             config,
             timeout=timeout,
