@@ -156,10 +156,15 @@ interop: setup ## every real server of the corpus, directly and behind one gatew
 	$(PYTHON) interop/one_endpoint.py --installed .interop $(ARGS)
 	$(PYTHON) interop/sse.py --installed .interop
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers)
 	$(PYTHON) interop/install.py --into .interop --clients
+ifeq ($(ARGS),search)
+	$(PYTHON) interop/install.py --into .interop --only-callable
+	$(PYTHON) interop/search.py --installed .interop
+else
 	$(PYTHON) interop/clients.py --installed .interop
 	$(PYTHON) interop/accept.py --installed .interop
+endif
 
 # One after the other: they share what is installed.
 others:

@@ -1,32 +1,50 @@
-"""A fake model that requests one tool call, so that Claude Code needs no network."""
+"""A fake model that requests tool calls, so that Claude Code needs no network."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+Block = dict[str, Any]  # of a message: a text, or the use of a tool
+
 
 @contextmanager
 def serve_model(tool: str, arguments: dict[str, Any], offered: set[str]) -> Iterator[str]:
-    """Serve the Messages API and yield its URL.
+    """Serve the Messages API and yield its URL. The model calls one tool, and answers with its result.
 
     `offered` receives the names of the tools that the client offers.
+    """
+
+    def next_block(results: list[str], names: set[str]) -> Block:
+        offered.update(names)
+        if not results and tool in names:
+            return tool_use(tool, arguments, 1)
+        return {"type": "text", "text": f"answer: {results[0] if results else None}"}
+
+    with serve_script(next_block) as url:
+        yield url
+
+
+def tool_use(tool: str, arguments: dict[str, Any], number: int) -> Block:
+    return {"type": "tool_use", "id": f"toolu_{number}", "name": tool, "input": arguments}
+
+
+@contextmanager
+def serve_script(next_block: Callable[[list[str], set[str]], Block]) -> Iterator[str]:
+    """Serve the Messages API and yield its URL.
+
+    `next_block` returns the answer of the model, from the results of its tool calls and the names of the offered tools.
     """
 
     class Model(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or b"{}")
             names = {str(each.get("name")) for each in body.get("tools", ())}
-            offered.update(names)
-            result = _tool_result(body.get("messages", ()))
-            if result is None and tool in names:
-                block = {"type": "tool_use", "id": "toolu_1", "name": tool, "input": arguments}
-            else:
-                block = {"type": "text", "text": f"answer: {result}"}
+            block = next_block(_tool_results(body.get("messages", ())), names)
             self._send(_message(block), stream=body.get("stream") is True)
 
         def _send(self, message: dict[str, Any], *, stream: bool) -> None:
@@ -49,14 +67,16 @@ def serve_model(tool: str, arguments: dict[str, Any], offered: set[str]) -> Iter
         server.server_close()
 
 
-def _tool_result(messages: Any) -> str | None:
+def _tool_results(messages: Any) -> list[str]:
+    """Return the texts of all tool results in the conversation, in order."""
+    found = []
     for message in messages:
         content = message.get("content")
         for block in content if isinstance(content, list) else ():
             if block.get("type") == "tool_result":
                 parts = block.get("content")
-                return parts if isinstance(parts, str) else "".join(part.get("text", "") for part in parts or ())
-    return None
+                found.append(parts if isinstance(parts, str) else "".join(part.get("text", "") for part in parts or ()))
+    return found
 
 
 def _message(block: dict[str, Any]) -> dict[str, Any]:
