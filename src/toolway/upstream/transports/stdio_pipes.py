@@ -230,8 +230,9 @@ class PipeWriter:
             self._offset = 0
             self._pop_frame()
             frame.sent = True
-            if frame.on_sent is not None:
-                frame.on_sent()
+            on_sent, frame.on_sent = frame.on_sent, None  # it refers to the request, which refers to this frame
+            if on_sent is not None:
+                on_sent()
             if not written:
                 return
 
