@@ -119,6 +119,59 @@ def test_the_list_of_ended_sessions_is_bounded_and_forgets_what_expired(tmp_path
     assert len(EndedSessions(tmp_path / "ended.json", lambda: now[0])) == 0
 
 
+@pytest.mark.attack("R3-held-2")
+async def test_log_a_browser_in_from_another_page_or_with_a_used_code(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+
+        async def new_code() -> str:
+            link = json.loads((await found.ask("POST", "/admin/dashboard-links")).body)["path"]
+            return str(link.rpartition("=")[2])
+
+        code = await new_code()
+        elsewhere = f"http://127.0.0.1:{found.port + 1}"
+        for fields in (
+            *({"Sec-Fetch-Site": site} for site in ("cross-site", "same-site", "none", "")),
+            *({"Origin": origin} for origin in ("https://evil.example", "null", elsewhere, "")),
+        ):
+            for credential, token in (({"X-Toolway-Code": code}, None), ({}, TOKEN)):
+                answer = await found.ask("POST", "/dashboard/session", fields={**fields, **credential}, token=token)
+                assert answer.status == 403 and "set-cookie" not in answer.headers, fields
+        for path in (f"/dashboard/session?code={code}", f"/dashboard/session?x-toolway-code={code}"):
+            assert (await found.ask("POST", path, fields={"Cookie": f"code={code}"}, token=None)).status in (401, 404)
+        assert (await found.ask("GET", "/dashboard/session", fields={"X-Toolway-Code": code}, token=None)).status == 405
+        answer = await found.ask("POST", "/dashboard/session", fields={"X-Toolway-Code": code}, token=None)
+        assert answer.status == 200 and "SameSite=Strict" in answer.headers["set-cookie"]
+        assert (
+            await found.ask("POST", "/dashboard/session", fields={"X-Toolway-Code": code}, token=None)
+        ).status == 401
+
+
+@pytest.mark.attack("R3-held-2")
+async def test_have_a_person_use_the_session_of_the_attacker(tmp_path: Path) -> None:
+    """By a cookie that a page at another port of this host has set: cookies are not bound to a port."""
+    async with edge(tmp_path) as found:
+        mallory, person = await log_in(found), await log_in(found)
+        of_mallory = mallory["Cookie"]
+        for cookie in (of_mallory, f"{of_mallory}; {person['Cookie']}", f"{person['Cookie']}; {of_mallory}"):
+            fields = {**person, "Cookie": cookie}
+            assert (await found.ask("GET", "/admin/servers", fields=fields, token=None)).status == 401
+        assert await status(found, person) == 200
+
+
+@pytest.mark.attack("R3-held-2")
+async def test_lead_a_browser_elsewhere_or_add_a_header_by_a_path_of_the_dashboard(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        for path in (
+            *("/dashboard//evil.example", "/dashboard/..//evil.example", "/dashboard/%2f%2fevil.example"),
+            *("/dashboard/%0d%0aSet-Cookie:%20a=b", "/dashboard?next=https://evil.example", "//evil.example/dashboard"),
+            "/dashboard/files/%2e%2e/index.html",
+        ):
+            answer = await found.ask("GET", path, token=None)
+            assert answer.status in (200, 400, 401, 404), path
+            assert not {"location", "set-cookie", "refresh"} & {name.lower() for name in answer.headers}, path
+            assert b"evil.example" not in answer.body, path
+
+
 HOSTILE = Path(__file__).resolve().parents[2] / "dashboard" / "walk" / "bad_servers.py"
 
 

@@ -176,6 +176,7 @@ async def test_the_token_of_the_caller_never_leaves_the_gateway(keyring: FileApi
         assert told and one not in told and OWNER not in told and "tw_" not in told
 
 
+@pytest.mark.attack("R3-C-1")
 async def test_the_logins_of_a_key_end_with_it(keyring: FileApiKeyStore, tmp_path: Path) -> None:
     one = made(keyring, "one")
     async with Issuer() as issuer, Guarded(issuer) as guarded, _lab(keyring, guarded) as lab:
@@ -183,8 +184,14 @@ async def test_the_logins_of_a_key_end_with_it(keyring: FileApiKeyStore, tmp_pat
         await _log_in(lab, one, issuer)
         folder = tmp_path / "data" / "toolway" / "tokens"
         assert len(list(folder.glob("*.token"))) == 2
+        status, _ = await _ask(lab, one, "POST", "guarded", {"redirect_uri": BACK})
+        assert status == 200
+        [pending] = lab.gateway.router._logins._pending.values()
         keyring.revoke_key_sync(keyring.list_keys()[0].id)
         await until(lambda: len(list(folder.glob("*.token"))) == 1)
+        assert pending.task is not None
+        await until(pending.task.done)  # a login that was begun ends too
+        assert pending.task.cancelled() and not lab.gateway.router._logins._pending
         assert (await _call(lab, one)).status == 401
         assert (await _call(lab, OWNER)).result
 

@@ -39,6 +39,7 @@ class PendingLogin:
     """An OAuth login in progress, of one principal at one server."""
 
     principal_id: str
+    caller_id: str
     server: str
     task: asyncio.Task[None] | None = None
     url: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -103,7 +104,7 @@ class LoginEndpoint:
             raise NotFound(f"unknown server {server!r}", server=server)
 
     async def _start_login(self, server: str, principal: Principal, redirect_uri: str) -> Json:
-        login = PendingLogin(principal.id, server)
+        login = PendingLogin(principal.id, principal.caller_id, server)
         id_ = secrets.token_urlsafe(24)
         self._make_room(principal.id)
         self._pending[id_] = login
@@ -152,7 +153,9 @@ class LoginEndpoint:
             task.exception()  # marks it as retrieved: the waiting request has already raised it
 
     def log_out_everywhere(self, caller: str) -> None:
-        """Log a caller out of all servers, after its API key was revoked."""
+        """Log a caller out of all servers, after its API key was revoked. End its pending logins too."""
+        for id_ in [id_ for id_, login in self._pending.items() if login.caller_id == caller]:
+            self._pending.pop(id_).cancel()
         task = asyncio.get_running_loop().create_task(self._hub.logout_everywhere(caller))
         self._logout_tasks.add(task)
         task.add_done_callback(self._logout_tasks.discard)

@@ -59,9 +59,12 @@ from toolway.protocol.constants import (
 from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.versions import LIST_METHODS
-from toolway.types import Call, CallResult, Json
+from toolway.types import Call, CallResult, Certainty, Json
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
+MAX_TASK_ID_CHARS: Final = (
+    4096  # characters of the id of a task; one that another node has sealed is longer than its own
+)
 LIST_TTL_MS: Final = 60_000  # milliseconds a client may cache a list; subscribers are notified of changes
 INCOMPLETE_LIST_TTL_MS: Final = 1000  # milliseconds, for a list that lacks a server which has not listed its items yet
 _GATEWAY_META_KEYS: Final = frozenset(
@@ -428,7 +431,11 @@ class RequestDispatcher:
                 sealed = self._handles.seal_state("upstream", state, get_binding(), PENDING_TIMEOUT_S)
                 result = {**result, "requestState": sealed}
         elif kind == "task":
-            task_id = self._handles.seal_task_id(upstream_result.server, result.get("taskId"), _owner(context))
+            task_id = result.get("taskId")
+            is_sealed = self._cluster.is_remote(upstream_result.server)  # its owner has checked and sealed the id
+            if not isinstance(task_id, str) or not (is_sealed or 0 < len(task_id) <= MAX_TASK_ID_CHARS):
+                raise errors.failure_from_error(_invalid_task_error(upstream_result), "", context.era)
+            task_id = self._handles.seal_task_id(upstream_result.server, task_id, _owner(context))
             result = {**name_input_requests(upstream_result.server, result), "taskId": task_id}
         return finalize_result(context.era, result)
 
@@ -504,10 +511,23 @@ class RequestDispatcher:
         # A node that subscribes for its own clients has no call id: it has checked the owner of the task itself.
         is_node_subscription = context.forwarded is not None and not context.forwarded.call_id
         found = self._handles.open_task_id(sealed_id, None if is_node_subscription else _owner(context))
-        if found is None:
+        # The id is valid for a long time. Meanwhile the server may have been taken out of the group.
+        if found is None or not (is_node_subscription or context.view.may_include(found[0])):
             raise RpcFailure(INVALID_PARAMS, "Unknown task")
         server, task_id = found
         return server, str(sealed_id) if self._cluster.is_remote(server) else task_id
+
+
+def _invalid_task_error(result: CallResult) -> ProtocolError:
+    return ProtocolError(
+        f"{result.server} sent an invalid response",
+        server=result.server,
+        tool=result.name,
+        certainty=Certainty.EXECUTED,
+        detail=f"a task without a usable id: a text of at most {MAX_TASK_ID_CHARS} characters",
+        hint="correct the server; the call was executed, but its task cannot be asked for",
+        code="E-ANSWER",
+    )
 
 
 def _owner(context: RequestContext) -> tuple[str, str]:
