@@ -297,7 +297,7 @@ async def test_remove_the_pending_logins_of_other_callers(monkeypatch: pytest.Mo
 
     def start(principal: str, number: int) -> None:
         endpoint._make_room(principal)
-        endpoint._pending[f"{principal} {number}"] = PendingLogin(principal, "s")
+        endpoint._pending[f"{principal} {number}"] = PendingLogin(principal, "", "s")
 
     start("victim", 0)
     for number in range(100):
