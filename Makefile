@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test docs dashboard search-model pins clean \
   matrix machines attacks sim history long long-tests cluster fuzz \
-  conformance interop clients openapi deploy dashboard-walk bench bench-quick \
+  conformance interop clients openapi deploy dashboard-walk bench bench-quick search-score \
   lint types layers tree others pyright
 
 VERSION ?= 3.11
@@ -68,7 +68,7 @@ pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-* .deploy .pyright .interop .conformance .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## Promises, at full size
@@ -202,3 +202,13 @@ bench: setup ## Toolway and its peers side by side, 25 minutes (ARGS="--resume",
 
 bench-quick: setup ## did a change make a call more expensive? A minute, no peers (ARGS=--accept)
 	$(PYTHON) -m bench.quick $(ARGS)
+
+# How well the tool search finds, beside other search libraries (ARGS=--write: into docs/explanation/tool-search.md).
+# Not about time: the machine need not be quiet. A library that cannot be installed is skipped, and the table says so.
+search-score: setup .search/.ready
+	$(PYTHON) -m bench.search.score $(ARGS)
+
+.search/.ready: requirements/search.in
+	"$$(scripts/find-python $(VERSION))" -m venv .search
+	.search/bin/python -m pip install --quiet -r $< || echo "some search libraries could not be installed"
+	touch $@

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from toolway.search.index import B
 from toolway.search.words import split_stems
 
-WEIGHT: Final = 0.1  # of one earlier query; higher weights let tools that were never called sink
+WEIGHT: Final = 0.1  # of the field of earlier queries; higher weights let tools that were never called sink
+USUAL_WORDS: Final = 25.0  # of the earlier queries of a tool; more words lower the weight of each, as in other fields
 MAX_QUERIES: Final = 20  # per tool
 MAX_TOOLS: Final = 20_000  # with earlier queries; the one that learned least recently is forgotten first
 MAX_FOREIGN_VOTES: Final = 3  # queries with a word that one principal contributes to the searches of another
@@ -89,7 +91,8 @@ class CallHistory:
             counted = sum(
                 count if voter == principal else min(count, MAX_FOREIGN_VOTES) for voter, count in votes.items()
             )
-            yield key, history.definition, WEIGHT * counted
+            length = sum(map(len, list(history.queries.values())))
+            yield key, history.definition, counted * WEIGHT / (1 - B + B * length / USUAL_WORDS)
 
     # -- storage ------------------------------------------------------------------------------------------------------
 
