@@ -127,7 +127,8 @@ def test_no_file_names_a_registry():
 
 def test_no_file_names_a_folder_of_this_machine():
     folders = [f"{folder}/" for folder in (ROOT.parent, Path.home()) if len(folder.parts) > 1]
-    assert [(name, folder) for name, text in own_files() for folder in folders if folder in text] == []
+    own = [(name, text) for name, text in own_files() if not name.startswith("bench/search/data/")]  # texts of tasks
+    assert [(name, folder) for name, text in own for folder in folders if folder in text] == []
 
 
 @pytest.mark.parametrize("name", ["run.txt", "dev.txt"])
