@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -154,4 +155,30 @@ async def test_a_key_that_is_missing_costs_only_meaning(tmp_path):
     answer = await hub.tool_search.search_async("create an issue")
     assert answer.matches[0].tool.name == "create_issue"
     assert "the key is not available" in answer.notes.meaning
+    await hub.aclose()
+
+
+async def test_many_tools_are_ranked_by_meaning_in_a_thread(monkeypatch):
+    pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
+    from tests.search.test_vectors import new_source
+
+    hub = await new_hub(SearchSettings())
+    source, _, _ = new_source()
+    hub.tool_search.set_vectors(source)
+    await hub.tool_search.search_async("mail")
+    await source.wait_complete()
+    threads = []
+    score = source.score
+
+    def recorded(query, tools):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return score(query, tools)
+
+    monkeypatch.setattr(source, "score", recorded)
+    first = await hub.tool_search.search_async("mail")
+    monkeypatch.setattr("toolway.search.tool_search.THREAD_MEANING_TOOLS", 2)
+    second = await hub.tool_search.search_async("mail")
+    assert threads == [True, False]
+    assert [match.tool.name for match in first.matches] == [match.tool.name for match in second.matches]
+    await source.close()
     await hub.aclose()

@@ -213,6 +213,30 @@ async def test_stored_vectors_of_another_width_are_replaced():
     await source.close()
 
 
+async def test_a_service_that_changes_its_model_starts_anew():
+    again, waited = asyncio.Event(), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waited.set()
+        await again.wait()
+
+    source, embedder, _ = new_source(sleep=sleep)
+    tools = make_tools("send_mail", "create_issue")
+    assert await scores(source, "mail", tools) is None or source.embedded == (2, 2)
+    await source.wait_complete()
+    embedder.width = 8
+    assert await scores(source, "issue", tools) is None  # of another length than the vectors of the tools
+    more = (*tools, *make_tools("get_weather"))
+    await source.prepare([], more)
+    await waited.wait()
+    assert source.problem == "the service answered vectors of different lengths"
+    again.set()
+    await source.wait_complete()
+    found = await scores(source, "weather", more)
+    assert found is not None and found[2] == max(each for each in found if each is not None)
+    await source.close()
+
+
 @pytest.mark.parametrize("values", [[], [0.0, 0.0], [1.0, float("nan")], [float("inf")], ["a"], [[1.0]], None])
 def test_what_is_no_vector_is_refused(values):
     with pytest.raises(EmbeddingError):

@@ -25,6 +25,7 @@ from toolway.search.results import SearchAnswer, SearchNotes, ToolMatch
 
 THREAD_BUILD_TOOLS: Final = 2_000  # more new tools are indexed in a thread
 THREAD_SEARCH_TOOLS: Final = 20_000  # more tools are searched in a thread
+THREAD_MEANING_TOOLS: Final = 2_000  # the same, by meaning: then every tool has a score
 MAX_LIMIT: Final = 50
 NEAREST: Final = 5  # tools in an answer if nothing fits
 MAX_QUERIES: Final = 10
@@ -152,7 +153,7 @@ class ToolSearch:
         if self._vectors is not None:
             await self._vectors.prepare(asked, self._all_tools)
         index, who = self._index, principal or ""
-        if len(index) > THREAD_SEARCH_TOOLS:
+        if len(index) > (THREAD_SEARCH_TOOLS if self._vectors is None else THREAD_MEANING_TOOLS):
             return await asyncio.to_thread(
                 self._search, index, asked, limit, allowed, server, who, allowed_server, facts
             )

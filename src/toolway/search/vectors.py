@@ -21,7 +21,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,15 @@ class NoVectorStore:
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None: ...
 
 
+class _Table(NamedTuple):
+    """The vectors of all tools: one row of the matrix for each tool. Rows without a vector are not `known`."""
+
+    tools: Sequence[Tool]
+    keys: list[bytes]
+    matrix: NDArray[np.float32]
+    known: NDArray[np.bool_]
+
+
 class ModelVectors:
     """The vector source of a search (`ToolSearch.set_vectors`): scores by the vectors of an embedder.
 
@@ -99,10 +108,7 @@ class ModelVectors:
         self._query_problem = ""
         self._document_problem = ""
         self._wanted: tuple[Tool, ...] = ()
-        self._tools: Sequence[Tool] = ()  # the tools of the matrix, in its order
-        self._keys: list[bytes] = []
-        self._matrix: NDArray[np.float32] | None = None
-        self._known: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._table = _Table((), [], np.zeros((0, 0), np.float32), np.zeros(0, np.bool_))
         self._refreshing: asyncio.Task[None] | None = None
         self._waiting = False  # the task waits before it tries again
         self._assembled = asyncio.Event()  # the matrix belongs to the wanted tools
@@ -134,14 +140,21 @@ class ModelVectors:
             self._queries.popitem(last=False)
 
     def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
-        """Return the cosine of the query and each tool; None without a vector, or if there is none for the query."""
-        vector = self._queries.get(query)
-        if vector is None or self._matrix is None or tools is not self._tools or not self._known.any():
+        """Return the cosine of the query and each tool; None without a vector, or if there is none for the query.
+
+        May be called in a thread.
+        """
+        vector, table = self._queries.get(query), self._table  # once: a search in a thread sees one state
+        if vector is None or tools is not table.tools or not table.known.any():
             return None
-        self._queries.move_to_end(query)
-        scores: list[float | None] = (self._matrix @ vector).tolist()
-        if not self._known.all():
-            scores = [score if known else None for score, known in zip(scores, self._known.tolist(), strict=True)]
+        if len(vector) != table.matrix.shape[1]:
+            return None  # the service has another model by now
+        with suppress(KeyError):
+            self._queries.move_to_end(query)
+        known = table.known.copy()  # before the multiplication: a vector that comes meanwhile is not used by half
+        scores: list[float | None] = (table.matrix @ vector).tolist()
+        if not known.all():
+            scores = [score if has_vector else None for score, has_vector in zip(scores, known.tolist(), strict=True)]
         return scores
 
     @property
@@ -152,7 +165,7 @@ class ModelVectors:
     @property
     def embedded(self) -> tuple[int, int]:
         """Return how many tools have a vector, and how many there are."""
-        return int(self._known.sum()) if self._tools is self._wanted else 0, len(self._wanted)
+        return int(self._table.known.sum()) if self._table.tools is self._wanted else 0, len(self._wanted)
 
     async def wait_complete(self) -> None:
         """Wait until each tool of the last search has a vector."""
@@ -204,7 +217,7 @@ class ModelVectors:
     async def _embed_tools(self, tools: tuple[Tool, ...]) -> None:
         texts, keys = await asyncio.to_thread(self._describe, tools)
         await self._assemble(tools, keys)
-        missing = [row for row in range(min(len(tools), MAX_TOOLS)) if not self._known[row]]
+        missing = [row for row in range(min(len(tools), MAX_TOOLS)) if not self._table.known[row]]
         unsaved: dict[bytes, bytes] = {}
         try:
             for begin in range(0, len(missing), BATCH):
@@ -217,6 +230,8 @@ class ModelVectors:
                 if len(unsaved) >= SAVE_EVERY:
                     await self._store.save(unsaved, keys)
                     unsaved = {}
+            if not self._table.known[:MAX_TOOLS].all():
+                raise EmbeddingError("the service answered vectors of different lengths")
         finally:
             if unsaved:
                 await self._store.save(unsaved, keys)
@@ -236,35 +251,35 @@ class ModelVectors:
 
     async def _assemble(self, tools: tuple[Tool, ...], keys: list[bytes]) -> None:
         """Make the matrix of these tools from the present one and the store."""
-        if tools is self._tools:
+        before = self._table
+        if tools is before.tools:
             return
-        old = {key: row for row, key in enumerate(self._keys) if self._known[row]}
+        old = {key: row for row, key in enumerate(before.keys) if before.known[row]}
         missing = [key for key in dict.fromkeys(keys[:MAX_TOOLS]) if key not in old]
         stored = await self._store.load(missing) if missing else {}
-        width = self._matrix.shape[1] if self._matrix is not None else 0
+        width = before.matrix.shape[1]
         decoded = {key: vector for key, data in stored.items() if (vector := _decode(data, width)) is not None}
         width = width or max((len(vector) for vector in decoded.values()), default=0)
         matrix, known = np.zeros((len(keys), width), np.float32), np.zeros(len(keys), np.bool_)
         for row, key in enumerate(keys[:MAX_TOOLS]):
-            vector = decoded.get(key)
-            if key in old and self._matrix is not None:
-                vector = self._matrix[old[key]]
+            vector = before.matrix[old[key]] if key in old else decoded.get(key)
             if vector is not None and len(vector) == width:
                 matrix[row], known[row] = vector, True
-        self._matrix, self._known, self._keys, self._tools = matrix, known, keys, tools
+        self._table = _Table(tools, keys, matrix, known)
         if known.any():
             self._assembled.set()
 
     def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
         """Put new vectors into the matrix, and among those that the store has to save."""
-        assert self._matrix is not None
-        width = len(vectors[0])
-        if self._matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
-            self._matrix = np.zeros((len(self._keys), width), np.float32)
-            self._known = np.zeros(len(self._keys), np.bool_)
+        table, width = self._table, len(vectors[0])
+        if table.matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
+            rows_in_all = len(table.keys)
+            matrix, known = np.zeros((rows_in_all, width), np.float32), np.zeros(rows_in_all, np.bool_)
+            table = self._table = _Table(table.tools, table.keys, matrix, known)
         for row, vector in zip(rows, vectors, strict=True):
-            self._matrix[row], self._known[row] = vector, True
-            unsaved[self._keys[row]] = vector.astype("<f2").tobytes()
+            table.matrix[row] = vector
+            table.known[row] = True
+            unsaved[table.keys[row]] = vector.astype("<f2").tobytes()
 
 
 def describe_tool(tool: Tool) -> str:
