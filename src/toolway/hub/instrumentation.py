@@ -57,6 +57,19 @@ class Tracer(Protocol):
 
     def start_trace(self, call: Call) -> Trace | None: ...
 
+    @property
+    def may_skip(self) -> bool:
+        """Return True if `skip_trace` can leave calls out, because only a share of them is recorded."""
+        ...
+
+    def skip_trace(self, *, in_library: bool) -> str | None:
+        """Return the `traceparent` of a call that is left out, or None if `start_trace` must follow."""
+        ...
+
+    def skipped(self) -> Trace:
+        """Return the trace of a call that was left out."""
+        ...
+
 
 class Instrumentation:
     """Creates the events and traces of calls and delivers them to sinks and subscribers.
@@ -113,7 +126,14 @@ class Instrumentation:
     @property
     def allows_flights(self) -> bool:
         """Return True if a call without a coroutine (hub/flight.py) gives the observers all that they want."""
-        return self._tracer is None and not self._wants_attempts
+        return (self._tracer is None or self._tracer.may_skip) and not self._wants_attempts
+
+    def skip_trace(self, *, in_library: bool) -> str | None:
+        """Leave a call out of the traces before anything is built for it: return its `traceparent`.
+
+        None if the call may be recorded, or if there is no tracer (`is_tracing`).
+        """
+        return self._tracer.skip_trace(in_library=in_library) if self._tracer is not None else None
 
     def _update_flags(self) -> None:
         self.version += 1
@@ -185,6 +205,8 @@ class Instrumentation:
         if not call.id:
             call = replace(call, id=self.new_call_id())
         self.running_calls[id(call.state)] = call
+        if self._tracer is not None and isinstance(call.state, TimedCallState):
+            call.state.trace = self._tracer.skipped()
         return call
 
     def new_call_id(self) -> str:

@@ -26,6 +26,7 @@ from toolway.events import AttemptTiming, CallFinished
 from toolway.telemetry import otel_attributes
 from toolway.types import Call, Json, TimedCallState, phase_clock
 
+MAX_CHOSEN: Final = 1000
 MIN_PHASE_SPAN_S: Final = 0.0005  # shorter phases get no span
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EMPTY_CONTEXT: Final = Context()
@@ -58,6 +59,7 @@ class OtelTracer:
         self.tracer = tracer
         self.server_attributes = server_attributes
         self._sample_ratio = sample_ratio
+        self._chosen = 0  # calls that `skip_trace` has chosen to be recorded, and that have no trace yet
 
     def start_trace(self, call: Call) -> SpanTrace | NoopTrace | None:
         meta = call.params.get("_meta")
@@ -67,11 +69,36 @@ class OtelTracer:
             parent = contexts.get_current() if ambient.is_valid else None
         if self._sample_ratio is not None:
             if parent is None:
-                if random.random() >= self._sample_ratio:
+                if self._chosen:
+                    self._chosen -= 1
+                elif random.random() >= self._sample_ratio:
                     return NoopTrace()
             elif not trace.get_current_span(parent).get_span_context().trace_flags.sampled:
                 return None  # the caller's trace context is passed on unchanged
         return SpanTrace(self, call, parent)
+
+    @property
+    def may_skip(self) -> bool:
+        """Return True if `skip_trace` can leave calls out."""
+        return self._sample_ratio is not None and self._sample_ratio < 1.0
+
+    def skip_trace(self, *, in_library: bool) -> str | None:
+        """Decide about a call whose caller sent no trace context, before anything is built for it.
+
+        Return the unsampled `traceparent` to send, if the call is left out. None if it may be recorded: then
+        `start_trace` must follow. `in_library` means that the call may belong to the current trace of the program.
+        """
+        ratio = self._sample_ratio
+        if ratio is None or (in_library and trace.get_current_span().get_span_context().is_valid):
+            return None
+        if random.random() < ratio:
+            self._chosen = min(self._chosen + 1, MAX_CHOSEN)
+            return None
+        return _unsampled_context()
+
+    def skipped(self) -> NoopTrace:
+        """Return the trace of a call that `skip_trace` has left out, for its further attempts."""
+        return NoopTrace()
 
 
 class NoopTrace:
@@ -88,12 +115,16 @@ class NoopTrace:
 
         Every attempt gets new random ids, because no trace with these ids exists.
         """
-        number = random.getrandbits(192) | 1 << 64 | 1
-        digits = f"{number:048x}"
-        return _with_trace_context(call, {otel_attributes.TRACEPARENT_KEY: f"00-{digits[:32]}-{digits[32:]}-00"})
+        return _with_trace_context(call, {otel_attributes.TRACEPARENT_KEY: _unsampled_context()})
 
     def end(self, event: CallFinished) -> None:
         """Do nothing: a call that is not sampled has no spans to end."""
+
+
+def _unsampled_context() -> str:
+    """Return a `traceparent` with random ids whose `sampled` flag is not set."""
+    digits = f"{random.getrandbits(192) | 1 << 64 | 1:048x}"
+    return f"00-{digits[:32]}-{digits[32:]}-00"
 
 
 class SpanTrace:
