@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from toolway import Hub
+from toolway.audit.file_sinks import JsonlSink, SqliteSink
+from toolway.audit.journal import Journal
+from toolway.audit.mac import load_audit_key
 from toolway.config.settings import AuditSettings
 from toolway.testing import fake_server
 
@@ -42,6 +45,23 @@ def test_a_whole_log_is_said_to_be_whole(log, machine):
     facts = json.loads(machine.toolway("audit", "verify", "--json").stdout)
     assert (facts["intact"], facts["intents"], facts["open"]) == (True, 1, 0)
     assert machine.toolway("audit", "verify", "--head", facts["head"]).exit_code == 0
+
+
+def test_records_that_are_only_in_the_journal_are_counted(log, machine):
+    sink = {"sqlite": SqliteSink, "jsonl": JsonlSink}[log.to](log.file, read_only=True)
+    sink.open()
+    run = next(row.fields()["run"] for row in sink.read_forward() if "run" in row.fields())
+    sink.close()
+    journal = Journal(log.file, load_audit_key(log))
+    journal.start(run)
+    journal.append(900, [b'{"entry":900,"kind":"test"}', b'{"entry":901,"kind":"test"}'])  # as a killed gateway
+    journal.close()
+    result = machine.toolway("audit", "verify")
+    assert result.exit_code == 0 and "2 more records are in the journal" in result.stdout
+    assert json.loads(machine.toolway("audit", "verify", "--json").stdout)["unstored"] == 2
+    [file] = Path(log.file).parent.glob("*.journal-*")
+    file.write_bytes(file.read_bytes().replace(b'"entry":900', b'"entry":800') + b"x" * 100)
+    assert machine.toolway("audit", "verify").exit_code == 9
 
 
 def test_a_flipped_bit_is_found_and_named(log, machine):
