@@ -58,6 +58,55 @@ def denies_at_shutdown(patch: Patch) -> None:
     patch(RequestDispatcher, "_forward", forwards)
 
 
+def resume_sends(patch: Patch) -> None:
+    """The pipeline that takes a flight over begins an attempt of its own instead of waiting for the one under way."""
+    from toolway.hub.flight import Flights
+
+    async def resume(flights: Any, call: Any, sent: Any, plan: Any, began: float) -> Any:
+        plan.limiter.release(plan.caller)
+        return await flights._observe(call, flights._attempt, began)
+
+    patch(Flights, "resume", resume)
+
+
+def resume_rejects(patch: Patch) -> None:
+    """The pipeline that takes a flight over begins where new calls are rejected during the shutdown."""
+    from toolway.gateway.gateway import Gateway
+    from toolway.gateway.mcp.errors import SHUTTING_DOWN, RpcFailure
+    from toolway.gateway.mcp.modern import ModernEndpoint
+    from toolway.gateway.mcp.responses import ResponseWriter
+    from toolway.gateway.router import NOT_EXECUTED
+
+    draining: set[int] = set()
+    drain, original = Gateway.drain, ModernEndpoint.resume
+
+    async def drains(gateway: Any, *facts: Any) -> None:
+        draining.add(id(gateway._modern))
+        await drain(gateway, *facts)
+
+    async def resume(endpoint: Any, exchange: Any, context: Any, taken: Any) -> None:
+        if id(endpoint) not in draining:
+            await original(endpoint, exchange, context, taken)
+            return
+        refusal = RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
+        ResponseWriter(exchange, context.request_id).send_error(refusal)
+        await taken.resume()
+
+    patch(Gateway, "drain", drains)
+    patch(ModernEndpoint, "resume", resume)
+
+
+def resume_forgets(patch: Patch) -> None:
+    """The state of a call that takes a flight over does not learn that it was sent."""
+    from toolway.upstream.transport import RequestExchange
+
+    def attach(exchange: Any, state: Any) -> None:
+        exchange.listener, exchange.call_state, exchange.is_sent = None, state, False
+        exchange._begin(state)
+
+    patch(RequestExchange, "attach", attach)
+
+
 async def _ends(task: asyncio.Future[Any], within: float) -> bool:
     try:
         done, _ = await asyncio.wait([task], timeout=within)
@@ -69,7 +118,7 @@ async def _ends(task: asyncio.Future[Any], within: float) -> bool:
 
 
 BUILDS: Final[dict[str, Callable[[Patch], None]]] = {
-    build.__name__: build for build in (sends_again, denies_at_shutdown)
+    build.__name__: build for build in (sends_again, denies_at_shutdown, resume_sends, resume_rejects, resume_forgets)
 }
 
 

@@ -54,6 +54,7 @@ class Reported(Entry):
     target: str
     outcome: str
     executed: Executed
+    call: str = ""  # if its arguments say so
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ class History:
         self.now = now
         self.front = front  # what was called
         self.entries: list[Entry] = []
+        self.landed = 0  # calls without a task that ended by themselves
+        self.taken_over = 0  # those that the pipeline took over
         self.leftovers: list[str] = []  # what was still held when nothing was under way
         self.complaints: list[str] = []  # exceptions and log records that nobody asked for
 

@@ -17,20 +17,21 @@ from tests.sim.history import Act, Begun, Ended, History, Moved, Progress, Repor
 from tests.sim.idempotency import SlowKeys, StoreDown
 from tests.sim.loop import VirtualLoop
 from tests.sim.loop import run as run_loop
-from tests.sim.scenario import Deed, Front, Part, Plan, Scenario, Step, draw, effect_of
+from tests.sim.scenario import MOST_ATTEMPTS, Deed, Front, Part, Plan, Scenario, Step, draw, effect_of
 from tests.sim.servers import CALL_META, SimServer
 from tests.sim.transports import link_to
 from toolway.callbacks import FunctionCallbacks
-from toolway.config.schema import Server
 from toolway.errors import CallError, CallTimeout, NotFound, ServerUnavailable
 from toolway.events import CallFinished, StateChanged
 from toolway.gateway.gateway import Gateway
+from toolway.gateway.mcp.view import STARTUP_WINDOW_S
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.hub import Hub
 from toolway.types import CallResult, Era, Json
 
 LONGEST: Final = 7200.0  # virtual seconds of one run
+LAST: Final = 24  # calls that are under way when a gateway is told to stop
 CALM: Final = 420.0  # after which every server must be well again: the pause of a failed one is 300 s
 
 
@@ -106,10 +107,15 @@ class _Stage:
                     await asyncio.gather(*deeds)
                     await self._finale()
                 await self._close()
+                self._count_flights(hub)
             await asyncio.gather(*callers, *deeds, watching)
         self._history.leftovers += resources.held(hub)
         await asyncio.sleep(1)
         self._history.leftovers += resources.tasks()
+
+    def _count_flights(self, hub: Hub) -> None:
+        flights = hub._core.flights
+        self._history.landed, self._history.taken_over = flights.landed, flights.taken_over
 
     async def _open(self) -> None:
         """Nothing to do, as the hub is open."""
@@ -119,12 +125,13 @@ class _Stage:
         self._act("", "close")
 
     async def _watch(self, hub: Hub) -> None:
-        async for event in hub.events():
+        async for event in hub.events(StateChanged, CallFinished):
             now = self._history.now()
             if isinstance(event, StateChanged):
                 self._history.add(Moved(now, event.server, event.old, event.new, event.reason))
             elif isinstance(event, CallFinished):
-                self._history.add(Reported(now, event.name, event.outcome, event.executed))
+                call = (event.params or {}).get("arguments", {}).get("call", "")
+                self._history.add(Reported(now, event.name, event.outcome, event.executed, call))
 
     async def _finale(self) -> None:
         """After a time of calm every server that is there answers a call that may not be repeated."""
@@ -133,7 +140,8 @@ class _Stage:
         await asyncio.sleep(CALM)
         self._history.leftovers += resources.held(self._hub_)
         there = [name for name in self._servers if name not in self._gone]
-        await asyncio.gather(*(self._call(_last_call(name, self._scenario.parts[name].server)) for name in there))
+        plans = [replace(_last_call(name, self._scenario, f"last-{name}"), sure=True) for name in there]
+        await asyncio.gather(*map(self._call, plans))
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -178,17 +186,29 @@ class _Stage:
         )
         await self._ask(plan)
 
+    def _arguments(self, plan: Plan) -> tuple[Json, Json]:
+        """The arguments of a call and its `_meta`; one of them says which call it is.
+
+        A call with a `_meta` of its own is no flight. The arguments of calls with one key must be the same.
+        """
+        if plan.shared:
+            return {"nonce": plan.nonce}, {}
+        if self._history.front == "hub" or plan.key is not None:
+            return {"nonce": plan.nonce}, {CALL_META: plan.call}
+        return {"nonce": plan.nonce, "call": plan.call}, {}
+
     async def _ask(self, plan: Plan) -> None:
+        arguments, meta = self._arguments(plan)
         try:
             reply = await self._hub_.call_tool(
                 f"{plan.server}.{plan.tool}",
-                {"nonce": plan.nonce},
+                arguments,
                 timeout=plan.timeout,
                 max_attempts=plan.max_attempts,
                 idempotent=plan.idempotent,
                 idempotency_key=plan.key,
                 progress_callback=self._progress(plan) if plan.progress else None,
-                meta=None if plan.shared else {CALL_META: plan.call},
+                meta=meta or None,
             )
         except CallError as exc:
             phase = exc.phase if isinstance(exc, CallTimeout) else ""
@@ -297,6 +317,11 @@ class _GatewayStage(_Stage):
         """Callers go on calling until nobody answers."""
         drain = self._scenario.drain
         assert drain is not None
+        dice = self._dice("last")
+        there = [name for name in self._servers if name not in self._gone]
+        last = [_last_call(dice.choice(there), self._scenario, f"drain-{number}") for number in range(LAST)]
+        calls = [asyncio.create_task(self._call(plan)) for plan in last]
+        await asyncio.sleep(ticks(dice, 0, 32))
         self._act("", "close")
         skip = asyncio.Event()
         if drain.skips_after is not None:
@@ -304,10 +329,11 @@ class _GatewayStage(_Stage):
         await self._gateway.drain(skip, drain.delay, drain.patience)
         self._act("", "drained")
         self._closing = True
+        await asyncio.gather(*calls)
 
     async def _ask(self, plan: Plan) -> None:
         client = self._chosen.choice(self._clients)
-        meta: Json = {} if plan.shared else {CALL_META: plan.call}
+        arguments, meta = self._arguments(plan)
         if plan.timeout is not None:
             meta["toolway/timeoutMs"] = plan.timeout * 1000
         if plan.key is not None:
@@ -321,7 +347,7 @@ class _GatewayStage(_Stage):
                 self._history.add(Progress(self._history.now(), params["progressToken"], params.get("message", "")))
 
         try:
-            told = await client.call(f"{plan.server}__{plan.tool}", {"nonce": plan.nonce}, meta, heard)
+            told = await client.call(f"{plan.server}__{plan.tool}", arguments, meta, heard)
         except asyncio.CancelledError:
             if plan.call in self._left:
                 self._ended(plan, "cancelled", "unknown")
@@ -356,9 +382,12 @@ class OrderedSet(MutableSet[Any]):
         self._items.pop(value, None)
 
 
-def _last_call(name: str, definition: Server) -> Plan:
-    effect = effect_of(definition, "pay", False, None)
-    return Plan(f"last-{name}", name, "pay", f"last-{name}", effect, 20.0, 5, idempotent=False, sure=True)
+def _last_call(name: str, scenario: Scenario, call: str) -> Plan:
+    definition = scenario.parts[name].server
+    if scenario.drain is None:
+        return Plan(call, name, "pay", call, effect_of(definition, "pay", False, None), 20.0, 5, idempotent=False)
+    attempts = min(definition.retry.max_attempts, MOST_ATTEMPTS)  # a client cannot ask for less
+    return Plan(call, name, "pay", call, effect_of(definition, "pay", None, None), 20.0 + STARTUP_WINDOW_S, attempts)
 
 
 @contextmanager

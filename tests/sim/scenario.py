@@ -12,7 +12,7 @@ from tests.sim.faults import ON_A_PIPE, ON_HTTP, TICK, Fate, ticks
 from tests.sim.servers import KEY_META, Traits
 from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
 from toolway.gateway.mcp.view import STARTUP_WINDOW_S
-from toolway.types import Effect, Json
+from toolway.types import Effect, Era, Json
 
 MOST_ATTEMPTS: Final = 5  # whatever anyone says
 
@@ -110,18 +110,18 @@ FRONTS: Final[tuple[Front, ...]] = get_args(Front)
 
 
 def draw(seed: int, calls: int, front: Front = "hub") -> Scenario:
-    plain = _draw(seed, calls)
     if front == "hub":
-        return plain
+        return _draw(seed, calls, ("modern", "legacy"))
+    plain = _draw(seed, calls, ("modern", "modern", "modern", "legacy"))
     dice = random.Random(f"{front} {seed}")
     if front == "slow":
         parts = {name: _slow(dice, part) for name, part in plain.parts.items()}
-        return replace(plain, parts=parts, callers=_unsure(plain.callers))
+        return replace(plain, parts=parts, callers=_usual(dice, _unsure(plain.callers), parts))
     parts = {name: _slow(dice, _for_gateway(part)) for name, part in plain.parts.items()}
     return replace(
         plain,
         parts=parts,
-        callers=_through_gateway(_unsure(plain.callers), parts),
+        callers=_through_gateway(_usual(dice, _unsure(plain.callers), parts), parts),
         close_after=ticks(dice, 64, 64 * 40) if dice.random() < 0.7 else None,
         drain=Drain(
             delay=dice.choice((0.0, 0.0, 1.0)),
@@ -143,6 +143,32 @@ def _for_gateway(part: Part) -> Part:
 def _unsure(callers: tuple[tuple[Step, ...], ...]) -> tuple[tuple[Step, ...], ...]:
     """A call to a slow server may run out of time."""
     return _each(callers, lambda plan: replace(plan, sure=False))
+
+
+def _usual(
+    dice: random.Random, callers: tuple[tuple[Step, ...], ...], parts: Mapping[str, Part]
+) -> tuple[tuple[Step, ...], ...]:
+    """Most callers ask for nothing but the call, and often for the same tool; such a call can be a flight."""
+
+    def usual(plan: Plan) -> Plan:
+        if plan.shared or plan.key is not None or dice.random() < 0.3:
+            return plan
+        server = parts[plan.server].server
+        tool = plan.tool if dice.random() < 0.4 else "pay"
+        rule = server.tools.get(tool, ToolSettings()).timeout
+        return replace(
+            plan,
+            tool=tool,
+            effect=effect_of(server, tool, None, None),
+            limit=rule if rule is not None else server.timeout.total,
+            attempts=min(server.retry.max_attempts, MOST_ATTEMPTS),
+            timeout=None,
+            idempotent=None,
+            max_attempts=None,
+            progress=False,
+        )
+
+    return _each(callers, usual)
 
 
 def _through_gateway(callers: tuple[tuple[Step, ...], ...], parts: Mapping[str, Part]) -> tuple[tuple[Step, ...], ...]:
@@ -169,11 +195,11 @@ def _each(callers: tuple[tuple[Step, ...], ...], change: Callable[[Plan], Plan])
     )
 
 
-def _draw(seed: int, calls: int) -> Scenario:
+def _draw(seed: int, calls: int, eras: tuple[Era, ...]) -> Scenario:
     dice = random.Random(f"scenario {seed}")
     rate = dice.choice((0.02, 0.1, 0.2, 0.4))
     names = [f"s{number}" for number in range(dice.randint(3, 6))]
-    parts = {name: _part(dice, rate if name != names[0] else 0.0) for name in names}
+    parts = {name: _part(dice, rate if name != names[0] else 0.0, eras) for name in names}
     return Scenario(
         start=float(dice.choice((0, 1000, 2**20))),
         parts=parts,
@@ -187,14 +213,14 @@ def _draw(seed: int, calls: int) -> Scenario:
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-def _part(dice: random.Random, rate: float) -> Part:
+def _part(dice: random.Random, rate: float, eras: tuple[Era, ...]) -> Part:
     transport = dice.choice(("pipe", "http"))
     on_a_pipe = transport == "pipe"
-    era = dice.choice(("modern", "legacy"))
+    era = dice.choice(eras)
     probe = dice.choice(("refuses", "ignores", "dies")) if on_a_pipe else "refuses"
     traits = Traits(
         transport=transport,  # type: ignore[arg-type]
-        era=era,  # type: ignore[arg-type]
+        era=era,
         tools=tuple({"name": n, "inputSchema": {"type": "object"}, "annotations": h} for n, h in _HINTS.items()),
         probe=probe if rate else "refuses",  # type: ignore[arg-type]
         obedient=dice.random() < 0.7,

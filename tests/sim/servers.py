@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
@@ -72,11 +73,13 @@ class Exchange:
 
     @property
     def call(self) -> str:
-        return str(self._meta.get(CALL_META, ""))
+        return str(self._meta.get(CALL_META) or self.params["arguments"].get("call", ""))
 
     @property
     def _meta(self) -> Json:
         found = self.params.get("_meta")
+        if isinstance(found, msgspec.Raw):  # encoded once for many calls
+            found = msgspec.json.decode(found)
         return found if isinstance(found, dict) else {}
 
     def meta(self, name: str) -> Any:

@@ -78,9 +78,9 @@ def test_a_loss_that_is_taken_for_a_request_that_was_never_sent(monkeypatch):
 def test_a_link_that_does_not_say_when_the_bytes_leave(monkeypatch):
     original = transports._leave
 
-    def secretive(server: Any, request: Any, exchange: Any) -> None:
-        original(server, request, exchange)
-        request.call_state.certainty = Certainty.NOT_SENT
+    def secretive(server: Any, request: Any, exchange: Any, ours: Any) -> None:
+        original(server, request, exchange, ours)
+        request.call_state.certainty, ours.is_sent = Certainty.NOT_SENT, False
 
     monkeypatch.setattr(transports, "_leave", secretive)
     assert caught("I4")
@@ -123,3 +123,20 @@ def test_a_slow_call_that_is_sent_again_by_what_takes_it_over(monkeypatch, front
 def test_a_slow_call_that_is_denied_although_it_was_sent_because_the_gateway_shuts_down(monkeypatch):
     broken_builds.denies_at_shutdown(monkeypatch.setattr)
     assert caught("I4", front="gateway")
+
+
+@pytest.mark.parametrize("front", ["slow", "gateway"])
+def test_a_flight_that_is_sent_again_when_it_is_taken_over(monkeypatch, front):
+    broken_builds.resume_sends(monkeypatch.setattr)
+    assert caught("I3", front=front)
+
+
+def test_a_flight_that_is_denied_when_it_is_taken_over_during_the_shutdown(monkeypatch):
+    broken_builds.resume_rejects(monkeypatch.setattr)
+    assert caught("I4", front="gateway")
+
+
+@pytest.mark.parametrize("front", ["slow", "gateway"])
+def test_a_flight_whose_certainty_is_lost_when_it_is_taken_over(monkeypatch, front):
+    broken_builds.resume_forgets(monkeypatch.setattr)
+    assert caught("I3", "I4", front=front)

@@ -7,6 +7,8 @@ request may be executed (C2) at the moment its bytes leave, and not before.
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,9 +16,18 @@ from tests.sim.faults import Fate, Later, ticks
 from tests.sim.history import Cut, Sent
 from tests.sim.servers import Answer, Exchange, Process, SimServer
 from toolway.protocol import jsonrpc
-from toolway.types import Certainty, Era, Json
-from toolway.upstream.transport import Disconnect, InboundHandler, JSONRPCError, Request, TransportError, TransportInfo
-from toolway.upstream.transports.pending_requests import PendingRequests
+from toolway.types import CallState, Certainty, Era, Json
+from toolway.upstream.transport import (
+    Disconnect,
+    ExchangeListener,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    RequestExchange,
+    TransportError,
+    TransportInfo,
+)
+from toolway.upstream.transports.pending_requests import PendingRequests, StreamExchange
 
 BUSY: Final = 0.2  # how often a pipe is full, or a connection has to be made first
 
@@ -25,10 +36,9 @@ def link_to(server: SimServer) -> PipeLink | HttpLink:
     return PipeLink(server) if server.traits.transport == "pipe" else HttpLink(server)
 
 
-def _leave(server: SimServer, request: Request, exchange: Exchange) -> None:
+def _leave(server: SimServer, request: Request, exchange: Exchange, ours: RequestExchange) -> None:
     """The bytes leave us."""
-    request.call_state.certainty = Certainty.UNKNOWN
-    request.call_state.phase = "server"
+    ours.mark_sent()
     if request.method == "tools/call":
         server.history.add(Sent(exchange.sent, server.name, exchange.nonce, exchange.call))
 
@@ -37,11 +47,33 @@ def _leave(server: SimServer, request: Request, exchange: Exchange) -> None:
 class _Frame:
     """A request in the pipe, or still before it."""
 
-    id: int
+    ours: StreamExchange
     request: Request
     fate: Fate
     waiting: Later | None = None
     exchange: Exchange | None = None  # once it has left
+
+
+class _HttpExchange(RequestExchange):
+    """A request on a connection of its own."""
+
+    __slots__ = ("answer", "drop", "waiter")
+
+    def __init__(self, id: int, call_state: CallState | None, listener: ExchangeListener | None) -> None:
+        super().__init__(id, call_state, listener)
+        self.answer: Answer | None = None
+        self.waiter: asyncio.Future[Answer] | None = None
+        self.drop: Callable[[], None] = _nothing
+
+    async def outcome(self) -> Answer:
+        if self.answer is not None:
+            return self.answer
+        self.waiter = asyncio.get_running_loop().create_future()
+        return await self.waiter
+
+
+def _nothing() -> None:
+    return None
 
 
 class PipeLink:
@@ -103,24 +135,41 @@ class PipeLink:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def request(self, request: Request) -> Json:
+    def start(self, request: Request, listener: ExchangeListener | None) -> StreamExchange:
         if self._loss is None or self._loss.done() or self._process is None:
             raise TransportError("the connection to the server has ended", Certainty.NOT_SENT, code="E-STDIO-BROKEN")
         fate = self._server.fate(request.method)
         if fate is Fate.UNSENT:
             raise TransportError("the line to the server is full", Certainty.NOT_SENT, code="E-STDIO-FULL")
-        id_, answer = self._outstanding.add(request)
-        frame = _Frame(id_, request, fate)
-        request.call_state.phase = "send"
+        ours = self._outstanding.start(request, listener)
+        ours.line = frame = _Frame(ours, request, fate)  # type: ignore[assignment]  # a frame of our own
         try:
             self._write(frame)
-            return await answer
+        except BaseException:
+            ours.listener = None
+            self._outstanding.remove(ours.id)
+            raise
+        return ours
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        assert isinstance(exchange, StreamExchange)
+        try:
+            return await exchange.future
         except asyncio.CancelledError:
-            self._take_back(frame)
+            self._take_back(exchange, request)
             raise
         finally:
-            self._outstanding.remove(id_)
-            self._calls.pop(id_, None)
+            self._outstanding.remove(exchange.id)
+            self._calls.pop(exchange.id, None)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        assert isinstance(exchange, StreamExchange)
+        self._outstanding.remove(exchange.id)
+        self._calls.pop(exchange.id, None)
+        self._take_back(exchange, request)
+
+    async def request(self, request: Request) -> Json:
+        return await self.wait(self.start(request, None), request)
 
     def _write(self, frame: _Frame) -> None:
         if self._dice.random() < BUSY:
@@ -135,9 +184,9 @@ class PipeLink:
         if process is None or (not process.alive and self._dice.random() < 0.5):
             return False
         frame.exchange = self._exchange(frame)
-        _leave(self._server, frame.request, frame.exchange)
+        _leave(self._server, frame.request, frame.exchange, frame.ours)
         if frame.request.method == "tools/call":
-            self._calls[frame.id] = frame
+            self._calls[frame.ours.id] = frame
         self._loop.call_later(ticks(self._dice, 0, self._server.traits.way), process.take, frame.exchange)
         return True
 
@@ -147,14 +196,16 @@ class PipeLink:
             frame.request.params,
             frame.fate,
             self._loop.time(),
-            lambda answer: self._answered(frame.id, answer),
+            lambda answer: self._answered(frame.ours.id, answer),
             self._notified,
         )
 
-    def _take_back(self, frame: _Frame) -> None:
+    def _take_back(self, ours: StreamExchange, request: Request) -> None:
+        frame = ours.line
+        assert isinstance(frame, _Frame)
         if frame.waiting is not None:
             frame.waiting.cancel()
-        elif frame.exchange is not None and self._process is not None and not frame.request.silent_cancel:
+        elif frame.exchange is not None and self._process is not None and not request.silent_cancel:
             way = ticks(self._dice, 0, self._server.traits.way)
             self._loop.call_later(way, self._process.drop, frame.exchange)
 
@@ -165,7 +216,9 @@ class PipeLink:
             body = {"code": answer.code, "message": answer.message, "data": answer.data}
             self._outstanding.resolve(jsonrpc.Message("error", id_, body=body))
         else:
-            self._outstanding.resolve(jsonrpc.Message("result", id_, body=answer))
+            frame = jsonrpc.encode_result(id_, answer)
+            self._outstanding.resolve(jsonrpc.parse_message(frame), frame)
+        self._calls.pop(id_, None)
 
     def _notified(self, method: str, params: Json) -> None:
         if self._process is not None:
@@ -182,7 +235,8 @@ class HttpLink:
         self._dice = server.dice
         self._session: str | None = None
         self._era: Era | None = None
-        self._waiting: dict[asyncio.Future[Answer], Request] = {}
+        self._waiting: dict[_HttpExchange, Request] = {}
+        self._ids = itertools.count(1)
         self._closed = False
 
     async def open(self, inbound: InboundHandler) -> None:
@@ -200,9 +254,8 @@ class HttpLink:
         calls = sum(request.method == "tools/call" for request in self._waiting.values())
         if calls:
             self._server.history.add(Cut(self._loop.time(), self._server.name, calls))
-        for answer in self._waiting:
-            if not answer.done():
-                answer.set_result(TransportError("closed by us", Certainty.UNKNOWN, code="E-CLOSED"))
+        for exchange in tuple(self._waiting):
+            self._answered(exchange, TransportError("closed by us", Certainty.UNKNOWN, code="E-CLOSED"))
         await asyncio.sleep(0)
 
     def set_protocol(self, era: Era, version: str) -> None:
@@ -222,19 +275,43 @@ class HttpLink:
         request.call_state.phase = "send"
         fate = self._server.fate(request.method)
         process = await self._connect(fate)
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        exchange = self._exchange(request, fate, answer)
-        _leave(self._server, request, exchange)
+        exchange = _HttpExchange(next(self._ids), request.call_state, None)
+        self._send(exchange, request, fate, process)
+        return await self.wait(exchange, request)
+
+    def start(self, request: Request, listener: ExchangeListener) -> _HttpExchange | None:
+        """Not if a connection has to be made first."""
+        if self._closed or self._dice.random() < BUSY:
+            return None
+        fate, process = self._server.fate(request.method), self._server.reach()
+        if process is None or fate is Fate.UNSENT:
+            raise TransportError("the connection was refused", Certainty.NOT_SENT, code="E-HTTP-CONNECT")
+        exchange = _HttpExchange(next(self._ids), None, listener)
+        self._send(exchange, request, fate, process)
+        return exchange
+
+    def _send(self, ours: _HttpExchange, request: Request, fate: Fate, process: Process) -> None:
+        exchange = self._exchange(request, fate, ours)
+        _leave(self._server, request, exchange, ours)
         self._loop.call_later(ticks(self._dice, 0, self._server.traits.way), process.take, exchange)
-        self._waiting[answer] = request
+        ours.drop = lambda: process.drop(exchange)
+        self._waiting[ours] = request
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        assert isinstance(exchange, _HttpExchange)
         try:
-            return self._read(request, await answer)
+            return self._read(exchange, request, await exchange.outcome())
         except asyncio.CancelledError:
-            if not (request.silent_cancel and self._era == "legacy"):
-                self._loop.call_later(ticks(self._dice, 0, self._server.traits.way), process.drop, exchange)
+            self.abandon(exchange, request)
             raise
         finally:
-            del self._waiting[answer]
+            self._waiting.pop(exchange, None)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        assert isinstance(exchange, _HttpExchange)
+        self._waiting.pop(exchange, None)
+        if not (request.silent_cancel and self._era == "legacy"):
+            self._loop.call_later(ticks(self._dice, 0, self._server.traits.way), exchange.drop)
 
     async def _connect(self, fate: Fate) -> Process:
         if self._dice.random() < BUSY:
@@ -244,22 +321,41 @@ class HttpLink:
             raise TransportError("the connection was refused", Certainty.NOT_SENT, code="E-HTTP-CONNECT")
         return process
 
-    def _exchange(self, request: Request, fate: Fate, answer: asyncio.Future[Answer]) -> Exchange:
-        def answered(found: Answer) -> None:
-            if not answer.done():
-                answer.set_result(found)
-
+    def _exchange(self, request: Request, fate: Fate, ours: _HttpExchange) -> Exchange:
         session = self._session if request.version is None and request.method != "initialize" else None
         return Exchange(
-            request.method, request.params, fate, self._loop.time(), answered, self._notified, session=session
+            request.method,
+            request.params,
+            fate,
+            self._loop.time(),
+            lambda answer: self._answered(ours, answer),
+            self._notified,
+            session=session,
         )
 
-    def _read(self, request: Request, answer: Answer) -> Json:
+    def _answered(self, ours: _HttpExchange, answer: Answer) -> None:
+        if ours.answer is not None:
+            return
+        ours.answer = answer
+        if not isinstance(answer, Exception):
+            ours.frame = jsonrpc.encode_result(ours.id, answer)
+            ours.result = jsonrpc.parse_message(ours.frame).body
+        listener, ours.listener = ours.listener, None
+        if ours.waiter is not None and not ours.waiter.done():
+            ours.waiter.set_result(answer)
+        elif listener is not None:
+            self._waiting.pop(ours, None)
+            if ours.result is not None:
+                listener.arrived(ours.result, ours.frame)
+            else:
+                listener.failed()
+
+    def _read(self, ours: _HttpExchange, request: Request, answer: Answer) -> Json:
         if isinstance(answer, Exception):
             raise answer
         if request.method == "initialize":
             self._session = answer["session"]
-        return answer
+        return ours.take_result()
 
     def _notified(self, method: str, params: Json) -> None:
         if not self._closed:
