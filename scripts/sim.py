@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from tests.sim.checks import check, vague  # noqa: E402  needs the path set abov
 from tests.sim.history import Begun, Done, History  # noqa: E402
 from tests.sim.run import run  # noqa: E402
 from tests.sim.scenario import FRONTS, Front  # noqa: E402
+from toolway.hub.plan import SWITCH  # noqa: E402
 
 SHOWN = 5  # printed violations per seed
 
@@ -40,6 +42,7 @@ class Result:
     calls: int
     effects: int
     vague: int
+    flights: tuple[int, int]  # landed, and taken over
     outcomes: Counter[str]
     faults: Counter[str]
     violations: tuple[str, ...]
@@ -55,6 +58,7 @@ def result(case: tuple[int, Front], calls: int) -> Result:
         calls=sum(1 for _ in history.of(Begun)),
         effects=sum(1 for _ in history.of(Done)),
         vague=vague(history),
+        flights=(history.landed, history.taken_over),
         outcomes=history.outcomes(),
         faults=history.faults(),
         violations=tuple(map(str, check(history))),
@@ -69,6 +73,7 @@ def results(cases: Iterable[tuple[int, Front]], calls: int, jobs: int) -> Iterat
 
 def main() -> int:
     options = parse_options()
+    os.environ[SWITCH] = options.plans  # the processes inherit it
     fronts: tuple[Front, ...] = FRONTS if options.front == "all" else (options.front,)
     if options.seed is not None:
         return max(run_one(options.seed, options.calls, front, options.verbose) for front in fronts)
@@ -92,6 +97,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--twice", type=int, default=20, help="seeds to run again, to check that runs are reproducible")
     parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--front", choices=("all", *FRONTS), default="all", help="what is called, with each seed")
+    parser.add_argument("--plans", choices=("on", "off"), default="on", help="off: every call uses the whole chain")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the history of the seed")
     return parser.parse_args()
 
@@ -120,6 +126,8 @@ def report(found: list[Result], seconds: float) -> None:
     print(f"{len(found)} runs in {seconds:.0f} s ({len(found) / seconds:.1f} per second)")
     print(f"calls      {sum(each.calls for each in found)}")
     print(f"effects    {sum(each.effects for each in found)}")
+    landed, taken_over = (sum(each.flights[n] for each in found) for n in range(2))
+    print(f"flights    {landed} landed, {taken_over} taken over")
     print("outcomes   " + ", ".join(f"{name} {number}" for name, number in outcomes.most_common()))
     print("faults     " + ", ".join(f"{name} {number}" for name, number in faults.most_common()))
     print(f"reported as unknown although nothing was sent: {sum(each.vague for each in found)}")

@@ -128,13 +128,11 @@ class Load:
         before, began = self.signalled, time.monotonic()
         if server == "retried":
             self.ending.repeatable.add(nonce)
-        tool, arguments = self._order(server)
+        tool, arguments, meta = self._order(server)
         leaves = self._dice.random() * 1.2 if self._dice.random() < 0.03 else None
         try:
             async with asyncio.timeout(leaves):
-                result = await client.call(
-                    f"{server}__{tool}", {**arguments, "nonce": nonce}, meta={"toolway/timeoutMs": 4000}
-                )
+                result = await client.call(f"{server}__{tool}", {**arguments, "nonce": nonce}, meta=meta)
         except TimeoutError:
             self._ends(nonce, "left")
             return await self._take_back(client)
@@ -164,12 +162,13 @@ class Load:
                 return False
         return True
 
-    def _order(self, server: str) -> tuple[str, dict[str, Any]]:
+    def _order(self, server: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """A tool, its arguments, and `_meta`. Most calls ask for nothing more, so that they can be flights."""
         if self._dice.random() < 0.97:
-            return "counter", {"seconds": self._dice.choice(_DURATIONS)}
+            return "counter", {"seconds": self._dice.choice(_DURATIONS)}, {}
         self.ending.faults += 1
         mode = self._dice.choice(FAULTS[server])
-        return "bad", {"mode": mode, "effect": mode not in REFUSALS}
+        return "bad", {"mode": mode, "effect": mode not in REFUSALS}, {"toolway/timeoutMs": 4000}
 
     def _ends(self, nonce: str, outcome: str) -> None:
         assert nonce not in self.ending.outcomes, "two outcomes"

@@ -42,7 +42,13 @@ async def test_every_call_under_load_is_executed_as_its_caller_was_told(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("build", "fault"), [("sends_again", "took effect 2 times"), ("denies_at_shutdown", "and that was denied")]
+    ("build", "fault"),
+    [
+        ("sends_again", "took effect 2 times"),
+        ("resume_sends", "took effect 2 times"),
+        ("denies_at_shutdown", "and that was denied"),
+        ("resume_rejects", "and that was denied"),
+    ],
 )
 async def test_a_gateway_that_is_broken_on_purpose_would_be_seen(tmp_path: Path, build: str, fault: str) -> None:
     ending = await end_under_load(tmp_path / build, seed=0, build=build)

@@ -19,6 +19,7 @@ from tests.sim.faults import Fate
 from tests.sim.history import Act, Begun, Done, Ended
 from tests.sim.run import run
 from tests.sim.scenario import FRONTS
+from toolway.hub.plan import SWITCH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CALLS = 200
@@ -43,6 +44,22 @@ def test_every_promise_holds(seed):
 def test_executions_are_as_callers_were_told_with_slow_calls_cancellation_and_shutdown(seed, front):
     violations = check(history_of(seed, front))
     assert violations == [], f"see it with: python scripts/sim.py --seed {seed} --calls {CALLS} --front {front} -v"
+
+
+@pytest.mark.parametrize("front", FRONTS[1:])
+@pytest.mark.parametrize("seed", range(4))
+def test_executions_are_as_callers_were_told_without_plans(monkeypatch, seed, front):
+    monkeypatch.setenv(SWITCH, "off")
+    history = run(seed, CALLS, front)
+    assert check(history) == []
+    assert (history.landed, history.taken_over) == (0, 0)
+
+
+@pytest.mark.parametrize("front", FRONTS[1:])
+def test_calls_are_flights_and_some_are_taken_over(front):
+    histories = [history_of(seed, front) for seed in range(12)]
+    assert sum(history.landed for history in histories) > 50
+    assert sum(history.taken_over for history in histories) > 20
 
 
 def test_calls_are_slow_and_under_way_when_the_gateway_shuts_down():
