@@ -19,8 +19,10 @@ from toolway import CallTimeout, Hub, ProtocolError
 from toolway.config.schema import RetryPolicy
 from toolway.config.settings import TelemetrySettings, TraceSettings
 from toolway.telemetry import otlp
+from toolway.telemetry.otel_attributes import TRACEPARENT_PATTERN as TRACEPARENT
 from toolway.telemetry.tracing import OtelTracer
-from toolway.testing import fake_server
+from toolway.testing import FakeHttp, fake_server
+from toolway.testing.server import FakeServer
 from toolway.types import Call, TimedCallState
 
 pytestmark = pytest.mark.anyio
@@ -85,6 +87,35 @@ async def test_new_traces_are_sampled_by_ratio() -> None:
         kept.clear()
         await hub.call_tool("s.echo", {"text": "x"}, meta={"traceparent": PARENT})
         assert kept.get_finished_spans()  # its caller wants it
+
+
+async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    real = FakeServer.handle
+
+    def handle(self: FakeServer, message: Any, *more: Any, **named: Any) -> Any:
+        if message.get("method") == "tools/call":
+            heard.append(message["params"]["_meta"].get("traceparent", ""))
+        return real(self, message, *more, **named)
+
+    monkeypatch.setattr(FakeServer, "handle", handle)
+    made, kept = provider()
+    async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        hub.enable_tracing(made, sample_ratio=0.5)
+        landed = hub._core.flights.landed
+        for _ in range(60):
+            await hub.call_tool("s.counter", {})
+        left_out = [each for each in heard if each.endswith("-00")]
+        assert len(heard) == 60 and all(TRACEPARENT.fullmatch(each) for each in heard)
+        assert hub._core.flights.landed - landed == len(left_out) > 5
+        calls = [span for span in kept.get_finished_spans() if span.parent is None]
+        assert len(calls) == 60 - len(left_out)  # the others are recorded: nothing is decided twice
+        assert len(set(heard)) == 60
+
+        with made.get_tracer("mine").start_as_current_span("mine"):  # in a trace of the program
+            await hub.call_tool("s.counter", {})
+        assert int(heard[-1][-2:], 16) & 1
 
 
 async def test_without_a_ratio_the_sampler_of_the_provider_decides() -> None:

@@ -20,7 +20,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ from toolway.errors import Certainty
 from toolway.events import CallFinished
 from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
 from toolway.hub.instrumentation import Instrumentation
-from toolway.hub.plan import Plan
+from toolway.hub.plan import Plan, add_trace_context
 from toolway.middleware.chain import compose
 from toolway.middleware.circuit_breaker import CLOSED, CircuitBreakerMiddleware, record_success
 from toolway.middleware.concurrency import ConcurrencyMiddleware
@@ -46,6 +46,8 @@ class Flight(ABC):
     """One call under way that no coroutine waits for."""
 
     __slots__ = ("_began", "_exchange", "_flights", "_is_over", "_started_at", "arguments", "call_id", "plan")
+
+    in_library: ClassVar[bool] = False  # the caller is a program, whose current trace the call may belong to
 
     def __init__(self, flights: Flights, plan: Plan, arguments: Json, call_id: str) -> None:
         self._flights = flights
@@ -79,11 +81,17 @@ class Flight(ABC):
             return False
         if limiter.is_paused(flights.now) or not self._are_arguments_valid():
             return False
-        if not limiter.acquire_nowait(plan.caller):
+        context: str | None = ""  # of the trace that the call is left out of
+        if flights.instrumentation.is_tracing:
+            context = flights.instrumentation.skip_trace(in_library=self.in_library)
+        if context is None or not limiter.acquire_nowait(plan.caller):
             return False
         exchange = None
         try:
-            exchange = plan.session.start(plan.tool.name, self.arguments, plan.meta_for(capabilities), self)
+            meta = plan.meta_for(capabilities)
+            if context:
+                meta = add_trace_context(meta, context)
+            exchange = plan.session.start(plan.tool.name, self.arguments, meta, self)
         except (TransportError, TypeError, ValueError, OverflowError, RecursionError):
             pass  # nothing was sent; the pipeline says why
         finally:

@@ -59,6 +59,7 @@ class LibraryFlight(Flight):
     """Flight of one call of a program, whose task waits for it."""
 
     __slots__ = ("_future", "_hub", "_taken")
+    in_library = True
 
     def __init__(self, hub: HubCore, plan: Plan, arguments: Json) -> None:
         super().__init__(hub.flights, plan, arguments, hub.new_call_id())

@@ -104,6 +104,11 @@ class Plan:
         return self._meta
 
 
+def add_trace_context(meta: msgspec.Raw, traceparent: str) -> msgspec.Raw:
+    """Return the encoded `_meta` with the trace context of a call."""
+    return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
+
+
 class Planner:
     """Creates plans and keeps them, by caller and tool."""
 
