@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -193,6 +194,31 @@ async def test_the_loop_runs_while_the_model_does(small):
     counting.cancel()
     assert turns > 20
     await embedder.close()
+
+
+_LOAD = """
+import asyncio, os, sys
+from pathlib import Path
+from toolway.search.minilm import MiniLm, ModelFiles
+files = ModelFiles(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])
+async def main():
+    embedder = MiniLm(Path(sys.argv[1]), files)
+    await embedder.embed(["mail"], 120)
+    await embedder.close()
+asyncio.run(main())
+assert "ORT_DISABLE_TELEMETRY" not in os.environ
+"""
+
+
+def test_onnxruntime_keeps_no_telemetry(small, tmp_path):
+    folder, files = small
+    home = tmp_path / "home"
+    home.mkdir()
+    arguments = [files.model_bytes, files.model_sha256, files.vocabulary_bytes, files.vocabulary_sha256]
+    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", _LOAD, str(folder), *map(str, arguments)]
+    subprocess.run(command, check=True, env=environment, timeout=200)
+    assert list(home.rglob("*")) == []
 
 
 async def test_a_closed_model_raises_an_embedding_error(small):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 PACKAGE: Final = "toolway_search_minilm"
 INSTALL_HINT: Final = "install toolway[search] and toolway-search-minilm"
+_NO_TELEMETRY: Final = "ORT_DISABLE_TELEMETRY"  # it must be set before the import
 MAX_TOKENS: Final = 128  # of a text; the rest is ignored
 
 
@@ -93,10 +95,7 @@ class MiniLm:
         folder, files = self._folder or _find_package(), self._files
         model = _read_verified(folder / "model.onnx", files.model_bytes, files.model_sha256)
         vocabulary = _read_verified(folder / "vocab.txt", files.vocabulary_bytes, files.vocabulary_sha256)
-        try:
-            import onnxruntime
-        except ImportError as exc:
-            raise EmbeddingError(f"onnxruntime cannot be imported: {INSTALL_HINT}") from exc
+        onnxruntime = _import_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -115,6 +114,23 @@ class MiniLm:
                 raise EmbeddingError(f"the model failed: {type(exc).__name__}") from exc
 
         return run
+
+
+def _import_onnxruntime() -> Any:
+    """Import onnxruntime without its telemetry: else newer versions send events to its maker."""
+    before = os.environ.get(_NO_TELEMETRY)
+    os.environ[_NO_TELEMETRY] = "1"
+    try:
+        import onnxruntime
+    except ImportError as exc:
+        raise EmbeddingError(f"onnxruntime cannot be imported: {INSTALL_HINT}") from exc
+    finally:
+        if before is None:
+            del os.environ[_NO_TELEMETRY]
+        else:
+            os.environ[_NO_TELEMETRY] = before
+    onnxruntime.disable_telemetry_events()
+    return onnxruntime
 
 
 def _find_package() -> Path:

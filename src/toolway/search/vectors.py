@@ -121,15 +121,20 @@ class ModelVectors:
         """Embed new queries within the time limit, and start to embed new tools."""
         self._follow(tools)
         new = [query for query in dict.fromkeys(queries) if query not in self._queries]
+        limit = asyncio.get_running_loop().time() + self._query_timeout
+        if new:
+            await self._embed_queries(new, limit)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._query_timeout):
-                if new:
-                    await self._embed_queries(new)
+            async with asyncio.timeout_at(limit):
                 await self._assembled.wait()
 
-    async def _embed_queries(self, queries: Sequence[str]) -> None:
+    async def _embed_queries(self, queries: Sequence[str], limit: float) -> None:
         try:
-            vectors = await self._embedder.embed([text[:MAX_TEXT_CHARS] for text in queries], self._query_timeout)
+            async with asyncio.timeout_at(limit + 0.05):  # the embedder ends before and knows more about why
+                vectors = await self._embedder.embed([text[:MAX_TEXT_CHARS] for text in queries], self._query_timeout)
+        except TimeoutError:
+            self._query_problem = "the query was not embedded in time"
+            return
         except EmbeddingError as exc:
             self._query_problem = str(exc)
             return
@@ -152,7 +157,8 @@ class ModelVectors:
         with suppress(KeyError):
             self._queries.move_to_end(query)
         known = table.known.copy()  # before the multiplication: a vector that comes meanwhile is not used by half
-        scores: list[float | None] = (table.matrix @ vector).tolist()
+        with np.errstate(all="ignore"):  # some libraries for linear algebra leave flags of their own
+            scores: list[float | None] = (table.matrix @ vector).tolist()
         if not known.all():
             scores = [score if has_vector else None for score, has_vector in zip(scores, known.tolist(), strict=True)]
         return scores
