@@ -213,6 +213,7 @@ class Gateway:
         self.router.refresh_views()
         self.subscriptions.recheck()
         self._dispatcher.on_servers_changed()
+        self.search_tools.on_config_changed()
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
@@ -42,6 +42,27 @@ class ServerFacts:
     about: str = ""  # title, description and instructions of the server
     is_down: bool = False  # a call would fail now; an idle server is not down
     held: int = 0  # tools that wait for an approval
+
+
+class AllowedTools:
+    """Fixed set of tools that a principal may see, for `allowed`. Its numbers are computed once per index."""
+
+    def __init__(self, tools: Container[tuple[str, str]]) -> None:
+        self._tools = tools  # (server, tool); never changed later
+        self._numbers: tuple[Index, frozenset[int], frozenset[str]] | None = None
+
+    def __call__(self, server: str, tool: str) -> bool:
+        return (server, tool) in self._tools
+
+    def numbers(self, index: Index) -> tuple[frozenset[int], frozenset[str]]:
+        """Return the numbers of these tools in an index, and their servers."""
+        known = self._numbers
+        if known is None or known[0] is not index:
+            tools = {number: document.tool for number, document in index.documents.items()}
+            allowed = {number: tool for number, tool in tools.items() if (tool.server, tool.name) in self._tools}
+            servers = frozenset(tool.server for tool in allowed.values())
+            known = self._numbers = (index, frozenset(allowed), servers)
+        return known[1], known[2]
 
 
 class VectorSource(Protocol):
@@ -300,7 +321,13 @@ class ToolSearch:
         numbers = index.documents.keys() if visible is None else visible
         if not fits and len(matches) < min(limit, NEAREST, len(numbers)):
             matches = _fill(matches, (index.documents[number].tool for number in sorted(numbers)), min(limit, NEAREST))
-        servers = index.segments.keys() if visible is None else {index.documents[each].tool.server for each in visible}
+        servers: Set[str]
+        if visible is None:
+            servers = index.segments.keys()
+        elif server is None and isinstance(allowed, AllowedTools):
+            servers = allowed.numbers(index)[1]
+        else:
+            servers = {index.documents[each].tool.server for each in visible}
         notes = self._notes(facts, allowed_server or (lambda name: allowed is None or name in servers))
         return SearchAnswer(tuple(matches), len(numbers), len(servers), fits, notes)
 
@@ -337,6 +364,8 @@ def _visible(index: Index, allowed: Allowed | None, server: str | None) -> Set[i
         return None
     if allowed is None:
         return set(numbers)
+    if server is None and isinstance(allowed, AllowedTools):
+        return allowed.numbers(index)[0]
     documents = index.documents
     return {number for number in numbers if allowed((tool := documents[number].tool).server, tool.name)}
 

@@ -8,9 +8,10 @@ principal is searched. A search starts no server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -28,6 +29,7 @@ from toolway.types import Effect, Json
 
 if TYPE_CHECKING:
     from toolway.search.results import SearchAnswer, ToolMatch
+    from toolway.search.tool_search import AllowedTools
 
 DEFAULT_RESULTS: Final = 5
 DEFAULT_RESULTS_OF_MANY: Final = 10
@@ -36,6 +38,7 @@ MAX_QUERIES: Final = 10  # steps in one search
 MAX_QUERY_CHARS: Final = 1000
 MAX_DESCRIBED: Final = 20  # tools in one request
 MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
+MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
 _DOWN_STATES: Final = frozenset({"backing_off", "failed"})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
@@ -59,6 +62,11 @@ class SearchTools:
         self._hub = hub
         self._lists = lists
         self._held_servers = held_servers
+        self._allowed: WeakKeyDictionary[EndpointView, tuple[Mapping[tuple[str, str], str], AllowedTools]] = (
+            WeakKeyDictionary()
+        )
+        #: arguments and first sentence of tools that were found, by view and name, valid for this tool object
+        self._compact: dict[tuple[EndpointView, str], tuple[Tool, tuple[tuple[str, str], ...], str]] = {}
         self.log = SearchLog()
 
     # -- search_tools and describe_tool --------------------------------------------------------------------------------
@@ -106,7 +114,7 @@ class SearchTools:
         found = await self._hub.tool_search.search_async(
             queries,
             limit=limit,
-            allowed=None if sees_all else lambda server, tool: (server, tool) in names,
+            allowed=None if sees_all else self._allowed_tools(view, names),
             server=server,
             principal=principal,
         )
@@ -116,6 +124,15 @@ class SearchTools:
         return replace(
             found, matches=tuple(each for each in found.matches if (each.tool.server, each.tool.name) in now)
         )
+
+    def _allowed_tools(self, view: EndpointView, names: Mapping[tuple[str, str], str]) -> AllowedTools:
+        """Return the tools of a view for the search, the same object until the view changes."""
+        known = self._allowed.get(view)
+        if known is None or known[0] is not names:
+            from toolway.search.tool_search import AllowedTools
+
+            known = self._allowed[view] = (names, AllowedTools(names))
+        return known[1]
 
     def _log_search(self, principal: str, queries: list[str], found: SearchAnswer, results: list[FoundTool]) -> None:
         now = time.time()
@@ -148,16 +165,21 @@ class SearchTools:
     def _found_tool(self, view: EndpointView, match: ToolMatch, coverage: Coverage) -> FoundTool:
         tool = match.tool
         name = view.name_of(tool) or tool.model_name
-        definition = view.definition(name, tool)
-        description = definition.get("description")
-        return FoundTool(
-            name,
-            tool.server,
-            meta_tools.typed_arguments(definition["inputSchema"]),
-            meta_tools.effect_word(self._hub.tool_effect(tool)),
-            meta_tools.first_sentence(description) if isinstance(description, str) else "",
-            tool.server in coverage.down,
-        )
+        known = self._compact.get((view, name))
+        if known is None or known[0] is not tool:
+            definition = view.definition(name, tool)
+            description = definition.get("description")
+            sentence = meta_tools.first_sentence(description) if isinstance(description, str) else ""
+            known = (tool, meta_tools.typed_arguments(definition["inputSchema"]), sentence)
+            if len(self._compact) >= MAX_COMPACT:
+                self._compact.clear()
+            self._compact[view, name] = known
+        effect = meta_tools.effect_word(self._hub.tool_effect(tool))
+        return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
+
+    def on_config_changed(self) -> None:
+        """Forget the compact forms of definitions: a group may describe its tools in another way now."""
+        self._compact.clear()
 
     def _describe(self, view: EndpointView, arguments: Json) -> Json:
         given = arguments.get("name")

@@ -74,6 +74,7 @@ class EndpointView:
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
+        self._server_names: tuple[tuple[str, ...], list[str]] | None = None  # all servers, and those of this view
         self._tool_names: dict[tuple[str, str], str] | None = None  # (server, tool) → visible name, of this generation
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
@@ -81,13 +82,17 @@ class EndpointView:
         self._tool_filter = tool_filter
         self._permitted = permitted
         self._generation = -1
+        self._server_names = None
 
     def servers(self) -> list[str]:
         """Return the servers of which this view may show any item, sorted by name."""
         if self.single_server is not None:
             return [self.single_server] if self.single_server in set(self._servers()) else []
-        included = (server for server in self._servers() if self._tool_filter.may_include(server))
-        return sorted(server for server in included if self._permitted.may_include(server))
+        names = tuple(self._servers())
+        if self._server_names is None or self._server_names[0] != names:
+            included = (server for server in names if self._tool_filter.may_include(server))
+            self._server_names = (names, sorted(each for each in included if self._permitted.may_include(each)))
+        return list(self._server_names[1])
 
     def may_include(self, server: str) -> bool:
         """Return True if the view may show some item of a server of this name, which need not exist."""
