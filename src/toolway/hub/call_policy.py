@@ -130,12 +130,29 @@ class ToolPolicy:
             honours_key=has_key and self.server.idempotency_meta_key is not None,
         )
 
+    def terms(self) -> CallTerms:
+        """Return the rules for a call without options."""
+        if self.settings.effect is not None or self.settings.idempotent is not None or self.server.idempotent:
+            source = "setting"
+        else:
+            source = "annotation" if self.default_effect is not Effect.UNSAFE else "default"
+        return CallTerms(self.default_effect, source, self.timeout, self.definition_hash)
+
     @cached_property
     def definition_hash(self) -> str:
         """Return a hash of the tool's definition, or "" if the tool is unknown."""
         if self.tool is None:
             return ""
         return hashlib.sha256(msgspec.json.encode(self.tool.raw, order="deterministic")).hexdigest()
+
+
+class CallTerms(msgspec.Struct, frozen=True):
+    """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition."""
+
+    effect: Effect
+    effect_source: str  # "setting", "annotation" or "default"
+    timeout: float
+    definition_hash: str
 
 
 def _call_effect(call: Call, policy: ToolPolicy) -> Effect:
@@ -166,6 +183,14 @@ class CallPolicies:
             return call
         tool = self._catalog.tool(ToolRef(call.server, call.name))
         return call if tool is None else self.attach(call, tool)
+
+    def terms(self, name: str) -> CallTerms | None:
+        """Return the rules for calls of a tool, named `server.tool`; None if the tool is not known."""
+        ref = self._catalog.parse_name(name)
+        tool = self._catalog.tool(ref) if ref is not None else None
+        if ref is None or tool is None:
+            return None
+        return self._find_policy(Call(name, "tools/call", {}, server=ref.server, name=ref.tool), tool).terms()
 
     def effect(self, call: Call) -> Effect:
         """Return the effect class of the call, which decides if it may run again."""

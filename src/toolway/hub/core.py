@@ -39,7 +39,7 @@ from toolway.config.settings import (
 )
 from toolway.errors import CallError, ConfigError, ToolwayError
 from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
-from toolway.hub.call_policy import CallPolicies
+from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.event_stream import EventBroadcaster, Watchdog
@@ -559,6 +559,10 @@ class HubCore:
     def known_tools(self, *, server: str | None = None) -> list[Tool]:
         """Return the tools known now, of `server` or of all servers, without waiting."""
         return self._catalog.tools(server)
+
+    def call_terms(self, name: str) -> CallTerms | None:
+        """Return the rules for calls of a tool, named `server.tool`; None if the tool is not known."""
+        return self._policies.terms(name)
 
     async def find_tool(self, name: str, timeout: float) -> Tool:
         """Return the tool called `name`: `server.tool`, its model name, or its bare name if that is unique.

@@ -1,0 +1,188 @@
+"""Values of a workflow definition: its steps, in the order and form of the file.
+
+`reader.py` builds them from YAML or JSON, `planner.py` executes them. A definition never changes while a run uses it:
+a run keeps the hash and the text of the definition that it was started with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from toolway.types import Effect, Json
+
+#: What happens to a step that may have been executed: ask a person, fail, or call again.
+UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Attempts of a step, each with all attempts of the hub inside."""
+
+    tries: int = 3
+    wait: float = 5.0  # seconds before the second attempt
+    factor: float = 2.0  # the wait grows by this factor
+    at_most: float = 300.0  # longest wait
+    on_answer: bool = False  # also if the tool itself reported a failure
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after this attempt."""
+        return float(min(self.at_most, self.wait * self.factor ** min(attempt - 1, 64)))
+
+
+class Verify(msgspec.Struct, frozen=True):
+    """A read that finds out if a call with an unknown outcome was executed."""
+
+    tool: str
+    params: Any
+    happened: str  # expression over `reply`
+    result: str | None = None  # expression over `reply`: the data of the step if it was executed
+    after: float = 5.0  # seconds after the call can no longer run
+    otherwise: UnknownPolicy = "ask"  # if the read fails
+
+
+class Undo(msgspec.Struct, frozen=True):
+    """A call that compensates a finished step when the run fails."""
+
+    tool: str
+    params: Any
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """Common part of all steps: name, condition and handlers of failures."""
+
+    name: str
+    condition: str | None = None  # expression; the step is skipped if it is false
+    catch: tuple[Catch, ...] = ()
+
+
+class Catch(msgspec.Struct, frozen=True, kw_only=True):
+    """Handler of a failed step. It handles an unknown outcome only if `unknown` is true."""
+
+    condition: str | None = None
+    unknown: bool = False
+    steps: tuple[Step, ...] = ()
+    then: Literal["continue", "fail", "end"] = "continue"
+
+
+class ToolStep(Step, frozen=True, kw_only=True):
+    """One tool call."""
+
+    tool: str
+    params: Any = {}
+    assign: str | None = None  # variable that gets the data of the result
+    effect: Effect | None = None  # statement of the author; None uses the rules of the hub
+    repeatable: bool = False  # a failure that the tool reported may be retried
+    key_honoured: bool = False  # the server detects a repeated call by its idempotency key
+    timeout: float | None = None  # seconds for one attempt
+    retry: Retry = Retry()
+    on_unknown: UnknownPolicy | Verify = "ask"
+    undo: Undo | None = None
+
+
+class ForeachStep(Step, frozen=True, kw_only=True):
+    """Steps that run once for each item of a list."""
+
+    items: str  # expression
+    steps: tuple[Step, ...]
+    at_once: int = 1
+    keep_going: bool = False  # a failed item does not stop the rest
+
+
+class ParallelStep(Step, frozen=True, kw_only=True):
+    """Branches that run side by side. The first failure stops new steps of all branches."""
+
+    branches: tuple[tuple[str, tuple[Step, ...]], ...]
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """One branch of a switch; without a condition it is always taken."""
+
+    condition: str | None
+    steps: tuple[Step, ...]
+
+
+class SwitchStep(Step, frozen=True, kw_only=True):
+    """The first branch whose condition is true."""
+
+    cases: tuple[Case, ...]
+
+
+class RepeatStep(Step, frozen=True, kw_only=True):
+    """Steps that run again until a condition is true, with a wait between."""
+
+    until: str
+    every: float
+    at_most: int
+    steps: tuple[Step, ...]
+
+
+class WaitStep(Step, frozen=True, kw_only=True):
+    """A wait of some seconds, or until a time."""
+
+    seconds: float | None = None
+    until: str | None = None  # expression: a time as ISO 8601 text, timestamp or seconds since 1970
+
+
+class AskStep(Step, frozen=True, kw_only=True):
+    """A question to a person: an approval, or a form with data."""
+
+    title: str
+    approval: bool
+    form: Json | None = None  # JSON Schema of the answer
+    who: tuple[str, ...] = ()  # names or roles that may answer; empty: every operator
+    not_by_starter: bool = False
+    within: float | None = None  # seconds
+
+
+class SetStep(Step, frozen=True, kw_only=True):
+    """Variables that are computed from other data."""
+
+    values: Json
+
+
+class EndStep(Step, frozen=True, kw_only=True):
+    """The end of the run, with its output or with a failure."""
+
+    output: Any = None
+    failure: str | None = None  # text of the failure; None ends the run well
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow: inputs, steps, outputs, and what happens if it fails."""
+
+    name: str
+    description: str = ""
+    inputs: Json | None = None  # JSON Schema
+    timeout: float | None = None  # seconds for the whole run
+    undo_on_failure: bool = False
+    steps: tuple[Step, ...]
+    outputs: Any = None
+    body: Json  # the definition as it was written
+    hash: str
+
+    def walk(self) -> list[Step]:
+        """Return all steps, also those inside other steps, in the order of the file."""
+        found: list[Step] = []
+        _collect(self.steps, found)
+        return found
+
+
+def inner_blocks(step: Step) -> list[tuple[Step, ...]]:
+    """Return the blocks of steps inside a step."""
+    blocks: list[tuple[Step, ...]] = []
+    if isinstance(step, ForeachStep | RepeatStep):
+        blocks.append(step.steps)
+    elif isinstance(step, ParallelStep):
+        blocks.extend(steps for _, steps in step.branches)
+    elif isinstance(step, SwitchStep):
+        blocks.extend(case.steps for case in step.cases)
+    blocks.extend(handler.steps for handler in step.catch)
+    return blocks
+
+
+def _collect(steps: tuple[Step, ...], found: list[Step]) -> None:
+    for step in steps:
+        found.append(step)
+        for block in inner_blocks(step):
+            _collect(block, found)

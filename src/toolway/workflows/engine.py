@@ -1,0 +1,529 @@
+"""Workflow engine: runs definitions durably over a hub.
+
+`planner.py` decides, this module waits: it writes what the planner decided, makes the calls, and gives their outcomes
+back to the planner. An unsafe call is sent only after its intent is on disk. A run that waits for a time or a person is
+a row in the journal and nothing in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import jsonschema_rs
+
+from toolway.errors import ToolwayError
+from toolway.hub.hub import Hub
+from toolway.types import Effect, Json
+from toolway.workflows.definition import Definition, ToolStep, Verify
+from toolway.workflows.journal import (
+    FINAL_STATES,
+    MAX_ENTRIES,
+    Entry,
+    Journal,
+    JournalError,
+    Message,
+    RunChange,
+    RunLost,
+    RunRecord,
+)
+from toolway.workflows.planner import Decision, RunMemory, entry_for, plan
+from toolway.workflows.reader import expressions_of, read_file, read_value
+from toolway.workflows.sqlite_journal import SqliteJournal
+from toolway.workflows.step_call import call_step
+
+MAX_ACTIVE_RUNS: Final = 200
+POLL_INTERVAL_S: Final = 0.5  # for messages of other processes
+SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
+DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
+JOURNAL_RETRY_S: Final = 1.0  # after a failed write
+_log = logging.getLogger(__name__)
+
+
+class WorkflowError(ToolwayError):
+    """Raised if a run cannot be started, answered or found, or if it ended without a result."""
+
+    code = "E-WORKFLOW"
+
+
+class Run:
+    """Handle of a workflow run.
+
+    Example:
+        run = await workflows.start("refund.yaml", {"order": "A-17"}, key="refund-A-17")
+        print(await run.result())
+    """
+
+    def __init__(self, engine: Workflows, id: str) -> None:
+        self._engine = engine
+        self.id = id
+
+    async def status(self) -> RunRecord:
+        """Return the state of the run."""
+        return await self._engine.get(self.id)
+
+    async def wait(self) -> RunRecord:
+        """Wait until the run has ended or asks a person; return its state."""
+        async for record in self._engine.watch(self.id):
+            if record.state in FINAL_STATES or record.state == "asks":
+                return record
+        raise AssertionError("a watch ends with a final state")
+
+    async def result(self) -> Any:
+        """Wait until the run has ended; return its output.
+
+        Raises:
+            WorkflowError: The run failed, was cancelled or undone, or is stuck.
+        """
+        async for record in self._engine.watch(self.id):
+            if record.state == "done":
+                return record.output
+            if record.state in FINAL_STATES:
+                error = record.error or {}
+                raise WorkflowError(
+                    f"the run {record.id} is {record.state}",
+                    detail=str(error.get("message", "")),
+                    hint=f"toolway workflow show {record.id}",
+                    code=str(error.get("code") or "E-WORKFLOW"),
+                )
+        raise AssertionError("a watch ends with a final state")
+
+
+class Workflows:
+    """Durable workflow runs over a hub.
+
+    Args:
+        hub: The hub whose tools the steps call.
+        journal: File of the journal, or a journal.
+        clock: Wall clock in seconds since 1970.
+
+    Example:
+        async with Hub("mcp.json") as hub, Workflows(hub, "runs.db") as workflows:
+            run = await workflows.start("refund.yaml", {"order": "A-17"})
+            print(await run.result())
+    """
+
+    def __init__(
+        self, hub: Hub, journal: str | os.PathLike[str] | Journal, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._hub = hub
+        self._journal_source = journal
+        self._journal: Journal | None = None
+        self._clock = clock
+        self._active: dict[str, _ActiveRun] = {}
+        self._definitions: dict[str, Definition] = {}
+        self._wake = asyncio.Event()
+        self._scheduler: asyncio.Task[None] | None = None
+        self._changes = asyncio.Condition()
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        source = self._journal_source
+        if isinstance(source, str | os.PathLike):
+            self._journal = await asyncio.to_thread(SqliteJournal, Path(source))
+        else:
+            self._journal = source
+        self._scheduler = asyncio.create_task(self._schedule())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop taking runs, let calls under way end, and close the journal. Unfinished runs go on later."""
+        if self._scheduler is None:
+            return
+        self._closing = True
+        self._scheduler.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._scheduler
+        self._scheduler = None
+        tasks = [run.task for run in self._active.values() if run.task is not None]
+        for run in self._active.values():
+            run.wake.set()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=DRAIN_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await self._get_journal().close()
+
+    # -- runs
+
+    async def start(
+        self,
+        workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        caller: str = "",
+    ) -> Run:
+        """Start a run and return its handle, after the run is on disk.
+
+        Args:
+            workflow: A file, a dictionary or a definition.
+            inputs: Inputs of the run.
+            key: The same workflow, caller and key always give the same run.
+            variables: Additional names for expressions.
+            caller: Name of the person or program that starts the run.
+
+        Returns:
+            The run; an earlier one if the key was used before.
+
+        Raises:
+            ConfigError: The definition is invalid.
+            WorkflowError: The inputs do not match the schema of the workflow.
+        """
+        definition = read_definition(workflow)
+        values = dict(inputs or {})
+        _check_inputs(definition, values)
+        self._definitions[definition.hash] = definition
+        now = self._clock()
+        record = RunRecord(
+            id=f"{definition.name}-{secrets.token_hex(6)}",
+            workflow=definition.name,
+            definition=definition.hash,
+            key=key,
+            caller=caller,
+            due=now,
+            input=values,
+            variables=dict(variables or {}),
+            created=now,
+        )
+        created = await self._get_journal().create(record, definition.body)
+        self._wake.set()
+        return Run(self, created.id)
+
+    async def get(self, id: str) -> RunRecord:
+        """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
+        return (await self.load(id))[0]
+
+    async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[Message]]:
+        """Return a run with its definition, entries and messages."""
+        try:
+            record, body, entries, messages = await self._get_journal().load(id)
+        except KeyError:
+            raise WorkflowError(f"there is no run {id}", hint="toolway workflow ls", code="E-WORKFLOW-RUN") from None
+        return record, self._definition(record, body), entries, messages
+
+    async def list_runs(self, state: str | None = None, limit: int = 50) -> list[RunRecord]:
+        """Return the newest runs, all or those in one state."""
+        return await self._get_journal().list_runs(state, limit)
+
+    async def watch(self, id: str) -> AsyncIterator[RunRecord]:
+        """Yield the state of a run at each change, until it has ended."""
+        seen: RunRecord | None = None
+        while True:
+            async with self._changes:
+                record = await self.get(id)
+                if record == seen:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._changes.wait(), POLL_INTERVAL_S)
+                    continue
+            seen = record
+            yield record
+            if record.state in FINAL_STATES:
+                return
+
+    async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
+        """Answer the open question of a run: an approval `{"yes": true}` or the data of a form `{"data": …}`.
+
+        Raises `WorkflowError` if there is no such question, or if this person may not answer it.
+        """
+        question = await self._find_question(id, path, ("approve", "ask"))
+        _check_person(question, by, roles)
+        if question["kind"] == "ask" and question.get("form") is not None:
+            _check_form(question["form"], body.get("data"))
+        await self._send(id, Message(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))
+
+    async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
+        """State if a call with an unknown outcome was executed; the run goes on from there."""
+        question = await self._find_question(id, path, ("unknown",))
+        _, _, entries, _ = await self.load(id)
+        attempt = max(each.attempt for each in entries if each.path == question["path"])
+        body = {"happened": happened, "result": result, "attempt": attempt}
+        await self._send(id, Message(kind="settle", path=question["path"], body=body, by=by, at=self._clock()))
+
+    async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
+        """Cancel a run: nothing new begins, a call under way ends. With `undo`, finished steps are undone."""
+        record = await self.get(id)
+        if record.state in FINAL_STATES:
+            raise WorkflowError(f"the run {id} is {record.state}", hint="a run that has ended cannot be cancelled")
+        await self._send(id, Message(kind="cancel", body={"undo": undo}, by=by, at=self._clock()))
+
+    async def _find_question(self, id: str, path: str | None, kinds: tuple[str, ...]) -> Json:
+        record = await self.get(id)
+        found = [each for each in record.asks if each["kind"] in kinds and path in (None, each["path"])]
+        if len(found) != 1:
+            names = ", ".join(each["path"] for each in record.asks) or "none"
+            raise WorkflowError(
+                f"the run {id} has {'more than one' if found else 'no'} such question",
+                detail=f"open questions: {names}",
+                hint=f"toolway workflow show {id}",
+                code="E-WORKFLOW-ASKS",
+            )
+        return found[0]
+
+    async def _send(self, id: str, message: Message) -> None:
+        await self._get_journal().send(id, message)
+        if id in self._active:
+            self._active[id].wake.set()
+        self._wake.set()
+
+    def _get_journal(self) -> Journal:
+        if self._journal is None:
+            raise WorkflowError("the workflow engine is not open", hint="use: async with Workflows(hub, file)")
+        return self._journal
+
+    def _definition(self, record: RunRecord, body: Json) -> Definition:
+        known = self._definitions.get(record.definition)
+        if known is None:
+            known = self._definitions[record.definition] = read_value(body, name=record.workflow)
+        return known
+
+    # -- the scheduler
+
+    async def _schedule(self) -> None:
+        """Take runs that are due, until the engine is closed."""
+        journal = self._get_journal()
+        while True:
+            delay = POLL_INTERVAL_S
+            try:
+                room = MAX_ACTIVE_RUNS - len(self._active)
+                for record in await journal.take(self._clock(), room) if room > 0 else ():
+                    self._begin(record)
+                if await journal.changed():
+                    for run in self._active.values():
+                        run.wake.set()
+                due = await journal.next_due()
+                if due is not None:
+                    delay = min(delay, max(0.0, due - self._clock()))
+            except JournalError as exc:
+                _log.error("%s", exc)
+                delay = JOURNAL_RETRY_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(delay, 0.005))
+            self._wake.clear()
+
+    def _begin(self, record: RunRecord) -> None:
+        active = self._active.get(record.id)
+        if active is not None:  # a message made it due
+            active.is_due_again = True
+            active.wake.set()
+            return
+        active = self._active[record.id] = _ActiveRun(record.id)
+        active.task = asyncio.create_task(self._drive(active))
+        active.task.add_done_callback(lambda task: self._ended(active, record, task))
+
+    def _ended(self, active: _ActiveRun, record: RunRecord, task: asyncio.Task[None]) -> None:
+        del self._active[record.id]
+        self._wake.set()
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RunLost):
+            _log.error("the run %s was interrupted", record.id, exc_info=error)
+        elif active.is_due_again and not self._closing:
+            self._begin(record)  # it became due while it was put away
+
+    # -- one run
+
+    async def _drive(self, active: _ActiveRun) -> None:
+        """Execute one run until it ends, waits or asks."""
+        journal = self._get_journal()
+        record, definition, entries, messages = await self.load(active.id)
+        if record.state in FINAL_STATES:
+            return
+        await self._prepare_tools(definition)
+        memory = RunMemory(entries)
+        expressions = expressions_of(definition)
+        calls: dict[str, asyncio.Task[Entry]] = {}
+        unwritten: list[Entry] = []  # outcomes of reads, until the next commit
+        try:
+            while True:
+                active.wake.clear()
+                active.is_due_again = False
+                arguments: Json = {
+                    "live": frozenset(calls),
+                    "life": journal.life,
+                    "now": self._clock(),
+                    "terms": self._hub._core.call_terms,
+                    "expressions": expressions,
+                }
+                if expressions.has_macros:  # they wait for a child process
+                    decision = await asyncio.to_thread(plan, definition, record, memory, messages, **arguments)
+                else:
+                    decision = plan(definition, record, memory, messages, **arguments)
+                if self._closing and not decision.end:
+                    decision.calls.clear()
+                if len(memory.entries) > MAX_ENTRIES:
+                    raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
+                unwritten += decision.records
+                now = self._clock()
+                for action in decision.calls:
+                    if action.effect is Effect.UNSAFE:
+                        intent = entry_for(action, journal.life, now)
+                        memory.add(intent)
+                        unwritten.append(intent)
+                change = self._state_change(record, decision, bool(calls), now)
+                if change is not None or any(each.effect != Effect.READ for each in unwritten):
+                    await self._write(active.id, unwritten, change)
+                    unwritten = []
+                    if change is not None:
+                        record = _apply(record, change)
+                        await self._notify()
+                        if change.state in FINAL_STATES:
+                            return
+                        if change.state in ("waiting", "asks") and not self._is_due_soon(decision):
+                            return
+                for action in decision.calls:
+                    calls[action.path] = asyncio.create_task(
+                        call_step(self._hub, action, entry_for(action, journal.life, now), self._clock)
+                    )
+                if self._closing and not calls:
+                    if unwritten:
+                        await self._write(active.id, unwritten, None)
+                    await self._write(active.id, [], RunChange(state="ready", due=0.0))
+                    return
+                await self._wait(active, calls, decision)
+                for path, task in list(calls.items()):
+                    if task.done():
+                        del calls[path]
+                        outcome = task.result()
+                        memory.add(outcome)
+                        unwritten.append(outcome)
+                last = messages[-1].id if messages else 0
+                messages = [*messages, *await journal.messages(active.id, last)]
+        finally:
+            for task in calls.values():
+                task.cancel()
+            await asyncio.gather(*calls.values(), return_exceptions=True)
+            expressions.close()
+
+    def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
+        """Return the new state of the run if it changes: the end, a wait, a question, or undoing."""
+        asks = [_as_json(each) for each in decision.questions]
+        if decision.end is not None:
+            end = decision.end
+            return RunChange(state=end.state, output=end.output, error=end.error, ended=now)
+        if busy or decision.calls:
+            if decision.undoing and record.state != "undoing":
+                return RunChange(state="undoing")
+            return RunChange(state=record.state, asks=asks) if asks != record.asks else None
+        state = "asks" if asks else "waiting"
+        return RunChange(state=state, due=decision.due, asks=asks)  # type: ignore[arg-type] # one of the two
+
+    def _is_due_soon(self, decision: Decision) -> bool:
+        return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
+
+    async def _write(self, id: str, entries: list[Entry], change: RunChange | None) -> None:
+        """Write to the journal. While it cannot be written, nothing is sent and the run waits."""
+        while True:
+            try:
+                await self._get_journal().write(id, entries, change)
+                return
+            except JournalError as exc:
+                if self._closing:
+                    raise
+                _log.error("%s", exc)
+                await asyncio.sleep(JOURNAL_RETRY_S)
+
+    async def _wait(self, active: _ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision) -> None:
+        """Wait for a call to end, a message, or the time at which the run is due."""
+        timeout = max(0.0, decision.due - self._clock()) if decision.due is not None else None
+        if self._closing and calls:
+            await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
+            return
+        woken = asyncio.ensure_future(active.wake.wait())
+        try:
+            await asyncio.wait({woken, *calls.values()}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            woken.cancel()
+
+    async def _prepare_tools(self, definition: Definition) -> None:
+        """Wait for the definitions of the tools: without them every step counts as unsafe."""
+        names = {name for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)}
+        unknown = [name for name in sorted(names) if self._hub._core.call_terms(name) is None]
+        await asyncio.gather(*(self._hub.find_tool(name) for name in unknown), return_exceptions=True)
+
+    async def _notify(self) -> None:
+        async with self._changes:
+            self._changes.notify_all()
+
+
+class _ActiveRun:
+    """A run that this process executes now."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.wake = asyncio.Event()
+        self.is_due_again = False
+        self.task: asyncio.Task[None] | None = None
+
+
+def read_definition(workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition) -> Definition:
+    """Return the definition in a file, a dictionary or a definition."""
+    if isinstance(workflow, Definition):
+        return workflow
+    return read_value(workflow) if isinstance(workflow, Mapping) else read_file(Path(workflow))
+
+
+def tools_of(step: ToolStep) -> list[str]:
+    """Return the names of all tools that a step may call."""
+    names = [step.tool]
+    if isinstance(step.on_unknown, Verify):
+        names.append(step.on_unknown.tool)
+    if step.undo is not None:
+        names.append(step.undo.tool)
+    return names
+
+
+def _apply(record: RunRecord, change: RunChange) -> RunRecord:
+    from msgspec.structs import asdict, replace
+
+    return replace(record, **asdict(change))
+
+
+def _as_json(question: Any) -> Json:
+    from msgspec import to_builtins
+
+    found: Json = to_builtins(question)
+    return found
+
+
+def _check_inputs(definition: Definition, values: Json) -> None:
+    if definition.inputs is None:
+        return
+    _check_form(definition.inputs, values, code="E-WORKFLOW-INPUT", subject=f"the inputs of {definition.name}")
+
+
+def _check_form(schema: Json, value: Any, *, code: str = "E-WORKFLOW-ANSWER", subject: str = "the answer") -> None:
+    problems = list(jsonschema_rs.validator_for(schema).iter_errors(value))
+    if problems:
+        detail = "; ".join(str(each.message) for each in problems[:3])
+        raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], code=code)
+
+
+def _check_person(question: Json, by: str, roles: tuple[str, ...]) -> None:
+    who = question.get("who") or []
+    if who and by not in who and not set(roles) & set(who):
+        raise WorkflowError(
+            f"{by or 'this person'} may not answer {question['path']}",
+            detail=f"allowed: {', '.join(who)}",
+            code="E-WORKFLOW-ASKS",
+        )
+    if question.get("not_by") is not None and by == question["not_by"]:
+        raise WorkflowError(
+            f"the starter of a run may not answer {question['path']}",
+            hint="let a second person answer it",
+            code="E-WORKFLOW-ASKS",
+        )

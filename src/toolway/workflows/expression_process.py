@@ -1,0 +1,124 @@
+"""Child process that evaluates expressions whose cost depends on data, with limits for CPU time and memory.
+
+    python -I expression_process.py FOLDER-OF-TOOLWAY
+
+One request is a line of JSON: the expression, the names that it may use, the data. One answer is a line of JSON. The
+kernel ends the process if one evaluation takes too much CPU time; the parent starts a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+CPU_SECONDS = 0.25  # of one evaluation
+MAX_MEMORY_BYTES = 512 << 20
+REPLY_TIMEOUT_S = 10.0  # wall time: the process may have to start, on a busy machine
+MAX_REPLY_BYTES = 2 << 20
+
+
+class ExpressionProcess:
+    """Evaluations in a child process, one at a time. Blocks the calling thread."""
+
+    def __init__(self, error: Callable[[str, str], Exception]) -> None:
+        self._error = error
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def evaluate(self, expression: str, variables: Sequence[str], values: Mapping[str, Any]) -> Any:
+        """Return the value of an expression as JSON data."""
+        with self._lock:
+            reply = self._ask(json.dumps([expression, list(variables), values]).encode() + b"\n")
+        if reply is None:
+            raise self._error(
+                f"the expression {expression!r} takes too much time or memory",
+                f"limits: {CPU_SECONDS} s of CPU time, {MAX_MEMORY_BYTES >> 20} MiB",
+            )
+        if "error" in reply:
+            raise self._error(f"the expression {expression!r} has no value", str(reply["error"])[:300])
+        return reply["value"]
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            self._process = None
+
+    def _ask(self, request: bytes) -> dict[str, Any] | None:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", __file__, str(Path(__file__).parents[2])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={},
+            )
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(request)
+            reply = _read_line(process.stdout.fileno())
+        except OSError:
+            reply = b""
+        if not reply.endswith(b"\n"):
+            self.close()
+            return None
+        found: dict[str, Any] = json.loads(reply)
+        return found
+
+
+def _read_line(descriptor: int) -> bytes:
+    data = b""
+    while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES:
+        if not select.select([descriptor], [], [], REPLY_TIMEOUT_S)[0]:
+            return b""
+        chunk = os.read(descriptor, 65_536)
+        if not chunk:
+            return b""
+        data += chunk
+    return data
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    import resource
+    import signal
+
+    sys.path.insert(0, sys.argv[1])
+    from toolway.workflows.expressions import ExpressionError, _compile_cel, to_json
+
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    compiled: dict[tuple[str, tuple[str, ...]], Callable[[Mapping[str, Any]], Any]] = {}
+    for line in sys.stdin.buffer:
+        expression, variables, values = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # the default action of its signal ends the process
+        try:
+            key = (expression, tuple(variables))
+            if key not in compiled:
+                compiled[key] = _compile_cel(expression, frozenset(variables))
+            reply = {"value": to_json(compiled[key](values), expression)}
+        except (ExpressionError, MemoryError) as exc:
+            reply = {"error": getattr(exc, "detail", "") or "too much memory"}
+        data = json.dumps(reply).encode()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write((data if len(data) < MAX_REPLY_BYTES else b'{"error": "too large"}') + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Journal of workflow runs: the values in it, and the interface that every store implements.
+
+The journal is the truth about a run. An unsafe call is sent only after its intent (an entry in the state `begun`) is on
+disk. After a crash, `planner.py` decides from the journal alone which call may be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from toolway.errors import ToolwayError
+from toolway.types import Json
+
+MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # of one entry
+MAX_ENTRIES: Final = 100_000  # of one run
+
+RunState: TypeAlias = Literal[
+    "ready", "running", "waiting", "asks", "undoing", "done", "failed", "undone", "cancelled", "stuck"
+]
+FINAL_STATES: Final[frozenset[str]] = frozenset(("done", "failed", "undone", "cancelled", "stuck"))
+
+#: `begun`: the call may have been sent. `not_executed`: proved. `unknown`: it may have been executed.
+EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unknown", "waiting"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt of one step: what was begun, and what is known of it."""
+
+    path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
+    attempt: int = 1
+    state: EntryState
+    kind: Literal["call", "wait", "ask"] = "call"
+    tool: str = ""
+    effect: str = ""
+    args: Any = None
+    body: Any = None  # the data of a result, or the error; of a question its title, form and end
+    via: Literal["", "verify", "settle"] = ""  # how an unknown outcome became known
+    life: int = 0  # the process that wrote it; a begun call of an earlier life has no known outcome
+    began: float = 0.0
+    ended: float | None = None
+    settles: float | None = None  # a begun call can no longer run after this time
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to a run: an approval, an answer, the settlement of an unknown outcome, or cancel."""
+
+    id: int = 0
+    kind: Literal["answer", "settle", "cancel"]
+    path: str = ""
+    body: Json
+    by: str = ""
+    at: float = 0.0
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a workflow, without its entries."""
+
+    id: str
+    workflow: str
+    definition: str  # hash
+    key: str | None = None
+    caller: str = ""
+    state: RunState = "ready"
+    asks: list[Json] = []  # open questions
+    due: float | None = None
+    input: Any = None
+    variables: Any = None
+    output: Any = None
+    error: Json | None = None
+    created: float = 0.0
+    ended: float | None = None
+    life: int = 0
+
+
+class RunChange(msgspec.Struct, frozen=True, kw_only=True):
+    """New values of a run's columns."""
+
+    state: RunState
+    due: float | None = None
+    asks: list[Json] = []
+    output: Any = None
+    error: Json | None = None
+    ended: float | None = None
+
+
+class RunsInUse(ToolwayError):
+    """Raised if another process executes the runs of this journal."""
+
+    code = "E-RUNS-IN-USE"
+
+
+class RunLost(ToolwayError):
+    """Raised if a run belongs to another process now: nothing was written."""
+
+    code = "E-WORKFLOW-LOST"
+
+
+class JournalError(ToolwayError):
+    """Raised if the journal cannot be opened, read or written."""
+
+    code = "E-WORKFLOW-JOURNAL"
+
+
+class Journal(Protocol):
+    """Store of runs. A method that returns has its change on disk."""
+
+    life: int  # number of this process among those that used the journal
+
+    async def create(self, run: RunRecord, definition: Json) -> RunRecord:
+        """Store a new run; return the run that already has this workflow, caller and key, if there is one."""
+        ...
+
+    async def take(self, now: float, room: int) -> list[RunRecord]:
+        """Return runs that are due, at most `room`, and mark them as running in this process."""
+        ...
+
+    async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[Message]]:
+        """Return a run, its definition, its entries and its messages. Raises `KeyError`."""
+        ...
+
+    async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
+        """Write entries and the new state of a run in one commit, or raise `RunLost`."""
+        ...
+
+    async def send(self, run: str, message: Message) -> None:
+        """Store a message to a run, and make the run due."""
+        ...
+
+    async def messages(self, run: str, after: int) -> list[Message]:
+        """Return the messages of a run with a higher id than `after`."""
+        ...
+
+    async def list_runs(self, state: str | None, limit: int) -> list[RunRecord]:
+        """Return the newest runs."""
+        ...
+
+    async def next_due(self) -> float | None:
+        """Return the time at which the next run is due."""
+        ...
+
+    async def changed(self) -> bool:
+        """Return True if another process has written since the last call."""
+        ...
+
+    async def close(self) -> None: ...

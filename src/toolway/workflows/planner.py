@@ -1,0 +1,753 @@
+"""Planner of workflow runs: from the definition and the journal to the next actions. Pure.
+
+Read this first. `plan` walks the definition from its beginning. A step whose outcome is in the journal is passed; the
+first step without an outcome gives an action: a call, a wait, a question. So a run that was interrupted anywhere goes
+on from its journal, and a run that waits needs no memory.
+
+An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unknown`):
+
+| the journal says        | read, idempotent, key honoured | unsafe                              |
+|-------------------------|--------------------------------|-------------------------------------|
+| nothing                 | call                           | write `begun`, then call            |
+| `begun` in another life | call again, the same attempt   | `unknown`                           |
+| `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
+| `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
+| `failed`                | handlers, else the run fails   | the same                            |
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.hub.call_policy import CallTerms
+from toolway.types import Effect, Json
+from toolway.workflows.definition import (
+    AskStep,
+    Definition,
+    EndStep,
+    ForeachStep,
+    ParallelStep,
+    RepeatStep,
+    SetStep,
+    Step,
+    SwitchStep,
+    ToolStep,
+    UnknownPolicy,
+    Verify,
+    WaitStep,
+)
+from toolway.workflows.expressions import ExpressionError, Expressions
+from toolway.workflows.journal import Entry, Message, RunRecord, RunState
+
+MAX_ITEMS: Final = 10_000
+_ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
+
+
+class CallAction(msgspec.Struct, frozen=True, kw_only=True):
+    """A call to make now. `intent` must be on disk before an unsafe call is sent."""
+
+    path: str
+    attempt: int
+    tool: str
+    args: Json
+    effect: Effect
+    timeout: float | None
+    key: str | None  # idempotency key that the server honours
+    settles_after: float  # seconds from now until the call can no longer run
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A question to a person: an approval, a form, or an unknown outcome."""
+
+    path: str
+    kind: Literal["approve", "ask", "unknown"]
+    title: str
+    form: Json | None = None
+    who: tuple[str, ...] = ()
+    not_by: str | None = None
+    until: float | None = None
+
+
+class Ending(NamedTuple):
+    """End of a run."""
+
+    state: RunState
+    output: Any = None
+    error: Json | None = None
+
+
+class Decision(msgspec.Struct):
+    """Next actions of a run. Without any, the run waits for calls that are under way."""
+
+    records: list[Entry] = []  # facts to write
+    calls: list[CallAction] = []
+    questions: list[Question] = []
+    due: float | None = None
+    end: Ending | None = None
+    undoing: bool = False
+
+
+class Failure(NamedTuple):
+    """Failure of a step. `unknown`: the step may have been executed."""
+
+    error: Json
+    unknown: bool = False
+
+
+#: Progress of a block of steps: finished, not finished yet, failed, or the run ends here.
+Progress: TypeAlias = "Literal['done', 'pending'] | Failure | Ending"
+Scope: TypeAlias = dict[str, Any]
+
+
+class RunMemory:
+    """Values that follow from the journal and are expensive to compute again: kept while a run is in memory."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries: dict[str, list[Entry]] = {}
+        self.begun_items: dict[str, set[int]] = {}
+        self.values: dict[str, Any] = {}  # conditions and lists, by path
+        self.finished: set[str] = set()  # items of a foreach
+        self.results: dict[str, list[Any]] = {}  # of a foreach, by path
+        self.cursors: dict[str, int] = {}  # first item of a foreach that is not finished, by path
+        self.undoable: dict[str, tuple[float, ToolStep, Scope]] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry, or replace the entry with the same path and attempt."""
+        attempts = self.entries.setdefault(entry.path, [])
+        for number, known in enumerate(attempts):
+            if known.attempt == entry.attempt:
+                attempts[number] = entry
+                return
+        attempts.append(entry)
+        for match in _ITEM.finditer(entry.path):
+            self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
+
+
+def plan(
+    definition: Definition,
+    run: RunRecord,
+    memory: RunMemory,
+    messages: Sequence[Message],
+    *,
+    live: frozenset[str],
+    life: int,
+    now: float,
+    terms: Callable[[str], CallTerms | None],
+    expressions: Expressions,
+) -> Decision:
+    """Return the next actions of a run.
+
+    `live` are the paths whose calls are under way in this process. `terms` gives the rules of a tool, None if the tool
+    is not known.
+    """
+    walk = _Walk(definition, run, memory, messages, live, life, now, terms, expressions)
+    return walk.run()
+
+
+class _Walk:
+    def __init__(
+        self,
+        definition: Definition,
+        run: RunRecord,
+        memory: RunMemory,
+        messages: Sequence[Message],
+        live: frozenset[str],
+        life: int,
+        now: float,
+        terms: Callable[[str], CallTerms | None],
+        expressions: Expressions,
+    ) -> None:
+        self._definition = definition
+        self._run = run
+        self._memory = memory
+        self._messages = messages
+        self._live = live
+        self._life = life
+        self._now = now
+        self._terms = terms
+        self._expressions = expressions
+        self._decision = Decision()
+        self._stopped: Json | None = None  # nothing new begins: cancelled, or too late
+
+    def run(self) -> Decision:
+        scope: Scope = {
+            "inputs": self._run.input,
+            "input": self._run.input,
+            "variables": self._run.variables or {},
+            **(self._run.variables or {}),
+            "steps": {},
+            "run": {"id": self._run.id, "started": self._run.created, "caller": self._run.caller},
+        }
+        cancel = next((each for each in self._messages if each.kind == "cancel"), None)
+        ends = self._run.created + self._definition.timeout if self._definition.timeout is not None else None
+        if cancel is not None:
+            self._stopped = {"code": "E-WORKFLOW-CANCELLED", "message": f"cancelled by {cancel.by or 'the operator'}"}
+        elif ends is not None and self._now >= ends:
+            self._stopped = {"code": "E-WORKFLOW-TIMEOUT", "message": "the run did not end in time"}
+        progress = self._block(self._definition.steps, "", scope)
+        if self._stopped is not None:
+            self._end_stopped(cancel)
+        elif isinstance(progress, Failure):
+            self._end_failed(progress)
+        elif isinstance(progress, Ending):
+            self._end(progress)
+        elif progress == "done":
+            self._end(self._finish(scope))
+        elif ends is not None:
+            self._wait_until(ends)
+        return self._decision
+
+    # -- the end
+
+    def _finish(self, scope: Scope) -> Ending:
+        if self._definition.outputs is None:
+            done = [each for each in scope["steps"].values() if each["state"] == "done"]
+            return Ending("done", done[-1]["data"] if done else None)
+        try:
+            return Ending("done", self._expressions.render(self._definition.outputs, scope))
+        except ExpressionError as exc:
+            return Ending("failed", None, _error_of(exc))
+
+    def _end(self, ending: Ending) -> None:
+        """End the run when no call is under way any more."""
+        if not self._live:
+            self._decision.calls.clear()
+            self._decision.questions.clear()
+            self._decision.end = ending
+
+    def _end_stopped(self, cancel: Message | None) -> None:
+        assert self._stopped is not None
+        if self._live:
+            return
+        unknown = self._unknown_paths()
+        error = {**self._stopped, "executed": "unknown" if unknown else "no", "unknown_steps": unknown}
+        if cancel is None:
+            self._end_failed(Failure(error, bool(unknown)))
+        elif cancel.body.get("undo"):
+            self._end_failed(Failure(error, bool(unknown)), "cancelled", undo=True)
+        else:
+            self._end(Ending("cancelled", None, error))
+
+    def _end_failed(self, failure: Failure, state: RunState = "failed", *, undo: bool = False) -> None:
+        if not (undo or self._definition.undo_on_failure) or not self._memory.undoable:
+            self._end(Ending(state, None, failure.error))
+            return
+        if self._live:
+            return
+        if unknown := self._unknown_paths():
+            # A step that may have happened cannot be undone or left: a person decides first.
+            for path in unknown:
+                self._ask_unknown(path, failure.error.get("message", ""))
+            return
+        self._stopped = None
+        self._decision.undoing = True
+        for path, (_, step, scope) in sorted(self._memory.undoable.items(), key=lambda each: each[1][0], reverse=True):
+            assert step.undo is not None
+            undone = self._tool(
+                ToolStep(name=step.name, tool=step.undo.tool, params=step.undo.params), f"undo/{path}", scope, None
+            )
+            if isinstance(undone, Failure):
+                self._end(Ending("stuck", None, {**undone.error, "while": f"undoing {path}", "cause": failure.error}))
+                return
+            if undone != "done":
+                return
+        self._end(Ending("undone", None, failure.error))
+
+    def _unknown_paths(self) -> list[str]:
+        found = []
+        for path, attempts in self._memory.entries.items():
+            last = attempts[-1]
+            if last.effect == Effect.UNSAFE and (
+                last.state == "unknown" or (last.state == "begun" and path not in self._live)
+            ):
+                settled = self._settle(last)
+                if settled.state in ("unknown", "begun"):
+                    found.append(path)
+        return found
+
+    # -- blocks
+
+    def _block(self, steps: Sequence[Step], prefix: str, scope: Scope) -> Progress:
+        for step in steps:
+            progress = self._step(step, f"{prefix}{step.name}", scope)
+            if progress != "done":
+                return progress
+        return "done"
+
+    def _step(self, step: Step, path: str, scope: Scope) -> Progress:
+        try:
+            if step.condition is not None and not self._condition(f"{path}?", step.condition, scope):
+                scope["steps"][step.name] = _step_value("skipped")
+                return "done"
+            progress = self._execute(step, path, scope)
+        except ExpressionError as exc:
+            progress = Failure(_error_of(exc))
+        if isinstance(progress, Failure):
+            scope["steps"][step.name] = _step_value("failed", error=progress.error)
+            return self._handle(step, path, scope, progress)
+        return progress
+
+    def _execute(self, step: Step, path: str, scope: Scope) -> Progress:
+        if isinstance(step, ToolStep):
+            return self._tool(step, path, scope, step.assign)
+        if isinstance(step, ForeachStep):
+            return self._foreach(step, path, scope)
+        if isinstance(step, ParallelStep):
+            return self._parallel(step, path, scope)
+        if isinstance(step, SwitchStep):
+            return self._switch(step, path, scope)
+        if isinstance(step, RepeatStep):
+            return self._repeat(step, path, scope)
+        if isinstance(step, WaitStep):
+            return self._wait(step, path, scope)
+        if isinstance(step, AskStep):
+            return self._question(step, path, scope)
+        if isinstance(step, SetStep):
+            values = self._value(path, lambda: self._expressions.render(step.values, scope))
+            scope.update(values)
+            scope["steps"][step.name] = _step_value("done", values)
+            return "done"
+        assert isinstance(step, EndStep)
+        if step.failure is not None:
+            text = self._expressions.render(step.failure, scope)
+            return Failure({"code": "E-WORKFLOW-FAILED", "message": str(text), "executed": "yes", "step": path})
+        return Ending("done", self._expressions.render(step.output, scope))
+
+    def _handle(self, step: Step, path: str, scope: Scope, failure: Failure) -> Progress:
+        """Run the first handler of a failed step that fits. An unknown outcome needs a handler that names it."""
+        for number, handler in enumerate(step.catch):
+            inner = {**scope, "error": failure.error}
+            try:
+                if failure.unknown and not handler.unknown:
+                    continue
+                if handler.condition is not None and not self._expressions.is_true(handler.condition, inner):
+                    continue
+            except ExpressionError as exc:
+                return Failure(_error_of(exc))
+            progress = self._block(handler.steps, f"{path}/catch{number or ''}/", inner)
+            if progress != "done":
+                return progress
+            if handler.then == "fail":
+                return failure
+            return "done" if handler.then == "continue" else Ending("done", None)
+        return failure
+
+    def _foreach(self, step: ForeachStep, path: str, scope: Scope) -> Progress:
+        items = self._value(path, lambda: _as_items(self._expressions.evaluate(step.items, scope), step.items))
+        begun = self._memory.begun_items.get(path, set())
+        results = self._memory.results.setdefault(path, [None] * len(items))
+        first = self._memory.cursors.get(path, 0)  # all items before it are finished
+        active = 0
+        failure: Failure | None = None
+        pending = False
+        for index in range(first, len(items)):
+            item, item_path = items[index], f"{path}[{index}]"
+            if item_path in self._memory.finished:
+                if index == self._memory.cursors.get(path, 0):
+                    self._memory.cursors[path] = index + 1
+                continue
+            if index not in begun and (active >= step.at_once or (failure is not None and not step.keep_going)):
+                pending = pending or failure is None
+                if len(begun) <= index:  # items begin in order: none after this one has begun
+                    break
+                continue
+            inner = {**scope, "steps": dict(scope["steps"]), "item": item, "index": index}
+            progress = self._block(step.steps, f"{item_path}/", inner)
+            if isinstance(progress, Ending):
+                return progress
+            if isinstance(progress, Failure):
+                failure = failure or progress
+                results[index] = {"error": progress.error}
+            elif progress == "pending":
+                active += 1
+                pending = True
+            else:
+                last = inner["steps"].get(step.steps[-1].name)
+                results[index] = last["data"] if last is not None else None
+                self._memory.finished.add(item_path)
+        if active or (pending and failure is None) or any(each.startswith(f"{path}[") for each in self._live):
+            return "pending"
+        if failure is not None and not step.keep_going:
+            return failure
+        if pending:
+            return "pending"
+        scope["steps"][step.name] = _step_value("done", results)
+        return "done"
+
+    def _parallel(self, step: ParallelStep, path: str, scope: Scope) -> Progress:
+        failure: Failure | None = None
+        pending = False
+        results: Json = {}
+        calls = len(self._decision.calls)
+        for name, steps in step.branches:
+            inner = {**scope, "steps": dict(scope["steps"])}
+            progress = self._block(steps, f"{path}/{name}/", inner)
+            if isinstance(progress, Ending):
+                return progress
+            if isinstance(progress, Failure):
+                failure = failure or progress
+            elif progress == "pending":
+                pending = True
+            last = inner["steps"].get(steps[-1].name)
+            results[name] = last["data"] if last is not None else None
+        if failure is not None:
+            # Nothing new begins; calls under way and open questions are waited for.
+            del self._decision.calls[calls:]
+            prefix = f"{path}/"
+            open_paths = [*self._live, *(each.path for each in self._decision.questions)]
+            return "pending" if any(each.startswith(prefix) for each in open_paths) else failure
+        if pending:
+            return "pending"
+        scope["steps"][step.name] = _step_value("done", results)
+        return "done"
+
+    def _switch(self, step: SwitchStep, path: str, scope: Scope) -> Progress:
+        for number, case in enumerate(step.cases):
+            if case.condition is not None and not self._condition(f"{path}/{number}?", case.condition, scope):
+                continue
+            progress = self._block(case.steps, f"{path}/", scope)
+            if progress == "done":
+                scope["steps"][step.name] = _step_value("done", scope["steps"].get(case.steps[-1].name, {}).get("data"))
+            return progress
+        scope["steps"][step.name] = _step_value("skipped")
+        return "done"
+
+    def _repeat(self, step: RepeatStep, path: str, scope: Scope) -> Progress:
+        for index in range(step.at_most):
+            inner = {**scope, "steps": dict(scope["steps"]), "index": index}
+            progress = self._block(step.steps, f"{path}[{index}]/", inner)
+            if progress != "done":
+                return progress
+            last = inner["steps"].get(step.steps[-1].name)
+            if self._condition(f"{path}[{index}]?", step.until, inner):
+                scope["steps"][step.name] = _step_value("done", last["data"] if last is not None else None)
+                return "done"
+            if index + 1 < step.at_most and not self._pass_time(
+                f"{path}[{index}]/wait", lambda: self._now + step.every
+            ):
+                return "pending"
+        return Failure(
+            {"code": "E-WORKFLOW-REPEAT", "message": f"{path} was repeated {step.at_most} times", "executed": "yes"}
+        )
+
+    # -- waits and questions
+
+    def _wait(self, step: WaitStep, path: str, scope: Scope) -> Progress:
+        def end() -> float:
+            if step.seconds is not None:
+                return self._now + step.seconds
+            return _as_time(self._expressions.evaluate(step.until or "", scope))
+
+        if not self._pass_time(path, end):
+            return "pending"
+        scope["steps"][step.name] = _step_value("done")
+        return "done"
+
+    def _pass_time(self, path: str, end: Callable[[], float]) -> bool:
+        """Return True if the wait at this path is over. The end of a wait is an absolute time in the journal."""
+        entry = self._last(path)
+        if entry is None:
+            if self._stopped is not None:
+                return False
+            entry = self._record(
+                Entry(path=path, state="waiting", kind="wait", began=self._now, body={"until": end()}, life=self._life)
+            )
+        if entry.state == "done":
+            return True
+        if self._now < entry.body["until"]:
+            self._wait_until(entry.body["until"])
+            return False
+        self._record(replace(entry, state="done", ended=self._now))
+        return True
+
+    def _question(self, step: AskStep, path: str, scope: Scope) -> Progress:
+        entry = self._last(path)
+        if entry is None:
+            if self._stopped is not None:
+                return "pending"
+            title = str(self._expressions.render(step.title, scope))
+            until = self._now + step.within if step.within is not None else None
+            entry = self._record(
+                Entry(
+                    path=path,
+                    state="waiting",
+                    kind="ask",
+                    began=self._now,
+                    life=self._life,
+                    body={"title": title, "until": until},
+                )
+            )
+        if entry.state == "waiting":
+            answered = self._answer(step, path, entry)
+            if answered is None:
+                return "pending"
+            entry = self._record(answered)
+        if entry.state == "failed":
+            return Failure(entry.body)
+        scope["steps"][step.name] = _step_value("done", entry.body)
+        return "done"
+
+    def _answer(self, step: AskStep, path: str, entry: Entry) -> Entry | None:
+        until = entry.body["until"]
+        for message in self._messages:
+            if message.kind != "answer" or message.path != path or (until is not None and message.at > until):
+                continue
+            if step.approval and not message.body.get("yes"):
+                note = message.body.get("note") or ""
+                text = f"{path} was denied by {message.by or 'the operator'}{f': {note}' if note else ''}"
+                error = {"code": "E-WORKFLOW-DENIED", "message": text, "executed": "no", "step": path}
+                return replace(entry, state="failed", ended=self._now, body=error)
+            data = {"by": message.by, "note": message.body.get("note")} if step.approval else message.body.get("data")
+            return replace(entry, state="done", ended=self._now, body=data)
+        if until is not None and self._now >= until:
+            error = {"code": "E-WORKFLOW-EXPIRED", "message": f"{path} was not answered in time", "executed": "no"}
+            return replace(entry, state="failed", ended=self._now, body={**error, "step": path})
+        if self._stopped is None:
+            self._decision.questions.append(
+                Question(
+                    path=path,
+                    kind="approve" if step.approval else "ask",
+                    title=entry.body["title"],
+                    form=step.form,
+                    who=step.who,
+                    not_by=self._run.caller if step.not_by_starter else None,
+                    until=until,
+                )
+            )
+            if until is not None:
+                self._wait_until(until)
+        return None
+
+    # -- calls
+
+    def _tool(self, step: ToolStep, path: str, scope: Scope, assign: str | None) -> Progress:
+        if path in self._live:
+            return "pending"
+        entry = self._last(path)
+        if entry is None:
+            return self._call(step, path, 1, self._expressions.render(step.params, scope))
+        if entry.state == "begun":
+            again = self._after_crash(step, path, entry)
+            if again is not None:
+                return again
+            entry = self._memory.entries[path][-1]
+        if entry.state == "unknown":
+            entry = self._settle(entry)
+        if entry.state == "unknown":
+            progress = self._after_unknown(step, path, entry, scope)
+            if progress is not None:
+                return progress
+            entry = self._memory.entries[path][-1]
+        if entry.state == "not_executed":
+            return self._retry(step, path, entry)
+        if entry.state == "failed":
+            may_repeat = self._effect(step, entry) is not Effect.UNSAFE or step.repeatable
+            if step.retry.on_answer and may_repeat and entry.attempt < step.retry.tries:
+                return self._retry(step, path, entry)
+            return Failure({**entry.body, "step": path})
+        scope["steps"][step.name] = _step_value("done", entry.body["data"], entry.body.get("text"))
+        if assign is not None:
+            data = entry.body["data"]
+            scope[assign] = data if data is not None else entry.body.get("text")
+        if step.undo is not None and path not in self._memory.undoable:
+            self._memory.undoable[path] = (entry.ended or 0.0, step, scope)
+        return "done"
+
+    def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
+        """Decide about a call that a process began before it ended."""
+        if self._effect(step, entry) is not Effect.UNSAFE:
+            return self._call(step, path, entry.attempt, entry.args)
+        self._record(
+            replace(
+                entry,
+                state="unknown",
+                ended=self._now,
+                body={
+                    "code": "E-WORKFLOW-UNKNOWN",
+                    "message": f"{entry.tool} was begun, and the process ended before its result was stored",
+                    "executed": "unknown",
+                },
+            )
+        )
+        return None
+
+    def _after_unknown(self, step: ToolStep, path: str, entry: Entry, scope: Scope) -> Progress | None:
+        """Decide about a call that may have been executed. None: its outcome is known now."""
+        if self._effect(step, entry) is not Effect.UNSAFE:
+            return self._retry(step, path, entry)
+        policy: UnknownPolicy
+        if isinstance(step.on_unknown, Verify):
+            verified = self._verify(step, step.on_unknown, path, entry, scope)
+            if verified is None or verified == "pending":
+                return verified
+            policy = step.on_unknown.otherwise
+        else:
+            policy = step.on_unknown
+        if policy == "retry":
+            return self._retry(step, path, entry)
+        if policy == "fail":
+            return Failure({**entry.body, "step": path}, unknown=True)
+        self._ask_unknown(path, entry.body.get("message", ""))
+        return "pending"
+
+    def _verify(
+        self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
+    ) -> Literal["pending", "failed"] | None:
+        """Read if the call was executed, when it can no longer run. None: its outcome is known now."""
+        ready = max(entry.settles or 0.0, entry.ended or 0.0) + verify.after
+        if self._now < ready:
+            self._wait_until(ready)
+            return "pending"
+        inner = {**scope, "steps": dict(scope["steps"])}
+        reader = ToolStep(name="verify", tool=verify.tool, params=verify.params, effect=Effect.READ, on_unknown="fail")
+        try:
+            progress = self._tool(reader, f"{path}/verify{entry.attempt}", inner, None)
+            if progress == "pending":
+                return "pending"
+            if progress != "done":
+                return "failed"
+            found = {**scope, "reply": inner["steps"]["verify"]}
+            happened = self._expressions.is_true(verify.happened, found)
+            result = self._expressions.evaluate(verify.result, found) if happened and verify.result else None
+        except ExpressionError:
+            return "failed"
+        if happened:
+            self._record(replace(entry, state="done", via="verify", ended=self._now, body={"data": result}))
+        else:
+            self._record(replace(entry, state="not_executed", via="verify", ended=self._now))
+        return None
+
+    def _settle(self, entry: Entry) -> Entry:
+        """Apply a person's statement about an unknown outcome, if there is one."""
+        for message in self._messages:
+            if message.kind == "settle" and message.path == entry.path:
+                if message.body.get("attempt", entry.attempt) != entry.attempt:
+                    continue
+                if message.body.get("happened"):
+                    body = {"data": message.body.get("result"), "settled_by": message.by}
+                    return self._record(replace(entry, state="done", via="settle", ended=self._now, body=body))
+                return self._record(replace(entry, state="not_executed", via="settle", ended=self._now))
+        return entry
+
+    def _ask_unknown(self, path: str, message: str) -> None:
+        if any(each.path == path for each in self._decision.questions):
+            return
+        entry = self._memory.entries[path][-1]
+        self._decision.questions.append(
+            Question(path=path, kind="unknown", title=f"Was {entry.tool} executed? {message}".strip())
+        )
+
+    def _retry(self, step: ToolStep, path: str, entry: Entry) -> Progress:
+        attempts = self._memory.entries[path]
+        extra = sum(1 for each in attempts if each.via)  # proved later: not an attempt of the server
+        body = entry.body if isinstance(entry.body, dict) else {}
+        if entry.attempt >= step.retry.tries + extra or body.get("retryable") is False:
+            return Failure({**body, "step": path}, unknown=entry.state == "unknown")
+        ready = (entry.ended or self._now) + (0.0 if entry.via else step.retry.delay(entry.attempt))
+        if self._now < ready:
+            self._wait_until(ready)
+            return "pending"
+        return self._call(step, path, entry.attempt + 1, entry.args)
+
+    def _call(self, step: ToolStep, path: str, attempt: int, args: Json) -> Progress:
+        if self._stopped is not None:
+            return "pending"
+        terms = self._terms(step.tool)
+        effect = self._effect(step, None)
+        timeout = step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
+        self._decision.calls.append(
+            CallAction(
+                path=path,
+                attempt=attempt,
+                tool=step.tool,
+                args=args,
+                effect=effect,
+                timeout=step.timeout,
+                key=f"{self._run.id}/{path}"[-255:] if step.key_honoured else None,
+                settles_after=timeout,
+            )
+        )
+        return "pending"
+
+    def _effect(self, step: ToolStep, entry: Entry | None) -> Effect:
+        """Return the effect of a step: the statement of its author, else the stricter of now and then."""
+        if step.key_honoured:
+            return Effect.IDEMPOTENT
+        if step.effect is not None:
+            return step.effect
+        terms = self._terms(step.tool)
+        now = terms.effect if terms is not None else Effect.UNSAFE
+        if entry is not None and entry.effect == Effect.UNSAFE:
+            return Effect.UNSAFE
+        return now
+
+    # -- helpers
+
+    def _last(self, path: str) -> Entry | None:
+        attempts = self._memory.entries.get(path)
+        return attempts[-1] if attempts else None
+
+    def _record(self, entry: Entry) -> Entry:
+        self._memory.add(entry)
+        self._decision.records.append(entry)
+        return entry
+
+    def _value(self, path: str, compute: Callable[[], Any]) -> Any:
+        if path not in self._memory.values:
+            self._memory.values[path] = compute()
+        return self._memory.values[path]
+
+    def _condition(self, path: str, expression: str, scope: Scope) -> bool:
+        return bool(self._value(path, lambda: self._expressions.is_true(expression, scope)))
+
+    def _wait_until(self, due: float) -> None:
+        self._decision.due = due if self._decision.due is None else min(due, self._decision.due)
+
+
+def _step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:
+    return {"state": state, "data": data, "text": text, "error": error}
+
+
+def _error_of(exc: ExpressionError) -> Json:
+    return {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no", "retryable": False}
+
+
+def _as_items(value: Any, expression: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ExpressionError(f"{expression!r} is not a list", detail=f"its value is {str(value)[:100]}")
+    if len(value) > MAX_ITEMS:
+        raise ExpressionError(f"{expression!r} has too many items", detail=f"{len(value)}, limit {MAX_ITEMS}")
+    return value
+
+
+def _as_time(value: Any) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    try:
+        found = datetime.datetime.fromisoformat(str(value))
+    except ValueError as exc:
+        raise ExpressionError(f"{value!r} is not a time", hint="use 2026-12-31T08:00:00Z") from exc
+    return (found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def entry_for(action: CallAction, life: int, now: float) -> Entry:
+    """Return the intent of a call: the entry that must be on disk before an unsafe call is sent."""
+    return Entry(
+        path=action.path,
+        attempt=action.attempt,
+        state="begun",
+        tool=action.tool,
+        effect=action.effect,
+        args=action.args,
+        life=life,
+        began=now,
+        settles=now + action.settles_after,
+    )

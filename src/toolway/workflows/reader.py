@@ -1,0 +1,547 @@
+"""Reader of workflow files: YAML or JSON in, a checked `Definition` out.
+
+Every error names the file, the line and the key. The form is described by `schema.json` for editors and in
+docs/workflows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from toolway.errors import ConfigError
+from toolway.types import Effect, Json
+from toolway.workflows.definition import (
+    AskStep,
+    Case,
+    Catch,
+    Definition,
+    EndStep,
+    ForeachStep,
+    ParallelStep,
+    RepeatStep,
+    Retry,
+    SetStep,
+    Step,
+    SwitchStep,
+    ToolStep,
+    Undo,
+    UnknownPolicy,
+    Verify,
+    WaitStep,
+)
+from toolway.workflows.expressions import ExpressionError, Expressions, codes_in
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_STEPS: Final = 1000
+MAX_NODES: Final = 100_000  # values of a YAML file, counted after aliases are followed
+MAX_ITEMS: Final = 10_000  # of a foreach
+FORMAT: Final = "workflow/1"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+#: Names that every expression may use.
+BASE_VARIABLES: Final = frozenset(
+    ("inputs", "input", "variables", "repo", "steps", "run", "item", "index", "reply", "error")
+)
+_COMMON: Final = ("name", "if", "condition", "catch", "description")
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # the key that names the kind of a step, and its other keys
+    "tool": ("params", "assign", "effect", "repeatable", "key", "timeout", "retry", "on_unknown", "undo"),
+    "foreach": ("steps", "at_once", "keep_going"),
+    "parallel": (),
+    "switch": (),
+    "repeat": (),
+    "wait": (),
+    "until": (),
+    "approve": (),
+    "ask": (),
+    "set": (),
+    "end": (),
+    "fail": (),
+}
+_TOP_KEYS: Final = (
+    "toolway",
+    "name",
+    "description",
+    "inputs",
+    "timeout",
+    "on_failure",
+    "steps",
+    "outputs",
+    "config",
+)
+
+
+def read_file(path: Path) -> Definition:
+    """Read a workflow file. Raises `ConfigError` if it cannot be read or is invalid."""
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(
+            f"the workflow file {path} cannot be read", file=str(path), detail=str(exc), code="E-WORKFLOW-FILE"
+        ) from exc
+    return read_text(data.decode("utf-8", "replace"), name=path.stem, file=str(path))
+
+
+def read_text(text: str, *, name: str = "workflow", file: str = "") -> Definition:
+    """Read a workflow from YAML or JSON text."""
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError("the workflow file is too large", file=file, code="E-WORKFLOW-FILE")
+    value, lines = _parse_yaml(text, file)
+    return _Reader(file, lines, text).read(value, name)
+
+
+def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definition:
+    """Read a workflow from a dictionary."""
+    return _Reader("", {}, "").read(dict(value), name)
+
+
+_Location = tuple[str | int, ...]
+
+
+class _Reader:
+    def __init__(self, file: str, lines: Mapping[_Location, int], text: str) -> None:
+        self._file = file
+        self._lines = lines
+        self._source_text = text
+        self._names: dict[str, int] = {}
+        self._count = 0
+        self._assigned: set[str] = set()
+
+    def read(self, value: Any, default_name: str) -> Definition:
+        body = self._mapping(value, ())
+        self._check_keys(body, _TOP_KEYS, ())
+        if body.get("toolway", FORMAT) != FORMAT:
+            raise self._error(("toolway",), "the format is not known", f"write toolway: {FORMAT}")
+        steps = self._steps(body.get("steps"), ("steps",))
+        config = self._mapping(body.get("config") or {}, ("config",))
+        timeout = body.get("timeout")
+        if timeout is None and "timeoutMs" in config:
+            timeout = self._number(config["timeoutMs"], ("config", "timeoutMs"), 1, 1e12) / 1000
+        on_failure = self._choice(body.get("on_failure", "stop"), ("on_failure",), ("stop", "undo"))
+        name = re.sub(r"\W", "_", str(body.get("name") or default_name))[:64]
+        definition = Definition(
+            name=name if not name[:1].isdigit() else f"_{name}",
+            description=str(body.get("description") or ""),
+            inputs=self._schema(body.get("inputs"), ("inputs",)),
+            timeout=self._seconds(timeout, ("timeout",)) if timeout is not None else None,
+            undo_on_failure=on_failure == "undo",
+            steps=steps,
+            outputs=body.get("outputs"),
+            body=body,
+            hash=hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest(),
+        )
+        self._check_expressions(definition)
+        return definition
+
+    # -- steps
+
+    def _steps(self, value: Any, at: _Location) -> tuple[Step, ...]:
+        if not isinstance(value, list) or not value:
+            raise self._error(at, "a list of steps is missing", "write steps: followed by at least one step")
+        return tuple(self._step(each, (*at, number)) for number, each in enumerate(value))
+
+    def _step(self, value: Any, at: _Location) -> Step:
+        self._count += 1
+        if self._count > MAX_STEPS:
+            raise self._error(at, f"a workflow has at most {MAX_STEPS} steps", "start a second workflow")
+        step = self._mapping(value, at)
+        kinds = [kind for kind in _KINDS if kind in step and not (kind == "until" and "repeat" in step)]
+        if len(kinds) != 1:
+            found = f"this one has {' and '.join(kinds)}" if kinds else f"use one of {', '.join(_KINDS)}"
+            raise self._error(at, "a step has exactly one kind", found)
+        kind = kinds[0]
+        self._check_keys(step, (*_COMMON, kind, *_KINDS[kind]), at)
+        common: dict[str, Any] = {
+            "name": self._step_name(step, kind, at),
+            "condition": self._condition(step, at),
+            "catch": tuple(
+                self._catch(each, (*at, "catch", number))
+                for number, each in enumerate(self._list(step.get("catch", []), (*at, "catch")))
+            ),
+        }
+        build = cast(Any, getattr(self, f"_read_{kind}"))
+        return cast(Step, build(step, at, common))
+
+    def _step_name(self, step: Json, kind: str, at: _Location) -> str:
+        name = step.get("name")
+        if name is None:
+            stem = re.sub(r"\W", "_", str(step.get("tool", "")).rpartition(".")[2]) or kind
+            number = self._names[stem] = self._names.get(stem, 0) + 1
+            return stem if number == 1 else f"{stem}_{number}"
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise self._error((*at, "name"), "the name of a step is not valid", "use letters, digits and _")
+        if name in self._names:
+            raise self._error((*at, "name"), f"two steps are named {name}", "give each step a name of its own")
+        self._names[name] = 1
+        return name
+
+    def _condition(self, step: Json, at: _Location) -> str | None:
+        condition = step.get("if", step.get("condition"))
+        if condition is None:
+            return None
+        if isinstance(condition, bool):
+            return "true" if condition else "false"
+        text = self._text(condition, (*at, "if"))
+        whole = re.fullmatch(r"\s*\$\{(.*)\}\s*", text, re.DOTALL)
+        return whole[1] if whole else text
+
+    def _read_tool(self, step: Json, at: _Location, common: Json) -> Step:
+        assign = step.get("assign")
+        if assign is not None:
+            if not isinstance(assign, str) or not _NAME.fullmatch(assign) or assign in BASE_VARIABLES:
+                raise self._error((*at, "assign"), f"{assign!r} cannot be a variable", "use letters, digits and _")
+            self._assigned.add(assign)
+        effect = step.get("effect")
+        key = self._choice(step.get("key", "none"), (*at, "key"), ("none", "honoured"))
+        return ToolStep(
+            **common,
+            tool=self._text(step["tool"], (*at, "tool")),
+            params=self._mapping(step.get("params") or {}, (*at, "params")),
+            assign=assign,
+            effect=Effect(self._choice(effect, (*at, "effect"), tuple(Effect))) if effect is not None else None,
+            repeatable=self._flag(step, "repeatable", at),
+            key_honoured=key == "honoured",
+            timeout=self._seconds(step["timeout"], (*at, "timeout")) if "timeout" in step else None,
+            retry=self._retry(step.get("retry"), (*at, "retry")),
+            on_unknown=self._on_unknown(step.get("on_unknown", "ask"), (*at, "on_unknown")),
+            undo=self._undo(step.get("undo"), (*at, "undo")),
+        )
+
+    def _retry(self, value: Any, at: _Location) -> Retry:
+        if value is None:
+            return Retry()
+        if value is False:
+            return Retry(tries=1)
+        retry = self._mapping(value, at)
+        self._check_keys(retry, ("tries", "wait", "factor", "at_most", "on"), at)
+        causes = [
+            self._choice(each, (*at, "on"), ("answer", "unreachable"))
+            for each in self._list(retry.get("on", []), (*at, "on"))
+        ]
+        return Retry(
+            tries=int(self._number(retry.get("tries", 3), (*at, "tries"), 1, 100)),
+            wait=self._seconds(retry.get("wait", 5), (*at, "wait")),
+            factor=self._number(retry.get("factor", 2), (*at, "factor"), 1, 10),
+            at_most=self._seconds(retry.get("at_most", 300), (*at, "at_most")),
+            on_answer="answer" in causes,
+        )
+
+    def _on_unknown(self, value: Any, at: _Location) -> UnknownPolicy | Verify:
+        if not isinstance(value, dict):
+            return cast(UnknownPolicy, self._choice(value, at, ("ask", "fail", "retry")))
+        self._check_keys(value, ("verify", "otherwise"), at)
+        verify = self._mapping(value.get("verify"), (*at, "verify"))
+        self._check_keys(verify, ("tool", "params", "happened", "result", "after"), (*at, "verify"))
+        otherwise = self._choice(value.get("otherwise", "ask"), (*at, "otherwise"), ("ask", "fail", "retry"))
+        return Verify(
+            tool=self._text(verify.get("tool"), (*at, "verify", "tool")),
+            params=self._mapping(verify.get("params") or {}, (*at, "verify", "params")),
+            happened=self._text(verify.get("happened"), (*at, "verify", "happened")),
+            result=self._text(verify["result"], (*at, "verify", "result")) if "result" in verify else None,
+            after=self._seconds(verify.get("after", 5), (*at, "verify", "after")),
+            otherwise=cast(UnknownPolicy, otherwise),
+        )
+
+    def _undo(self, value: Any, at: _Location) -> Undo | None:
+        if value is None:
+            return None
+        undo = self._mapping(value, at)
+        self._check_keys(undo, ("tool", "params"), at)
+        return Undo(self._text(undo.get("tool"), (*at, "tool")), self._mapping(undo.get("params") or {}, at))
+
+    def _read_foreach(self, step: Json, at: _Location, common: Json) -> Step:
+        return ForeachStep(
+            **common,
+            items=self._text(step["foreach"], (*at, "foreach")),
+            steps=self._steps(step.get("steps"), (*at, "steps")),
+            at_once=int(self._number(step.get("at_once", 1), (*at, "at_once"), 1, 1000)),
+            keep_going=self._flag(step, "keep_going", at),
+        )
+
+    def _read_parallel(self, step: Json, at: _Location, common: Json) -> Step:
+        branches = self._mapping(step["parallel"], (*at, "parallel"))
+        for name in branches:
+            if not _NAME.fullmatch(name):
+                raise self._error((*at, "parallel", name), "the name of a branch is not valid", "use letters and _")
+        return ParallelStep(
+            **common,
+            branches=tuple((name, self._steps(each, (*at, "parallel", name))) for name, each in branches.items()),
+        )
+
+    def _read_switch(self, step: Json, at: _Location, common: Json) -> Step:
+        cases = []
+        for number, each in enumerate(self._list(step["switch"], (*at, "switch"))):
+            where = (*at, "switch", number)
+            case = self._mapping(each, where)
+            self._check_keys(case, ("if", "steps"), where)
+            cases.append(Case(condition=self._condition(case, where), steps=self._steps(case.get("steps"), where)))
+        return SwitchStep(**common, cases=tuple(cases))
+
+    def _read_repeat(self, step: Json, at: _Location, common: Json) -> Step:
+        where = (*at, "repeat")
+        repeat = self._mapping(step["repeat"], where)
+        self._check_keys(repeat, ("until", "every", "at_most", "steps"), where)
+        return RepeatStep(
+            **common,
+            until=self._text(repeat.get("until"), (*where, "until")),
+            every=self._seconds(repeat.get("every", 10), (*where, "every")),
+            at_most=int(self._number(repeat.get("at_most", 100), (*where, "at_most"), 1, MAX_ITEMS)),
+            steps=self._steps(repeat.get("steps"), (*where, "steps")),
+        )
+
+    def _read_wait(self, step: Json, at: _Location, common: Json) -> Step:
+        return WaitStep(**common, seconds=self._seconds(step["wait"], (*at, "wait")))
+
+    def _read_until(self, step: Json, at: _Location, common: Json) -> Step:
+        text = self._text(step["until"], (*at, "until"))
+        whole = re.fullmatch(r"\s*\$\{(.*)\}\s*", text, re.DOTALL)
+        return WaitStep(**common, until=whole[1] if whole else msgspec.json.encode(text).decode())
+
+    def _read_approve(self, step: Json, at: _Location, common: Json) -> Step:
+        return self._question(step["approve"], (*at, "approve"), common, approval=True)
+
+    def _read_ask(self, step: Json, at: _Location, common: Json) -> Step:
+        return self._question(step["ask"], (*at, "ask"), common, approval=False)
+
+    def _question(self, value: Any, at: _Location, common: Json, *, approval: bool) -> Step:
+        question = {"title": value} if isinstance(value, str) else self._mapping(value, at)
+        self._check_keys(question, ("title", "form", "who", "not_by", "within"), at)
+        not_by = question.get("not_by")
+        if not_by is not None:
+            self._choice(not_by, (*at, "not_by"), ("starter",))
+        return AskStep(
+            **common,
+            title=self._text(question.get("title"), (*at, "title")),
+            approval=approval,
+            form=self._schema(question.get("form"), (*at, "form")),
+            who=tuple(self._text(each, (*at, "who")) for each in self._list(question.get("who", []), (*at, "who"))),
+            not_by_starter=not_by == "starter",
+            within=self._seconds(question["within"], (*at, "within")) if "within" in question else None,
+        )
+
+    def _read_set(self, step: Json, at: _Location, common: Json) -> Step:
+        values = self._mapping(step["set"], (*at, "set"))
+        for name in values:
+            if not _NAME.fullmatch(name) or name in BASE_VARIABLES:
+                raise self._error((*at, "set", name), f"{name!r} cannot be a variable", "use letters, digits and _")
+        self._assigned.update(values)
+        return SetStep(**common, values=values)
+
+    def _read_end(self, step: Json, at: _Location, common: Json) -> Step:
+        return EndStep(**common, output=step["end"])
+
+    def _read_fail(self, step: Json, at: _Location, common: Json) -> Step:
+        return EndStep(**common, failure=self._text(step["fail"], (*at, "fail")))
+
+    def _catch(self, value: Any, at: _Location) -> Catch:
+        handler = self._mapping(value, at)
+        self._check_keys(handler, ("if", "unknown", "steps", "then"), at)
+        then = self._choice(handler.get("then", "continue"), (*at, "then"), ("continue", "fail", "end"))
+        return Catch(
+            condition=self._condition(handler, at),
+            unknown=self._flag(handler, "unknown", at),
+            steps=self._steps(handler["steps"], (*at, "steps")) if "steps" in handler else (),
+            then=cast(Literal["continue", "fail", "end"], then),
+        )
+
+    # -- expressions
+
+    def _check_expressions(self, definition: Definition) -> None:
+        """Compile every expression, so that a wrong one is found before the first run."""
+        expressions = expressions_of(definition)
+        code = ""
+        try:
+            for step in definition.walk():
+                for code in _codes_of(step):
+                    expressions.compile(code)
+                for template in _templates_of(step):
+                    for code in codes_in(template):
+                        expressions.compile(code)
+            for code in codes_in(definition.outputs):
+                expressions.compile(code)
+        except ExpressionError as exc:
+            found = self._source_text.find(code)
+            raise ConfigError(
+                exc.message,
+                file=self._file,
+                line=self._source_text.count("\n", 0, found) + 1 if code and found >= 0 else None,
+                detail=exc.detail,
+                hint=exc.hint or "see docs/workflows for the names that an expression may use",
+                code=exc.code,
+            ) from exc
+
+    # -- values
+
+    def _mapping(self, value: Any, at: _Location) -> Json:
+        if not isinstance(value, dict):
+            raise self._error(at, f"{_name_of(at)} is not a mapping", "write keys and values")
+        return value
+
+    def _list(self, value: Any, at: _Location) -> list[Any]:
+        if not isinstance(value, list):
+            raise self._error(at, f"{_name_of(at)} is not a list", "write [a, b]")
+        return value
+
+    def _text(self, value: Any, at: _Location) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise self._error(at, f"{_name_of(at)} is missing or is not a text", f"write {at[-1]}: …")
+        return value
+
+    def _flag(self, step: Json, key: str, at: _Location) -> bool:
+        value = step.get(key, False)
+        if not isinstance(value, bool):
+            raise self._error((*at, key), f"{key} is not true or false", f"write {key}: true")
+        return value
+
+    def _choice(self, value: Any, at: _Location, allowed: Iterable[str]) -> str:
+        names = [str(each) for each in allowed]
+        if value not in names:
+            raise self._error(at, f"{_name_of(at)} cannot be {value!r}", f"use {' or '.join(names)}")
+        return str(value)
+
+    def _number(self, value: Any, at: _Location, least: float, most: float) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise self._error(at, f"{_name_of(at)} is not a number from {least:g} to {most:g}", f"it is {value!r}")
+        return value
+
+    def _seconds(self, value: Any, at: _Location) -> float:
+        if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+            return float(match[1]) * _SECONDS[match[2]]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e10:
+            raise self._error(at, f"{_name_of(at)} is not a duration", "write 30s, 10m, 2h or 7d")
+        return float(value)
+
+    def _schema(self, value: Any, at: _Location) -> Json | None:
+        if value is None:
+            return None
+        schema = self._mapping(value, at)
+        if "$ref" in msgspec.json.encode(schema).decode():
+            raise self._error(at, "a schema in a workflow has no $ref", "write the schema in full")
+        import jsonschema_rs
+
+        try:
+            jsonschema_rs.validator_for(schema)
+        except (ValueError, jsonschema_rs.ValidationError) as exc:
+            raise self._error(at, f"{_name_of(at)} is not a JSON Schema", str(exc)[:200]) from exc
+        return schema
+
+    def _check_keys(self, value: Json, known: Iterable[str], at: _Location) -> None:
+        for key in value:
+            if key not in known:
+                close = get_close_matches(str(key), list(known), n=1)
+                hint = f"did you mean {close[0]}?" if close else f"keys here: {', '.join(known)}"
+                raise self._error((*at, key), f"the key {key!r} is not known", hint)
+
+    def _error(self, at: _Location, message: str, hint: str) -> ConfigError:
+        where = at
+        while where and where not in self._lines:
+            where = where[:-1]
+        return ConfigError(
+            message,
+            file=self._file,
+            line=self._lines.get(where),
+            detail=f"at {'.'.join(str(each) for each in at)}" if at else "",
+            hint=hint,
+            code="E-WORKFLOW-FILE",
+        )
+
+
+def expressions_of(definition: Definition) -> Expressions:
+    """Return the evaluator for the expressions of a definition, with the names that they may use."""
+    names = set(BASE_VARIABLES)
+    for step in definition.walk():
+        if isinstance(step, ToolStep) and step.assign:
+            names.add(step.assign)
+        elif isinstance(step, SetStep):
+            names.update(step.values)
+    return Expressions(frozenset(names))
+
+
+def _codes_of(step: Step) -> list[str]:
+    codes = [step.condition, *(handler.condition for handler in step.catch)]
+    if isinstance(step, ForeachStep):
+        codes.append(step.items)
+    elif isinstance(step, RepeatStep | WaitStep):
+        codes.append(step.until)
+    elif isinstance(step, SwitchStep):
+        codes.extend(case.condition for case in step.cases)
+    elif isinstance(step, ToolStep) and isinstance(step.on_unknown, Verify):
+        codes.extend((step.on_unknown.happened, step.on_unknown.result))
+    return [code for code in codes if code is not None]
+
+
+def _templates_of(step: Step) -> list[Any]:
+    if isinstance(step, ToolStep):
+        extra = [step.on_unknown.params] if isinstance(step.on_unknown, Verify) else []
+        return [step.params, *extra, *([step.undo.params] if step.undo is not None else [])]
+    if isinstance(step, AskStep):
+        return [step.title]
+    if isinstance(step, SetStep):
+        return [step.values]
+    return [step.output, step.failure] if isinstance(step, EndStep) else []
+
+
+def _name_of(at: _Location) -> str:
+    return str(at[-1]) if at else "the workflow"
+
+
+def _parse_yaml(text: str, file: str) -> tuple[Any, dict[_Location, int]]:
+    """Parse YAML, of which JSON is a part. Return the value and the line of each key and item."""
+    import yaml  # type: ignore[import-untyped]
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    lines: dict[_Location, int] = {}
+    nodes = 0
+
+    def build(node: Any, at: _Location) -> Any:
+        nonlocal nodes
+        nodes += 1
+        if nodes > MAX_NODES or len(at) > 60:
+            raise ConfigError("the workflow file has too many values", file=file, code="E-WORKFLOW-FILE")
+        lines[at] = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            found: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                key = loader.construct_object(key_node, deep=True)
+                if key is True and key_node.value in ("on", "On"):
+                    key = "on"  # YAML 1.1 reads this word as true
+                if not isinstance(key, str) or key in found:
+                    raise ConfigError(
+                        f"the key {key!r} is {'written twice' if isinstance(key, str) else 'not a text'}",
+                        file=file,
+                        line=key_node.start_mark.line + 1,
+                        hint="write each key once, as a text",
+                        code="E-WORKFLOW-FILE",
+                    )
+                found[key] = build(value_node, (*at, key))
+                lines[(*at, key)] = key_node.start_mark.line + 1
+            return found
+        if isinstance(node, yaml.SequenceNode):
+            return [build(each, (*at, number)) for number, each in enumerate(node.value)]
+        value = loader.construct_object(node, deep=True)
+        return value if value is None or isinstance(value, bool | int | float | str) else str(node.value)
+
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            raise ConfigError("the workflow file is empty", file=file, code="E-WORKFLOW-FILE")
+        return build(root, ()), lines
+    except yaml.YAMLError as exc:
+        mark = getattr(exc, "problem_mark", None)
+        raise ConfigError(
+            "the workflow file is not valid YAML",
+            file=file,
+            line=mark.line + 1 if mark is not None else None,
+            detail=str(getattr(exc, "problem", "") or exc)[:200],
+            code="E-WORKFLOW-FILE",
+        ) from exc
+    finally:
+        loader.dispose()

@@ -1,0 +1,94 @@
+"""Server over stdio whose tools write their effects to a file, with fsync, before they answer.
+
+    python effect_server.py EFFECTS
+
+Tools: `read` (read-only), `put` (idempotent), `pay` (unsafe), `pay_once` (unsafe, one effect per idempotency key),
+`list` (read-only: the effects with an `id`), `fail` (reports a failure), `slow` (unsafe, waits after its effect).
+An argument `delay` is slept before the effect, `delay_after` after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+TOOLS = {
+    "read": {"readOnlyHint": True},
+    "put": {"idempotentHint": True},
+    "pay": {},
+    "pay_once": {},
+    "list": {"readOnlyHint": True},
+    "fail": {},
+}
+_lock = threading.Lock()
+_write_lock = threading.Lock()
+
+
+def main() -> None:
+    effects = Path(sys.argv[1])
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            threading.Thread(target=_answer, args=(effects, message), daemon=True).start()
+
+
+def _answer(effects: Path, message: dict[str, Any]) -> None:
+    reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+    try:
+        reply["result"] = _result(effects, message["method"], message.get("params") or {})
+    except LookupError:
+        reply["error"] = {"code": -32601, "message": "unknown method"}
+    with _write_lock:
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+def _result(effects: Path, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    if method == "initialize":
+        info = {"name": "effects", "version": "1"}
+        return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+    if method == "tools/list":
+        schema = {"type": "object"}
+        return {"tools": [{"name": name, "inputSchema": schema, "annotations": a} for name, a in TOOLS.items()]}
+    if method == "ping":
+        return {}
+    if method != "tools/call":
+        raise LookupError(method)
+    return _call(effects, params["name"], params.get("arguments") or {}, params.get("_meta") or {})
+
+
+def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(arguments.get("delay", 0))
+    id_ = arguments.get("id", "")
+    if name == "fail":
+        return {"content": [{"type": "text", "text": "no"}], "isError": True}
+    if name in ("read", "list"):
+        found = [each for each in read_effects(effects) if not id_ or each["id"] == id_]
+        data: dict[str, Any] = {"items": found, "echo": arguments}
+    else:
+        with _lock:
+            key = meta.get("key") if name == "pay_once" else None
+            if key is None or all(each.get("key") != key for each in read_effects(effects)):
+                with effects.open("a") as file:
+                    file.write(json.dumps({"tool": name, "id": id_, "key": key}) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+        data = {"id": id_, "ok": True}
+    time.sleep(arguments.get("delay_after", 0))
+    return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
+
+
+def read_effects(path: Path) -> list[dict[str, Any]]:
+    """Return the effects in the file; a line that is not complete does not count."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+if __name__ == "__main__":
+    main()
