@@ -48,6 +48,18 @@ CLUSTER_COMMANDS: Final = {
     "trust": CommandSpec("Sign the rows of a database, after a look at them.", "cluster:trust", OUTPUT_OPTIONS),
 }
 
+WORKFLOW_COMMANDS: Final = {
+    "run": CommandSpec("Run a workflow until it ends or asks.", "workflow:workflow_run", CONFIG_OPTIONS),
+    "check": CommandSpec("Show what a crash in each step would do.", "workflow:workflow_check", CONFIG_OPTIONS),
+    "ls": CommandSpec("List the newest runs.", "workflow:workflow_ls", OUTPUT_OPTIONS),
+    "show": CommandSpec("Show the steps of a run.", "workflow:workflow_show", OUTPUT_OPTIONS),
+    "approve": CommandSpec("Approve or deny a step.", "workflow:workflow_approve", OUTPUT_OPTIONS),
+    "answer": CommandSpec("Answer a question of a run.", "workflow:workflow_answer", OUTPUT_OPTIONS),
+    "settle": CommandSpec("State if a call was executed.", "workflow:workflow_settle", OUTPUT_OPTIONS),
+    "resume": CommandSpec("Continue a run.", "workflow:workflow_resume", CONFIG_OPTIONS),
+    "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", OUTPUT_OPTIONS),
+}
+
 COMMANDS: Final = {
     "init": CommandSpec("Find the servers of your clients and import them.", "import_:init", CONFIG_OPTIONS),
     "add": CommandSpec("Add a server: a URL, a command, a package or a bundle.", "add:add", CONFIG_OPTIONS),
@@ -67,6 +79,7 @@ COMMANDS: Final = {
     "search": CommandSpec("Find the tools that fit a task.", "tools:search"),
     "tokens": CommandSpec("Show what tool definitions cost a model.", "tools:tokens"),
     "call": CommandSpec("Call a tool and show its result.", "tools:call"),
+    "workflow": CommandSpec("Run durable workflows of tool calls.", subcommands=WORKFLOW_COMMANDS),
     "doctor": CommandSpec("Find problems, their causes and their fixes.", "diagnostics:doctor"),
     "config": CommandSpec(
         "Show the configuration and the source of each value.",
@@ -90,7 +103,7 @@ COMMANDS: Final = {
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
     "completion": CommandSpec(
-        "Complete commands, servers and tools in a shell.", "completion:completion", OUTPUT_OPTIONS
+        "Complete commands, servers and tools in a shell.", "reference:completion", OUTPUT_OPTIONS
     ),
     "agent-help": CommandSpec(
         "Show a one-page reference for programs and agents.", "reference:agent_help", OUTPUT_OPTIONS
@@ -102,7 +115,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Start": ("init", "add", "new", "import", "export", "sync"),
     "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
-    "Tools": ("tools", "search", "tokens", "call"),
+    "Tools": ("tools", "search", "tokens", "call", "workflow"),
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust"),

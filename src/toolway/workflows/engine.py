@@ -30,9 +30,9 @@ from toolway.workflows.journal import (
     Entry,
     Journal,
     JournalError,
-    Message,
     RunChange,
     RunLost,
+    RunMessage,
     RunRecord,
 )
 from toolway.workflows.planner import Decision, RunMemory, entry_for, plan
@@ -73,7 +73,7 @@ class Run:
     async def wait(self) -> RunRecord:
         """Wait until the run has ended or asks a person; return its state."""
         async for record in self._engine.watch(self.id):
-            if record.state in FINAL_STATES or record.state == "asks":
+            if record.state in FINAL_STATES or self._engine.is_asking(record):
                 return record
         raise AssertionError("a watch ends with a final state")
 
@@ -124,6 +124,13 @@ class Workflows:
         self._scheduler: asyncio.Task[None] | None = None
         self._changes = asyncio.Condition()
         self._closing = False
+
+    @classmethod
+    def for_reading(cls, journal: Journal) -> Self:
+        """Return an engine that executes nothing: it reads an open journal and adds messages."""
+        engine = cls(None, journal)  # type: ignore[arg-type] # no call is made
+        engine._journal = journal
+        return engine
 
     async def __aenter__(self) -> Self:
         source = self._journal_source
@@ -209,7 +216,7 @@ class Workflows:
         """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
         return (await self.load(id))[0]
 
-    async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[Message]]:
+    async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
         """Return a run with its definition, entries and messages."""
         try:
             record, body, entries, messages = await self._get_journal().load(id)
@@ -236,6 +243,10 @@ class Workflows:
             if record.state in FINAL_STATES:
                 return
 
+    def is_asking(self, record: RunRecord) -> bool:
+        """Return True if the run waits for a person, and no answer is on its way."""
+        return record.state == "asks" and (record.due is None or record.due > self._clock())
+
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
         """Answer the open question of a run: an approval `{"yes": true}` or the data of a form `{"data": …}`.
 
@@ -245,7 +256,7 @@ class Workflows:
         _check_person(question, by, roles)
         if question["kind"] == "ask" and question.get("form") is not None:
             _check_form(question["form"], body.get("data"))
-        await self._send(id, Message(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))
+        await self._send(id, RunMessage(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
         """State if a call with an unknown outcome was executed; the run goes on from there."""
@@ -253,14 +264,14 @@ class Workflows:
         _, _, entries, _ = await self.load(id)
         attempt = max(each.attempt for each in entries if each.path == question["path"])
         body = {"happened": happened, "result": result, "attempt": attempt}
-        await self._send(id, Message(kind="settle", path=question["path"], body=body, by=by, at=self._clock()))
+        await self._send(id, RunMessage(kind="settle", path=question["path"], body=body, by=by, at=self._clock()))
 
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
         """Cancel a run: nothing new begins, a call under way ends. With `undo`, finished steps are undone."""
         record = await self.get(id)
         if record.state in FINAL_STATES:
             raise WorkflowError(f"the run {id} is {record.state}", hint="a run that has ended cannot be cancelled")
-        await self._send(id, Message(kind="cancel", body={"undo": undo}, by=by, at=self._clock()))
+        await self._send(id, RunMessage(kind="cancel", body={"undo": undo}, by=by, at=self._clock()))
 
     async def _find_question(self, id: str, path: str | None, kinds: tuple[str, ...]) -> Json:
         record = await self.get(id)
@@ -275,7 +286,7 @@ class Workflows:
             )
         return found[0]
 
-    async def _send(self, id: str, message: Message) -> None:
+    async def _send(self, id: str, message: RunMessage) -> None:
         await self._get_journal().send(id, message)
         if id in self._active:
             self._active[id].wake.set()
@@ -363,8 +374,11 @@ class Workflows:
                     decision = await asyncio.to_thread(plan, definition, record, memory, messages, **arguments)
                 else:
                     decision = plan(definition, record, memory, messages, **arguments)
-                if self._closing and not decision.end:
+                if self._closing and decision.calls:  # another process goes on with them
                     decision.calls.clear()
+                    if not calls:
+                        await self._write(active.id, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
+                        return
                 if len(memory.entries) > MAX_ENTRIES:
                     raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
                 unwritten += decision.records
@@ -390,9 +404,6 @@ class Workflows:
                         call_step(self._hub, action, entry_for(action, journal.life, now), self._clock)
                     )
                 if self._closing and not calls:
-                    if unwritten:
-                        await self._write(active.id, unwritten, None)
-                    await self._write(active.id, [], RunChange(state="ready", due=0.0))
                     return
                 await self._wait(active, calls, decision)
                 for path, task in list(calls.items()):

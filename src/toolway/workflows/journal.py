@@ -44,7 +44,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     settles: float | None = None  # a begun call can no longer run after this time
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message to a run: an approval, an answer, the settlement of an unknown outcome, or cancel."""
 
     id: int = 0
@@ -117,7 +117,7 @@ class Journal(Protocol):
         """Return runs that are due, at most `room`, and mark them as running in this process."""
         ...
 
-    async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[Message]]:
+    async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         """Return a run, its definition, its entries and its messages. Raises `KeyError`."""
         ...
 
@@ -125,11 +125,11 @@ class Journal(Protocol):
         """Write entries and the new state of a run in one commit, or raise `RunLost`."""
         ...
 
-    async def send(self, run: str, message: Message) -> None:
+    async def send(self, run: str, message: RunMessage) -> None:
         """Store a message to a run, and make the run due."""
         ...
 
-    async def messages(self, run: str, after: int) -> list[Message]:
+    async def messages(self, run: str, after: int) -> list[RunMessage]:
         """Return the messages of a run with a higher id than `after`."""
         ...
 

@@ -43,7 +43,7 @@ from toolway.workflows.definition import (
     WaitStep,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions
-from toolway.workflows.journal import Entry, Message, RunRecord, RunState
+from toolway.workflows.journal import Entry, RunMessage, RunRecord, RunState
 
 MAX_ITEMS: Final = 10_000
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
@@ -135,7 +135,7 @@ def plan(
     definition: Definition,
     run: RunRecord,
     memory: RunMemory,
-    messages: Sequence[Message],
+    messages: Sequence[RunMessage],
     *,
     live: frozenset[str],
     life: int,
@@ -158,7 +158,7 @@ class _Walk:
         definition: Definition,
         run: RunRecord,
         memory: RunMemory,
-        messages: Sequence[Message],
+        messages: Sequence[RunMessage],
         live: frozenset[str],
         life: int,
         now: float,
@@ -223,7 +223,7 @@ class _Walk:
             self._decision.questions.clear()
             self._decision.end = ending
 
-    def _end_stopped(self, cancel: Message | None) -> None:
+    def _end_stopped(self, cancel: RunMessage | None) -> None:
         assert self._stopped is not None
         if self._live:
             return

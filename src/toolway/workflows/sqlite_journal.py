@@ -25,9 +25,9 @@ from toolway.workflows.journal import (
     MAX_BODY_BYTES,
     Entry,
     JournalError,
-    Message,
     RunChange,
     RunLost,
+    RunMessage,
     RunRecord,
     RunsInUse,
 )
@@ -99,7 +99,7 @@ class SqliteJournal:
     async def take(self, now: float, room: int) -> list[RunRecord]:
         return await self._submit(lambda db: _take(db, now, room, self.life))
 
-    async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[Message]]:
+    async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         return await self._submit(lambda db: _load(db, run))
 
     async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
@@ -109,10 +109,10 @@ class SqliteJournal:
                 raise JournalError("the result of a step is too large for the journal", detail=f"{path}: {len(body)} B")
         await self._submit(lambda db: _write(db, run, self.life, rows, change))
 
-    async def send(self, run: str, message: Message) -> None:
+    async def send(self, run: str, message: RunMessage) -> None:
         await self._submit(lambda db: _send(db, run, message))
 
-    async def messages(self, run: str, after: int) -> list[Message]:
+    async def messages(self, run: str, after: int) -> list[RunMessage]:
         return await self._submit(lambda db: _messages(db, run, after))
 
     async def list_runs(self, state: str | None, limit: int) -> list[RunRecord]:
@@ -306,7 +306,7 @@ def _take(db: sqlite3.Connection, now: float, room: int, life: int) -> list[RunR
     return [_run(row) for row in rows]
 
 
-def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry], list[Message]]:
+def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
     row = db.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (id_,)).fetchone()
     if row is None:
         raise KeyError(id_)
@@ -345,7 +345,7 @@ def _write(
     )
 
 
-def _send(db: sqlite3.Connection, id_: str, message: Message) -> None:
+def _send(db: sqlite3.Connection, id_: str, message: RunMessage) -> None:
     row = db.execute("SELECT state FROM runs WHERE id = ?", (id_,)).fetchone()
     if row is None:
         raise KeyError(id_)
@@ -354,9 +354,9 @@ def _send(db: sqlite3.Connection, id_: str, message: Message) -> None:
         db.execute("UPDATE runs SET due = 0 WHERE id = ?", (id_,))
 
 
-def _messages(db: sqlite3.Connection, id_: str, after: int) -> list[Message]:
+def _messages(db: sqlite3.Connection, id_: str, after: int) -> list[RunMessage]:
     rows = db.execute("SELECT id, body FROM inbox WHERE run = ? AND id > ? ORDER BY id", (id_, after))
-    return [msgspec.structs.replace(msgspec.json.decode(body, type=Message), id=number) for number, body in rows]
+    return [msgspec.structs.replace(msgspec.json.decode(body, type=RunMessage), id=number) for number, body in rows]
 
 
 def _list(db: sqlite3.Connection, state: str | None, limit: int) -> list[RunRecord]:

@@ -1,0 +1,410 @@
+"""`toolway workflow`: check, run and continue durable workflows of tool calls."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_age
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.hub.hub import Hub
+    from toolway.workflows.definition import Definition
+    from toolway.workflows.engine import Workflows
+    from toolway.workflows.journal import Entry, RunRecord
+
+ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a person
+_STATE_STYLES = {"done": "green", "asks": "yellow", "waiting": "cyan", "failed": "bold red", "stuck": "bold red"}
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Workflow file, YAML or JSON.", show_default=False)]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolway workflow ls.", show_default=False)]
+StepPath = Annotated[
+    str | None, typer.Argument(metavar="[STEP]", help="Step that asks. Default: the only one.", show_default=False)
+]
+JournalFile = Annotated[
+    Path | None,
+    typer.Option("--journal", metavar="FILE", help="Journal of runs. Default: runs.db.", show_default=False),
+]
+
+
+def workflow_check(context: CommandContext, file: File) -> CommandResult:
+    """Show what a crash in each step would do. Starts the servers of the workflow; calls no tool."""
+    return _check(context, file)
+
+
+def workflow_run(
+    context: CommandContext,
+    file: File,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INPUT]…", help="a=text, b:=json, c@=file, or one JSON object.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="The same key gives the same run.", show_default=False),
+    ] = None,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Run a workflow until it ends or asks. Exit with 9 if it waits for a person."""
+    return _run(context, file, inputs or [], key, journal)
+
+
+def workflow_ls(
+    context: CommandContext,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="STATE", help="For example asks, waiting, failed.", show_default=False),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """List the newest runs; those that ask a person come with their question."""
+    return _ls(context, state, lines, journal)
+
+
+def workflow_show(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+    """Show the steps of a run in the order of time, with their outcome."""
+    return _show(context, run, journal)
+
+
+def workflow_approve(
+    context: CommandContext,
+    run: RunId,
+    step: StepPath = None,
+    no: Annotated[bool, typer.Option("--no", help="Deny it.")] = False,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)] = "",
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Approve or deny what a run asks for, then continue the run with `workflow resume`."""
+    return _answer(context, run, step, {"yes": not no, "note": note}, journal)
+
+
+def workflow_answer(
+    context: CommandContext,
+    run: RunId,
+    data: Annotated[
+        list[str], typer.Argument(metavar="[DATA]…", help="a=text, b:=json, or one JSON object.", show_default=False)
+    ],
+    step: Annotated[str | None, typer.Option("--step", metavar="STEP", show_default=False)] = None,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Answer a question of a run with data."""
+    from toolway.cli.commands.tools import parse_arguments
+
+    return _answer(context, run, step, {"data": parse_arguments(data)}, journal)
+
+
+def workflow_settle(
+    context: CommandContext,
+    run: RunId,
+    step: StepPath = None,
+    happened: Annotated[bool, typer.Option("--happened", help="The call was executed.")] = False,
+    not_: Annotated[bool, typer.Option("--not", help="The call was not executed; it is made again.")] = False,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="Data of the step.", show_default=False)
+    ] = None,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """State if a call with an unknown outcome was executed, then continue the run with `workflow resume`."""
+    if happened == not_:
+        raise UsageError("say if the call was executed", hint=f"toolway workflow settle {run} --happened, or --not")
+    try:
+        value = json.loads(result) if result is not None else None
+    except ValueError as exc:
+        raise UsageError("--result is not valid JSON", detail=str(exc)) from None
+    return _settle(context, run, step, happened, value, journal)
+
+
+def workflow_resume(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+    """Continue a run that was interrupted, waited or was answered, until it ends or asks."""
+    return _resume(context, run, journal)
+
+
+def workflow_cancel(
+    context: CommandContext,
+    run: RunId,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the finished steps that have an undo.")] = False,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Cancel a run: nothing new begins."""
+    return _cancel(context, run, undo, journal)
+
+
+# -- the work
+
+
+async def _check(context: CommandContext, file: Path) -> ExitCode:
+    from toolway.workflows.crash_table import crash_table
+    from toolway.workflows.reader import read_file
+
+    definition = read_file(file)
+    async with _open_hub(context, definition) as hub:
+        await _wait_for_tools(hub, definition)
+        rows = crash_table(definition, hub._core.call_terms)
+    output = context.output
+    if output.as_json:
+        output.print_json({"workflow": definition.name, "steps": [row._asdict() for row in rows]})
+        return ExitCode.OK
+    output.print_table(
+        ("step", "tool", "effect", "if the process ends in it"),
+        [(row.step, row.tool, row.effect, row.after_crash) for row in rows],
+    )
+    for row in rows:
+        if row.advice:
+            output.info(f"{row.step}: {row.advice}", "yellow")
+    return ExitCode.OK
+
+
+async def _run(
+    context: CommandContext, file: Path, words: list[str], key: str | None, journal: Path | None
+) -> ExitCode:
+    from toolway.cli.commands.tools import parse_arguments
+    from toolway.workflows.engine import Workflows
+    from toolway.workflows.reader import read_file
+
+    definition = read_file(file)
+    inputs = parse_arguments(words)
+    async with (
+        _open_hub(context, definition) as hub,
+        Workflows(hub, _journal_file(journal)) as workflows,
+    ):
+        run = await workflows.start(definition, inputs, key=key, caller=getpass.getuser())
+        return await _follow(context.output, workflows, run.id)
+
+
+async def _resume(context: CommandContext, id: str, journal: Path | None) -> ExitCode:
+    from toolway.workflows.engine import Workflows
+
+    async with _reader(journal) as reader:
+        _, definition, _, _ = await reader.load(id)
+    async with (
+        _open_hub(context, definition) as hub,
+        Workflows(hub, _journal_file(journal)) as workflows,
+    ):
+        return await _follow(context.output, workflows, id)
+
+
+async def _follow(output: Output, workflows: Workflows, id: str) -> ExitCode:
+    """Show the progress of a run until it ends or asks; print its output."""
+    from toolway.workflows.journal import FINAL_STATES
+
+    output.info(f"run {id}", "dim")
+    with output.spinner(f"running {id}") as update:
+        async for record in workflows.watch(id):
+            update(f"{id}: {record.state}")
+            if record.state in FINAL_STATES or workflows.is_asking(record):
+                break
+    record = await workflows.get(id)
+    if output.as_json:
+        output.print_json(_run_to_json(record))
+    elif record.state == "done":
+        output.print_line(json.dumps(record.output, ensure_ascii=False, indent=2))
+    if record.state == "asks":
+        _print_questions(output, record)
+        return ASKS_EXIT_CODE
+    if record.state != "done":
+        error = record.error or {}
+        output.info(f"the run {id} is {record.state}: {error.get('message', '')}", "red")
+        output.info(f"show its steps: toolway workflow show {id}")
+        return ExitCode.TOOL_FAILED
+    return ExitCode.OK
+
+
+async def _ls(context: CommandContext, state: str | None, lines: int, journal: Path | None) -> ExitCode:
+    import time
+
+    async with _reader(journal) as reader:
+        records = await reader.list_runs(state, lines)
+    output = context.output
+    if output.as_json:
+        output.print_json([_run_to_json(each) for each in records])
+        return ExitCode.OK
+    if not records:
+        output.info("no runs; start one: toolway workflow run FILE")
+        return ExitCode.OK
+    now = time.time()
+    output.print_table(
+        ("run", "workflow", "state", "started", "asks"),
+        [
+            (
+                each.id,
+                each.workflow,
+                each.state,
+                format_age(now - each.created),
+                "; ".join(str(question["title"]) for question in each.asks),
+            )
+            for each in records
+        ],
+    )
+    return ExitCode.OK
+
+
+async def _show(context: CommandContext, id: str, journal: Path | None) -> ExitCode:
+    async with _reader(journal) as reader:
+        record, _, entries, messages = await reader.load(id)
+    output = context.output
+    ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
+    if output.as_json:
+        output.print_json(
+            {
+                **_run_to_json(record),
+                "steps": [_entry_to_json(each) for each in ordered],
+                "messages": [
+                    {"kind": each.kind, "step": each.path, "by": each.by, "at": each.at, **each.body}
+                    for each in messages
+                ],
+            }
+        )
+        return ExitCode.OK
+    output.print_line(f"{record.id}  {record.state}", _STATE_STYLES.get(record.state, ""))
+    output.print_table(
+        ("step", "try", "tool", "effect", "state", "seconds", "outcome"),
+        [
+            (
+                each.path,
+                str(each.attempt),
+                each.tool or each.kind,
+                each.effect,
+                each.state + (f" ({each.via})" if each.via else ""),
+                f"{each.ended - each.began:.2f}" if each.ended is not None else "",
+                _short(each),
+            )
+            for each in ordered
+        ],
+    )
+    _print_questions(output, record)
+    if record.error is not None:
+        output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
+    return ExitCode.OK
+
+
+async def _answer(
+    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: Path | None
+) -> ExitCode:
+    async with _reader(journal) as reader:
+        await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(await reader.get(id)))
+    return _print_next(context.output, id)
+
+
+async def _settle(
+    context: CommandContext, id: str, step: str | None, happened: bool, result: Any, journal: Path | None
+) -> ExitCode:
+    async with _reader(journal) as reader:
+        await reader.settle(id, step, happened=happened, result=result, by=getpass.getuser())
+    return _print_next(context.output, id)
+
+
+async def _cancel(context: CommandContext, id: str, undo: bool, journal: Path | None) -> ExitCode:
+    async with _reader(journal) as reader:
+        await reader.cancel(id, undo=undo, by=getpass.getuser())
+    return _print_next(context.output, id)
+
+
+def _print_next(output: Output, id: str) -> ExitCode:
+    if output.as_json:
+        output.print_json({"run": id, "stored": True})
+    else:
+        output.info(f"stored; if no process executes the run: toolway workflow resume {id}", "green")
+    return ExitCode.OK
+
+
+@asynccontextmanager
+async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIterator[Hub]:
+    """Open a hub with the configured servers; only those of the workflow start at once."""
+    from dataclasses import replace
+
+    from toolway.cli.targets import load_masked_config
+    from toolway.hub.hub import Hub
+    from toolway.workflows.definition import ToolStep
+    from toolway.workflows.engine import tools_of
+
+    loaded = load_masked_config(context.output, context.target_options.config)
+    used = {
+        name.partition(".")[0] for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)
+    }
+    servers = {name: replace(server, lazy=name not in used) for name, server in loaded.servers.items()}
+    async with Hub(replace(loaded, servers=servers)) as hub:
+        yield hub
+
+
+async def _wait_for_tools(hub: Hub, definition: Definition) -> None:
+    import asyncio
+
+    from toolway.workflows.definition import ToolStep
+    from toolway.workflows.engine import tools_of
+
+    names = {name for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)}
+    await asyncio.gather(*(hub.find_tool(name, timeout=20) for name in sorted(names)), return_exceptions=True)
+
+
+@asynccontextmanager
+async def _reader(journal: Path | None) -> AsyncIterator[Workflows]:
+    """Open the journal beside the process that executes the runs: read, and add messages."""
+    import asyncio
+
+    from toolway.workflows.engine import Workflows
+    from toolway.workflows.sqlite_journal import SqliteJournal
+
+    opened = await asyncio.to_thread(SqliteJournal, _journal_file(journal), owner=False)
+    workflows = Workflows.for_reading(opened)
+    try:
+        yield workflows
+    finally:
+        await opened.close()
+
+
+def _journal_file(journal: Path | None) -> Path:
+    from toolway.config.locations import gateway_state_folder
+
+    if journal is not None:
+        return journal
+    folder = gateway_state_folder(os.environ)
+    if folder is None:
+        raise ConfigError("there is no folder for the journal of runs", hint="set HOME, or use --journal FILE")
+    return folder / "runs.db"
+
+
+def _local_roles(record: RunRecord) -> tuple[str, ...]:
+    """Return the roles of the user of this machine, who owns the journal: all that are asked for."""
+    return tuple(str(role) for question in record.asks for role in question.get("who") or [])
+
+
+def _print_questions(output: Output, record: RunRecord) -> None:
+    for question in record.asks:
+        output.info(f"asks: {question['title']}", "yellow")
+        command = {
+            "approve": f"toolway workflow approve {record.id} {question['path']}   (or --no)",
+            "ask": f"toolway workflow answer {record.id} --step {question['path']} name=value",
+            "unknown": f"toolway workflow settle {record.id} {question['path']} --happened   (or --not)",
+        }[question["kind"]]
+        output.info(f"  {command}")
+
+
+def _run_to_json(record: RunRecord) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    return found
+
+
+def _entry_to_json(entry: Entry) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(entry)
+    return found
+
+
+def _short(entry: Entry) -> str:
+    body = entry.body if isinstance(entry.body, dict) else {}
+    text = body.get("message") or body.get("title") or json.dumps(body.get("data"), ensure_ascii=False)
+    return str(text)[:80]

@@ -1,0 +1,72 @@
+"""Crash table of a workflow: for each step, what happens if the process ends while its call runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from toolway.hub.call_policy import CallTerms
+from toolway.types import Effect
+from toolway.workflows.definition import Definition, ForeachStep, ToolStep, Verify, inner_blocks
+
+_SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
+
+
+class CrashRow(NamedTuple):
+    """One step of the crash table."""
+
+    step: str
+    tool: str
+    effect: str  # with its source
+    after_crash: str
+    advice: str  # "" if the step goes on by itself
+
+
+def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
+    """Return a row for each tool step, in the order of the file."""
+    per_item = {
+        inner.name
+        for step in definition.walk()
+        if isinstance(step, ForeachStep)
+        for block in inner_blocks(step)
+        for inner in block
+    }
+    return [_row(step, terms, step.name in per_item) for step in definition.walk() if isinstance(step, ToolStep)]
+
+
+def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: bool) -> CrashRow:
+    known = terms(step.tool)
+    effect, source = _effect(step, known)
+    timeout = step.timeout if step.timeout is not None else (known.timeout if known is not None else 60.0)
+    shown = f"{effect} ({source})"
+    if step.key_honoured:
+        return CrashRow(step.name, step.tool, shown, "repeated with the same key", "")
+    if effect is not Effect.UNSAFE:
+        return CrashRow(step.name, step.tool, shown, "repeated", "")
+    if isinstance(step.on_unknown, Verify):
+        verify = step.on_unknown
+        wait = timeout + verify.after
+        text = f"checked with {verify.tool} after {wait:g} s, else {_OTHERWISE[verify.otherwise]}"
+        return CrashRow(step.name, step.tool, shown, text, "")
+    text = _OTHERWISE[step.on_unknown]
+    if per_item and step.on_unknown == "ask":
+        text += ", once per item"
+    advice = {
+        "ask": "add on_unknown: {verify: …}, or key: honoured if the server detects repeated keys",
+        "retry": "the effect may happen twice",
+        "fail": "",
+    }[step.on_unknown]
+    return CrashRow(step.name, step.tool, shown, text, advice)
+
+
+_OTHERWISE = {"ask": "asks you", "fail": "the run fails", "retry": "REPEATED"}
+
+
+def _effect(step: ToolStep, known: CallTerms | None) -> tuple[Effect, str]:
+    if step.key_honoured:
+        return Effect.IDEMPOTENT, "key honoured"
+    if step.effect is not None:
+        return step.effect, "workflow file"
+    if known is None:
+        return Effect.UNSAFE, "tool not known"
+    return known.effect, _SOURCES[known.effect_source]
