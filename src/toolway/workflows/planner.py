@@ -249,7 +249,10 @@ class _Walk:
             return
         self._stopped = None
         self._decision.undoing = True
-        for path, (_, step, scope) in sorted(self._memory.undoable.items(), key=lambda each: each[1][0], reverse=True):
+        ordered = sorted(
+            self._memory.undoable.items(), key=lambda each: each[1][0]
+        )  # of equal times the order of steps
+        for path, (_, step, scope) in reversed(ordered):
             assert step.undo is not None
             undone = self._tool(
                 ToolStep(name=step.name, tool=step.undo.tool, params=step.undo.params), f"undo/{path}", scope, None
@@ -546,11 +549,11 @@ class _Walk:
             if progress is not None:
                 return progress
             entry = self._memory.entries[path][-1]
-        if entry.state == "not_executed":
+        if entry.state == "not_executed" and not self._has_failed_as_unknown(step, entry):
             return self._retry(step, path, entry)
-        if entry.state == "failed":
+        if entry.state in ("failed", "not_executed"):
             may_repeat = self._effect(step, entry) is not Effect.UNSAFE or step.repeatable
-            if step.retry.on_answer and may_repeat and entry.attempt < step.retry.tries:
+            if entry.state == "failed" and step.retry.on_answer and may_repeat and entry.attempt < step.retry.tries:
                 return self._retry(step, path, entry)
             return Failure({**entry.body, "step": path})
         scope["steps"][step.name] = _step_value("done", entry.body["data"], entry.body.get("text"))
@@ -559,7 +562,14 @@ class _Walk:
             scope[assign] = data if data is not None else entry.body.get("text")
         if step.undo is not None and path not in self._memory.undoable:
             self._memory.undoable[path] = (entry.ended or 0.0, step, scope)
+        if self._has_failed_as_unknown(step, entry):
+            error = {"code": "E-WORKFLOW-UNKNOWN", "message": f"{step.tool} had an unknown outcome", "executed": "yes"}
+            return Failure({**error, "step": path})
         return "done"
+
+    def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
+        """Return True if the run failed at this step, and a person settled its outcome only to undo the rest."""
+        return step.on_unknown == "fail" and entry.via == "settle"
 
     def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
         """Decide about a call that a process began before it ended."""
@@ -651,7 +661,8 @@ class _Walk:
         body = entry.body if isinstance(entry.body, dict) else {}
         if entry.attempt >= step.retry.tries + extra or body.get("retryable") is False:
             return Failure({**body, "step": path}, unknown=entry.state == "unknown")
-        ready = (entry.ended or self._now) + (0.0 if entry.via else step.retry.delay(entry.attempt))
+        ended = entry.ended if entry.ended is not None else self._now
+        ready = ended + (0.0 if entry.via else step.retry.delay(entry.attempt))
         if self._now < ready:
             self._wait_until(ready)
             return "pending"

@@ -1,0 +1,165 @@
+"""The engine with a real hub, a real server and a journal on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workflows.effect_server import read_effects
+from tests.workflows.kill_runner import SERVER_FILE
+from tests.workflows.kills import run_with_kills
+from toolway import Hub, Server
+from toolway.types import Json
+from toolway.workflows import WorkflowError, Workflows
+from toolway.workflows.journal import RunsInUse
+
+pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    server = Server(
+        command=sys.executable, args=(str(SERVER_FILE), str(tmp_path / "effects")), idempotency_meta_key="key"
+    )
+    async with Hub({"s": server}) as hub:
+        yield hub
+
+
+@pytest.fixture
+async def workflows(hub: Hub, tmp_path: Path) -> AsyncIterator[Workflows]:
+    async with Workflows(hub, tmp_path / "runs.db") as workflows:
+        yield workflows
+
+
+def pay(name: str, **keys: Any) -> Json:
+    return {"name": name, "tool": "s.pay", "params": {"id": name}, **keys}
+
+
+async def test_run_all_kinds_of_steps(workflows: Workflows, tmp_path: Path) -> None:
+    run = await workflows.start(
+        {
+            "name": "all",
+            "steps": [
+                {"name": "a", "tool": "s.read", "params": {"x": "${inputs.x}"}},
+                {"name": "b", "tool": "s.pay", "params": {"id": "p${string(steps.a.data.echo.x)}"}},
+                {
+                    "name": "f",
+                    "foreach": "[1, 2, 3].map(n, n * 2)",
+                    "at_once": 2,
+                    "steps": [
+                        {"name": "g", "tool": "s.pay_once", "key": "honoured", "params": {"id": "${string(item)}"}}
+                    ],
+                },
+                {"name": "w", "wait": 0.05},
+                {"name": "par", "parallel": {"l": [{"name": "p", "tool": "s.put"}], "r": [pay("y")]}},
+                {"name": "q", "if": "size(steps.f.data) == 3", "approve": {"title": "Go on?", "who": ["finance"]}},
+                {"name": "form", "ask": {"title": "Why?", "form": {"type": "object", "required": ["why"]}}},
+            ],
+            "outputs": {"why": "${steps.form.data.why}", "b": "${steps.b.data.id}", "f": "${size(steps.f.data)}"},
+        },
+        {"x": 1},
+        caller="ann",
+    )
+    asked = await run.wait()
+    assert [question["path"] for question in asked.asks] == ["q"]
+    with pytest.raises(WorkflowError, match="may not answer"):
+        await workflows.answer(run.id, "q", {"yes": True}, by="bob")
+    await workflows.answer(run.id, "q", {"yes": True}, by="bob", roles=("finance",))
+    while (await run.wait()).asks[0]["path"] != "form":
+        pass
+    with pytest.raises(WorkflowError, match="schema"):
+        await workflows.answer(run.id, None, {"data": {}})
+    await workflows.answer(run.id, None, {"data": {"why": "because"}})
+    assert await run.result() == {"why": "because", "b": "p1", "f": 3}
+    assert sorted(each["id"] for each in read_effects(tmp_path / "effects")) == ["", "2", "4", "6", "p1", "y"]
+
+
+async def test_the_same_key_gives_the_same_run(workflows: Workflows) -> None:
+    first = await workflows.start({"steps": [pay("a")]}, key="k")
+    second = await workflows.start({"steps": [pay("a")]}, key="k")
+    assert first.id == second.id
+    assert (await first.result())["id"] == "a"
+
+
+async def test_inputs_are_checked_before_a_run_exists(workflows: Workflows) -> None:
+    with pytest.raises(WorkflowError, match="inputs") as caught:
+        await workflows.start({"inputs": {"type": "object", "required": ["n"]}, "steps": [pay("a")]}, {})
+    assert caught.value.code == "E-WORKFLOW-INPUT"
+    assert await workflows.list_runs() == []
+
+
+async def test_a_failed_tool_fails_the_run_and_says_that_it_was_executed(workflows: Workflows) -> None:
+    run = await workflows.start({"steps": [{"name": "x", "tool": "s.fail"}, pay("a")]})
+    with pytest.raises(WorkflowError, match="failed"):
+        await run.result()
+    error = (await run.status()).error or {}
+    assert error["executed"] == "yes"
+    assert error["step"] == "x"
+
+
+async def test_a_run_goes_on_after_its_engine_was_closed(hub: Hub, tmp_path: Path) -> None:
+    async with Workflows(hub, tmp_path / "runs.db") as first:
+        run = await first.start({"steps": [pay("a"), {"name": "ok", "approve": "?"}, pay("b")]})
+        await run.wait()
+    async with Workflows(hub, tmp_path / "runs.db") as second:
+        await second.answer(run.id, None, {"yes": True})
+        async for record in second.watch(run.id):
+            if record.state == "done":
+                break
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
+
+
+async def test_closing_lets_a_call_under_way_end_and_keeps_its_outcome(hub: Hub, tmp_path: Path) -> None:
+    slow = {"name": "a", "tool": "s.pay", "params": {"id": "a", "delay_after": 0.3}}
+    async with Workflows(hub, tmp_path / "runs.db") as first:
+        run = await first.start({"steps": [slow, pay("b")]})
+        while not read_effects(tmp_path / "effects"):
+            await asyncio.sleep(0.01)
+    async with Workflows(hub, tmp_path / "runs.db") as second:
+        async for record in second.watch(run.id):
+            assert record.state != "asks", "the outcome of the call was lost"
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
+
+
+async def test_cancel_ends_a_run_that_waits(workflows: Workflows) -> None:
+    run = await workflows.start({"steps": [{"name": "w", "wait": "1h"}, pay("a")]})
+    while (await run.status()).state != "waiting":
+        await asyncio.sleep(0.01)
+    await workflows.cancel(run.id, by="ann")
+    assert (await run.wait()).state == "cancelled"
+
+
+async def test_a_failed_run_is_undone(workflows: Workflows, tmp_path: Path) -> None:
+    undo = {"tool": "s.pay", "params": {"id": "undo-${steps.a.data.id}"}}
+    run = await workflows.start({"on_failure": "undo", "steps": [pay("a", undo=undo), {"name": "x", "tool": "s.fail"}]})
+    assert (await run.wait()).state == "undone"
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "undo-a"]
+
+
+async def test_a_second_process_cannot_execute_the_same_runs(workflows: Workflows, hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(RunsInUse, match="another process") as caught:
+        async with Workflows(hub, tmp_path / "runs.db"):
+            pass
+    assert caught.value.code == "E-RUNS-IN-USE"
+
+
+async def test_a_call_that_timed_out_asks_before_it_is_made_again(workflows: Workflows, tmp_path: Path) -> None:
+    step = {"name": "a", "tool": "s.pay", "params": {"id": "a", "delay_after": 5}, "timeout": "300ms"}
+    run = await workflows.start({"steps": [step]})
+    asked = await run.wait()
+    assert [question["kind"] for question in asked.asks] == ["unknown"]
+    await workflows.settle(run.id, None, happened=True, result={"seen": 1}, by="ann")
+    assert await run.result() == {"seen": 1}
+    assert len(read_effects(tmp_path / "effects")) == 1
+
+
+def test_kills_double_no_effect_and_lose_none(tmp_path: Path) -> None:
+    report = run_with_kills(tmp_path, 12, seed=1, most=0.8, max_kills=5)
+    assert report.is_good, report
+    assert report.kills

@@ -1,0 +1,283 @@
+"""Decisions of the planner: order, retries, crashes at every point, questions, undo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.workflows.harness import Simulation
+from toolway.types import Json
+from toolway.workflows.journal import Entry
+from toolway.workflows.planner import CallAction, entry_for
+
+pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+
+
+def pay(name: str, **keys: Any) -> Json:
+    return {"name": name, "tool": "s.pay", "params": {"id": name}, **keys}
+
+
+def outcome(action: CallAction, state: Any, executed: str, now: float = 0.0) -> Entry:
+    body = {"code": "E-X", "message": "x", "executed": executed}
+    return replace(entry_for(action, 1, now), state=state, ended=now, body=body)
+
+
+def test_steps_run_in_order_and_give_their_data_to_later_steps() -> None:
+    run = Simulation(
+        {
+            "steps": [
+                {"name": "a", "tool": "s.read", "params": {"n": "${inputs.n + 1}"}, "assign": "first"},
+                {"name": "b", "if": "first.n > 1", "tool": "s.put", "params": {"n": "${first.n * 10}"}},
+                {"name": "c", "if": "first.n > 100", "tool": "s.pay"},
+                {"name": "d", "set": {"total": "${steps.a.data.n + steps.b.data.n}"}},
+            ],
+            "outputs": {"total": "${total}", "skipped": "${steps.c.state}"},
+        },
+        {"n": 1},
+    )
+    assert run.run().output == {"total": 22, "skipped": "skipped"}
+    assert not run.effects
+
+
+CRASH_DEFINITIONS = {
+    "sequence": [pay("a"), {"name": "r", "tool": "s.read"}, pay("b"), {"name": "p", "tool": "s.put"}],
+    "keyed": [{"name": "k", "tool": "s.pay_once", "key": "honoured", "params": {"id": "k"}}, pay("b")],
+    "verified": [
+        pay(
+            "a",
+            on_unknown={"verify": {"tool": "s.list", "params": {"id": "a"}, "happened": "reply.data.items.size() > 0"}},
+        )
+    ],
+    "foreach": [
+        {
+            "name": "f",
+            "foreach": "['x', 'y', 'z']",
+            "at_once": 2,
+            "steps": [{"name": "p", "tool": "s.pay", "params": {"id": "${item}"}}],
+        }
+    ],
+    "parallel": [{"name": "par", "parallel": {"l": [pay("a")], "r": [pay("b"), pay("c")]}}],
+    "switch": [{"name": "sw", "switch": [{"if": "inputs.x", "steps": [pay("a")]}, {"steps": [pay("b")]}]}],
+    "repeat": [
+        {"name": "rep", "repeat": {"until": "index >= 2", "every": 1, "steps": [{"name": "p", "tool": "s.put"}]}},
+        pay("a"),
+    ],
+    "waits": [pay("a"), {"name": "w", "wait": 60}, {"name": "ok", "approve": "go on?"}, pay("b")],
+    "caught": [{"name": "x", "tool": "s.fail", "catch": [{"steps": [pay("a")]}]}, pay("b")],
+}
+
+
+@pytest.mark.parametrize("name", CRASH_DEFINITIONS)
+def test_a_crash_at_any_point_repeats_no_unsafe_call(name: str) -> None:
+    body = {"steps": CRASH_DEFINITIONS[name]}
+    plain = Simulation(body, {"x": True})
+    whole = plain.run()
+    assert whole.state == "done"
+    points = 0
+
+    def count(point: str) -> bool:
+        nonlocal points
+        points += 1
+        return False
+
+    Simulation(body, {"x": True}).run(count)
+    for crash_at in range(points):
+        left = crash_at
+
+        def crash(point: str) -> bool:
+            nonlocal left
+            left -= 1
+            return left == -1
+
+        run = Simulation(body, {"x": True})
+        ended = run.run(crash)
+        assert ended.state == "done", (name, crash_at, ended.error)
+        assert run.effects == plain.effects, (name, crash_at)
+
+
+_LEAF = st.sampled_from(["s.read", "s.put", "s.pay", "s.pay_once"])
+_NESTED = st.one_of(
+    st.lists(_LEAF, min_size=1, max_size=3).map(lambda tools: ("foreach", tools)),
+    st.lists(_LEAF, min_size=2, max_size=3).map(lambda tools: ("parallel", tools)),
+)
+_STEP: st.SearchStrategy[Any] = st.one_of(_LEAF, _NESTED)
+
+
+def build(shapes: list[Any]) -> Json:
+    number = 0
+
+    def leaf(tool: str) -> Json:
+        nonlocal number
+        number += 1
+        step: Json = {"name": f"n{number}", "tool": tool}
+        return {**step, "key": "honoured"} if tool == "s.pay_once" else step
+
+    steps: list[Json] = []
+    for shape in shapes:
+        if isinstance(shape, str):
+            steps.append(leaf(shape))
+            continue
+        kind, tools = shape
+        number += 1
+        if kind == "foreach":
+            inner = [leaf(tool) for tool in tools]
+            steps.append({"name": f"n{number}f", "foreach": "[1, 2, 3]", "at_once": 2, "steps": inner})
+        else:
+            steps.append(
+                {"name": f"n{number}p", "parallel": {f"b{index}": [leaf(tool)] for index, tool in enumerate(tools)}}
+            )
+    return {"steps": steps}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_STEP, min_size=1, max_size=5), st.lists(st.booleans(), max_size=40), st.integers(0, 5))
+def test_random_workflows_with_random_crashes_have_each_effect_once(
+    shapes: list[Any], crashes: list[bool], rare: int
+) -> None:
+    body = build(shapes)
+    plain = Simulation(body)
+    plain.run()
+    pattern = iter(crashes * (rare + 1))
+    run = Simulation(body)
+    assert run.run(lambda point: next(pattern, False)).state == "done"
+    assert run.effects == plain.effects
+
+
+def test_an_unsafe_call_that_is_unknown_asks_a_person_and_is_not_sent_again() -> None:
+    run = Simulation({"steps": [pay("a")]})
+    crashed = iter([False, False, False, True])
+    run.run(lambda point: next(crashed, False))
+    assert run.asked == ["a"]
+    assert run.calls["a"] == 1
+
+
+def test_a_person_who_says_that_it_did_not_happen_lets_it_be_sent_again() -> None:
+    run = Simulation({"steps": [pay("a")]})
+    crashed = iter([False, False, True])  # before the call was sent
+    assert run.run(lambda point: next(crashed, False)).state == "done"
+    assert run.asked == ["a"]
+    assert run.effects == {"a": 1}
+
+
+def test_verify_waits_until_the_call_can_no_longer_run() -> None:
+    run = Simulation({"steps": CRASH_DEFINITIONS["verified"]})
+    crashed = iter([False, False, False, True])
+    assert run.run(lambda point: next(crashed, False)).state == "done"
+    assert not run.asked
+    assert run.now >= 15.0  # 10 s timeout of the call and 5 s `after`
+    assert run.effects == {"a": 1}
+
+
+def test_unknown_outcomes_are_handled_only_by_handlers_that_name_them() -> None:
+    step = pay("a", on_unknown="fail", catch=[{"steps": [pay("b")]}, {"unknown": True, "steps": [pay("c")]}])
+    run = Simulation({"steps": [step]})
+    run.reply = lambda action: outcome(action, "unknown", "unknown") if action.path == "a" else None
+    assert run.run().state == "done"
+    assert run.effects == {"c": 1}
+
+
+def test_calls_that_were_not_executed_are_retried_with_growing_waits() -> None:
+    attempts: list[float] = []
+    run = Simulation({"steps": [pay("a", retry={"tries": 4, "wait": 30, "factor": 2})]})
+
+    def reply(action: CallAction) -> Entry:
+        attempts.append(run.now)
+        return outcome(action, "not_executed", "no", run.now)
+
+    run.reply = reply
+    assert run.run().state == "failed"
+    assert attempts == [0.0, 30.0, 90.0, 210.0]
+
+
+def test_a_failure_that_the_tool_reported_is_not_retried_unless_the_file_says_so() -> None:
+    once = Simulation({"steps": [{"name": "x", "tool": "s.fail", "retry": {"tries": 5}}]})
+    assert once.run().state == "failed"
+    assert once.calls["x"] == 1
+    keys = {"retry": {"tries": 3, "on": ["answer"]}, "repeatable": True}
+    again = Simulation({"steps": [{"name": "x", "tool": "s.fail", **keys}]})
+    again.run()
+    assert again.calls["x"] == 3
+
+
+def test_a_failed_run_is_undone_in_reverse_order() -> None:
+    undone: list[str] = []
+    run = Simulation(
+        {
+            "on_failure": "undo",
+            "steps": [
+                pay("a", undo={"tool": "s.put", "params": {"of": "${steps.a.data.id}"}}),
+                pay("b", undo={"tool": "s.put", "params": {"of": "${steps.b.data.id}"}}),
+                {"name": "x", "tool": "s.fail"},
+            ],
+        }
+    )
+
+    def reply(action: CallAction) -> None:
+        if action.tool == "s.put":
+            undone.append(action.args["of"])
+
+    run.reply = reply
+    assert run.run().state == "undone"
+    assert undone == ["b", "a"]
+
+
+def test_undoing_does_not_begin_while_a_step_is_unknown() -> None:
+    run = Simulation(
+        {
+            "on_failure": "undo",
+            "steps": [pay("a", undo={"tool": "s.put", "params": {}}), pay("b", on_unknown="fail")],
+        }
+    )
+    run.reply = lambda action: outcome(action, "unknown", "unknown") if action.path == "b" else None
+    assert run.run().state == "undone"
+    assert run.asked == ["b"]
+    assert run.calls["b"] == 1
+
+
+def test_a_denied_approval_fails_the_run_before_the_call() -> None:
+    run = Simulation({"steps": [{"name": "ok", "approve": {"title": "Pay?"}}, pay("a")]})
+    run._message("answer", "ok", {"yes": False, "note": "too much"})
+    ended = run.run()
+    assert ended.error is not None
+    assert ended.error["code"] == "E-WORKFLOW-DENIED"
+    assert not run.effects
+
+
+def test_a_question_that_is_not_answered_in_time_fails() -> None:
+    run = Simulation({"steps": [{"name": "ok", "approve": {"title": "Pay?", "within": "1d"}}, pay("a")]})
+    run._answer = lambda decision: setattr(run, "now", decision.due or run.now)  # type: ignore[method-assign]
+    assert (run.run().error or {})["code"] == "E-WORKFLOW-EXPIRED"
+
+
+def test_cancel_begins_nothing_new_and_says_what_is_unknown() -> None:
+    run = Simulation({"steps": [pay("a"), pay("b")]})
+    run._message("cancel", "", {"undo": False})
+    ended = run.run()
+    assert ended.state == "cancelled"
+    assert not run.effects
+
+
+def test_a_run_that_takes_too_long_fails() -> None:
+    run = Simulation({"timeout": "1h", "steps": [{"name": "w", "wait": "2h"}, pay("a")]})
+    ended = run.run()
+    assert (ended.error or {})["code"] == "E-WORKFLOW-TIMEOUT"
+    assert run.now == 3600.0
+    assert not run.effects
+
+
+def test_a_stricter_effect_of_the_past_counts() -> None:
+    run = Simulation({"steps": [{"name": "a", "tool": "s.put"}]})
+    run.journal["a", 1] = Entry(path="a", state="begun", tool="s.put", effect="unsafe", args={}, life=0)
+    run.run()
+    assert run.asked == ["a"]
+
+
+def test_a_foreach_of_ten_thousand_items_takes_time_in_proportion() -> None:
+    items = {"items": list(range(3000))}
+    step = {"name": "f", "foreach": "inputs.items", "at_once": 50, "steps": [{"name": "p", "tool": "s.put"}]}
+    run = Simulation({"steps": [step], "outputs": "${size(steps.f.data)}"}, items)
+    assert run.run(steps=10_000).output == 3000
