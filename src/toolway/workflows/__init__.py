@@ -12,3 +12,4 @@ from toolway.workflows.engine import Run as Run
 from toolway.workflows.engine import WorkflowError as WorkflowError
 from toolway.workflows.engine import Workflows as Workflows
 from toolway.workflows.journal import RunRecord as RunRecord
+from toolway.workflows.simple import WorkflowEngine as WorkflowEngine

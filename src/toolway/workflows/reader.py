@@ -114,14 +114,20 @@ class _Reader:
         self._names: dict[str, int] = {}
         self._count = 0
         self._assigned: set[str] = set()
+        self._default_tries = 3
+        self._continues = False  # a failed step does not stop the run
 
     def read(self, value: Any, default_name: str) -> Definition:
         body = self._mapping(value, ())
         self._check_keys(body, _TOP_KEYS, ())
         if body.get("toolway", FORMAT) != FORMAT:
             raise self._error(("toolway",), "the format is not known", f"write toolway: {FORMAT}")
-        steps = self._steps(body.get("steps"), ("steps",))
         config = self._mapping(body.get("config") or {}, ("config",))
+        self._check_keys(config, ("timeoutMs", "maxRetries", "continueOnError"), ("config",))
+        if "maxRetries" in config:
+            self._default_tries = 1 + int(self._number(config["maxRetries"], ("config", "maxRetries"), 0, 99))
+        self._continues = self._flag(config, "continueOnError", ("config",))
+        steps = self._steps(body.get("steps"), ("steps",))
         timeout = body.get("timeout")
         if timeout is None and "timeoutMs" in config:
             timeout = self._number(config["timeoutMs"], ("config", "timeoutMs"), 1, 1e12) / 1000
@@ -167,6 +173,8 @@ class _Reader:
                 for number, each in enumerate(self._list(step.get("catch", []), (*at, "catch")))
             ),
         }
+        if self._continues:
+            common["catch"] = (*common["catch"], Catch())
         build = cast(Any, getattr(self, f"_read_{kind}"))
         return cast(Step, build(step, at, common))
 
@@ -217,7 +225,7 @@ class _Reader:
 
     def _retry(self, value: Any, at: _Location) -> Retry:
         if value is None:
-            return Retry()
+            return Retry(tries=self._default_tries)
         if value is False:
             return Retry(tries=1)
         retry = self._mapping(value, at)

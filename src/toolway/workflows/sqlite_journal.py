@@ -61,20 +61,23 @@ _RUN_COLUMNS: Final = (
 
 
 class SqliteJournal:
-    """Journal in a SQLite file. With `owner=False` it reads, and adds messages, beside the owner.
+    """Journal in a SQLite file, or in memory if `path` is None.
+
+    With `owner=False` it reads, and adds messages, beside the process that executes the runs.
 
     Raises `RunsInUse` if another process executes the runs of the file, `JournalError` if it cannot be used.
     """
 
-    def __init__(self, path: Path, *, owner: bool = True) -> None:
+    def __init__(self, path: Path | None, *, owner: bool = True) -> None:
         self._path = path
         self.life = 0
         self._lock_fd: int | None = None
         self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if owner:
-                self._lock_fd = _lock(path)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if owner:
+                    self._lock_fd = _lock(path)
             self._db = _open(path, owner)
             if owner:
                 self.life = self._begin_life()
@@ -236,10 +239,11 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _open(path: Path, owner: bool) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
-    with contextlib.suppress(OSError):
-        path.chmod(0o600)
+def _open(path: Path | None, owner: bool) -> sqlite3.Connection:
+    database = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None, timeout=10.0)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
     version = database.execute("PRAGMA user_version").fetchone()[0]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from toolway.errors import AccessDenied, CallError, InvalidArguments, ToolwayError
@@ -43,16 +44,29 @@ async def call_step(hub: Hub, action: CallAction, intent: Entry, clock: Callable
         body = {"code": "E-TOOLWAY", "message": repr(exc)[:500], "executed": "unknown"}
         return outcome("unknown", body)
     if result.is_error:
-        body = {"code": "E-TOOL", "message": f"{action.tool} failed", "detail": result.text[:2000], "executed": "yes"}
+        body = {
+            "code": "E-TOOL-FAILED",
+            "message": f"{action.tool} failed",
+            "detail": result.text[:2000],
+            "executed": "yes",
+        }
         return outcome("failed", body)
     return outcome("done", result_body(result))
 
 
 def result_body(result: ToolResult) -> Json:
-    """Return the part of a result that later steps may use: its data and its text."""
+    """Return the part of a result that later steps may use: its data and its text.
+
+    The data is the structured content, else the value of a JSON text, else the text.
+    """
     data: Any = result.data
     text = result.text
-    return {"data": data if data is not None else text, "text": text[:MAX_TEXT_CHARS]}
+    if data is None:
+        try:
+            data = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            data = text
+    return {"data": data, "text": text[:MAX_TEXT_CHARS]}
 
 
 def _error_body(exc: ToolwayError) -> Json:
