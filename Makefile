@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test docs dashboard search-model pins clean \
-  matrix machines attacks sim history long long-tests cluster fuzz \
+  matrix machines attacks workflows sim history long long-tests cluster fuzz \
   conformance interop clients openapi deploy dashboard-walk bench bench-quick search-score \
   lint types layers tree others pyright
 
@@ -83,6 +83,9 @@ machines: setup ## the state machines: 500 examples of 50 steps each
 
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
+
+workflows: setup ## kill -9 the process of 1,000 workflow runs again and again, ten seeds (ARGS="--runs 100 --seeds 1")
+	$(PYTHON) -m tests.workflows.kills $(ARGS)
 
 sim: setup ## hub and gateway in virtual time: 500 seeds × 200 calls each (ARGS="--front gateway --seeds 5000")
 	$(PYTHON) scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200)

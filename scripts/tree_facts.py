@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 SEED = 20261116
 
-MAX_FILES = 400  # 330 after the redesign; each capability added since may bring its module
+MAX_FILES = 415  # 330 after the redesign; each capability added since may bring its module
 MEDIAN_LINES = (130, 260)
 MAX_MODULES_PER_PACKAGE = 18
 MAX_SAME_BASENAME = 3

@@ -28,9 +28,9 @@ from toolway.workflows.journal import (
     FINAL_STATES,
     MAX_ENTRIES,
     Entry,
-    Journal,
     JournalError,
     RunChange,
+    RunJournal,
     RunLost,
     RunMessage,
     RunRecord,
@@ -112,11 +112,11 @@ class Workflows:
     """
 
     def __init__(
-        self, hub: Hub, journal: str | os.PathLike[str] | Journal, *, clock: Callable[[], float] = time.time
+        self, hub: Hub, journal: str | os.PathLike[str] | RunJournal, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._hub = hub
         self._journal_source = journal
-        self._journal: Journal | None = None
+        self._journal: RunJournal | None = None
         self._clock = clock
         self._active: dict[str, _ActiveRun] = {}
         self._definitions: dict[str, Definition] = {}
@@ -126,7 +126,7 @@ class Workflows:
         self._closing = False
 
     @classmethod
-    def for_reading(cls, journal: Journal) -> Self:
+    def for_reading(cls, journal: RunJournal) -> Self:
         """Return an engine that executes nothing: it reads an open journal and adds messages."""
         engine = cls(None, journal)  # type: ignore[arg-type] # no call is made
         engine._journal = journal
@@ -292,7 +292,7 @@ class Workflows:
             self._active[id].wake.set()
         self._wake.set()
 
-    def _get_journal(self) -> Journal:
+    def _get_journal(self) -> RunJournal:
         if self._journal is None:
             raise WorkflowError("the workflow engine is not open", hint="use: async with Workflows(hub, file)")
         return self._journal

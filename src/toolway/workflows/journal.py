@@ -104,7 +104,7 @@ class JournalError(ToolwayError):
     code = "E-WORKFLOW-JOURNAL"
 
 
-class Journal(Protocol):
+class RunJournal(Protocol):
     """Store of runs. A method that returns has its change on disk."""
 
     life: int  # number of this process among those that used the journal
