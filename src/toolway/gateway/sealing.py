@@ -6,10 +6,10 @@ that it cannot be used for another purpose, and an expiry time.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import os
 import secrets
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ from toolway.secrets.encrypted_file import read_or_create
 
 KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
+_TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle is longer
 
 
@@ -58,7 +60,7 @@ class Sealer:
         if len(text) > _MAX_HANDLE_CHARS or not text.isascii():
             return None
         try:
-            data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            data = _decode_base64(text)
             if _encode_base64(data) != text:
                 return None  # not canonical: one handle must have exactly one text, which callers use as a key
             expires, value = msgspec.json.decode(
@@ -111,8 +113,20 @@ class ClientHandles:
         return found[0], found[1]
 
 
+# By `binascii` instead of `base64`: a call to another node of a cluster does this several times.
+
+
 def _encode_base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+    """Return the URL-safe base64 text of `data`, without padding."""
+    return b2a_base64(data, newline=False).translate(_TO_URL_SAFE).rstrip(b"=").decode()
+
+
+def _decode_base64(text: str) -> bytes:
+    """Return the bytes of a URL-safe base64 text without padding. Raises `binascii.Error` if it is none.
+
+    It accepts a few texts that `_encode_base64` does not return.
+    """
+    return a2b_base64((text + "=" * (-len(text) % 4)).encode().translate(_FROM_URL_SAFE), strict_mode=True)
 
 
 def read_sealing_key(file: Path) -> bytes:
