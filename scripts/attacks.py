@@ -63,7 +63,7 @@ def verdict(finding: str, counts: Counter[str], known: str, reason: str) -> str:
     if counts["failed"]:
         return "FAILED"
     if counts["passed"]:
-        return "held" if finding.startswith("held-") else "mended"
+        return "held" if "held" in finding else "mended"
     if counts["skipped"]:
         return "skipped"
     return "known" if known else "no test" if reason else "MISSING"
@@ -86,7 +86,7 @@ def main(arguments: list[str]) -> int:
             continue
         verdicts[word] += 1
         number = sum(counts.values())
-        print(f"{finding:8} {word:8} {number:3} {'test ' if number == 1 else 'tests'}  {entry['wants']}")
+        print(f"{finding:9} {word:8} {number:3} {'test ' if number == 1 else 'tests'}  {entry['wants']}")
     print("\n" + ", ".join(f"{number} {word}" for word, number in verdicts.most_common()))
     return code or int(bool(verdicts["FAILED"] or verdicts["MISSING"]))
 

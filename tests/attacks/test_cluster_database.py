@@ -416,3 +416,62 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
         await upgrade_schema(engine)
     finally:
         await engine.dispose()
+
+
+# -- rows that make no sense ------------------------------------------------------------------------------------------
+
+_HOSTILE_VALUES = {
+    "text": ["{", "x" * 1_000_000, "\u202e'; DROP TABLE api_keys; --"],
+    "character varying": ["{", "x" * 100_000, "[[[["],
+    "json": ['"text"', "[]", '{"a": {"b": [null]}}'],
+    "jsonb": ['"text"', "[]", '{"a": {"b": [null]}}'],
+    "bytea": [b"", b"\x00\xff" * 500_000, b"{"],
+    "double precision": [float("inf"), float("nan"), -1e300],
+    "bigint": [7, -7, 2**40],
+    "integer": [7, -7, 2**31 - 1],
+    "boolean": [True, False, True],
+}
+
+
+@pytest.mark.attack("R3-held-3")
+async def test_stop_the_nodes_for_ever_by_rows_that_make_no_sense(nodes: Cluster, attacker: Attacker) -> None:
+    """While they are there, and after they were deleted, the nodes serve calls and learn of changes."""
+    good = await nodes.key("before")
+    kept = ("alembic_version", "epochs", "revisions", "tenants", "tenant_states")  # without these there is no cluster
+    columns: dict[str, dict[str, str]] = {}
+    for table, column, kind in attacker.run(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns WHERE table_schema = 'public'"
+    ):
+        if table not in kept and not table.startswith("audit"):
+            columns.setdefault(table, {})[column] = kind
+    kinds = [kind for (kind,) in attacker.run("SELECT DISTINCT kind FROM changes")]
+    planted: list[tuple[str, str]] = []
+    for table, types in columns.items():
+        for number in range(3):
+            mark = next(name for name in ("id", "name", "server", "key", "pool", "digest", "kind") if name in types)
+            row = {name: _HOSTILE_VALUES[kind][number] for name, kind in types.items()}
+            row |= {"tenant": "default", mark: f"planted-{number}"}
+            names = ", ".join(row)
+            places = ", ".join(["%s"] * len(row))
+            with psycopg.connect(attacker._url, autocommit=True) as db:
+                db.execute("SET session_replication_role = replica")
+                try:
+                    db.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", list(row.values()))
+                except psycopg.errors.ProgramLimitExceeded:  # of a column that is indexed
+                    short = [each[:1000] if isinstance(each, str) else each for each in row.values()]
+                    db.execute(f"INSERT INTO {table} ({names}) VALUES ({places})", short)
+            planted.append((table, mark))
+    assert len(planted) > 30 and kinds
+
+    async def assert_served(token: str) -> None:
+        for node in nodes.nodes:
+            async with node.raw("server/full", token) as client:
+                answer = await client.call("echo", {"text": "hello"})
+            assert answer.result["content"][0]["text"] == "hello"
+
+    await _reads_again(nodes, attacker, *kinds)
+    await assert_served(good)
+    for table, mark in planted:
+        attacker.run(f"DELETE FROM {table} WHERE {mark} LIKE 'planted-%%'")
+    await _reads_again(nodes, attacker, *kinds)
+    await assert_served(await nodes.key("after"))
