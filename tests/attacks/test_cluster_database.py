@@ -420,7 +420,7 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
 
 # -- rows that make no sense ------------------------------------------------------------------------------------------
 
-_HOSTILE_VALUES = {
+_HOSTILE_VALUES: dict[str, list[Any]] = {
     "text": ["{", "x" * 1_000_000, "\u202e'; DROP TABLE api_keys; --"],
     "character varying": ["{", "x" * 100_000, "[[[["],
     "json": ['"text"', "[]", '{"a": {"b": [null]}}'],
@@ -448,8 +448,10 @@ async def test_stop_the_nodes_for_ever_by_rows_that_make_no_sense(nodes: Cluster
     planted: list[tuple[str, str]] = []
     for table, types in columns.items():
         for number in range(3):
-            mark = next(name for name in ("id", "name", "server", "key", "pool", "digest", "kind") if name in types)
-            row = {name: _HOSTILE_VALUES[kind][number] for name, kind in types.items()}
+            mark: str = next(
+                name for name in ("id", "name", "server", "key", "pool", "digest", "kind") if name in types
+            )
+            row: dict[str, Any] = {name: _HOSTILE_VALUES[kind][number] for name, kind in types.items()}
             row |= {"tenant": "default", mark: f"planted-{number}"}
             names = ", ".join(row)
             places = ", ".join(["%s"] * len(row))
@@ -471,7 +473,7 @@ async def test_stop_the_nodes_for_ever_by_rows_that_make_no_sense(nodes: Cluster
 
     await _reads_again(nodes, attacker, *kinds)
     await assert_served(good)
-    for table, mark in planted:
-        attacker.run(f"DELETE FROM {table} WHERE {mark} LIKE 'planted-%%'")
+    for table, column in planted:
+        attacker.run(f"DELETE FROM {table} WHERE {column} LIKE 'planted-%%'")
     await _reads_again(nodes, attacker, *kinds)
     await assert_served(await nodes.key("after"))

@@ -14,8 +14,8 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -53,13 +53,10 @@ async def load_initial_config(options: ClusterOptions) -> LoadedConfig | None:
     """
     engine = open_engine(options.database_url)
     try:
-        await upgrade_schema(engine)
-        sealer, integrity = Sealer(options.tenant_key, time.time), Integrity(options.tenant_key)
-        found = await ConfigStore(engine, sealer, integrity).load_settings(options.tenant)
-    except ToolwayError:
-        raise
-    except Exception as exc:
-        raise database_unavailable(exc) from None
+        with reporting_database_errors():
+            await upgrade_schema(engine)
+            sealer, integrity = Sealer(options.tenant_key, time.time), Integrity(options.tenant_key)
+            found = await ConfigStore(engine, sealer, integrity).load_settings(options.tenant)
     finally:
         await engine.dispose()
     return parse_document({SERVER_MAP_KEYS[0]: {}, TOOLWAY_BLOCK: found}, "") if found is not None else None
@@ -207,6 +204,17 @@ def require_cluster_extra() -> None:
             hint="install it: pip install 'toolway[cluster]'",
             code="E-CLUSTER-MISSING",
         )
+
+
+@contextmanager
+def reporting_database_errors() -> Iterator[None]:
+    """Convert an error of the database inside the `with` block into `ServerUnavailable`; our own errors stay."""
+    try:
+        yield
+    except ToolwayError:
+        raise
+    except Exception as exc:
+        raise database_unavailable(exc) from None
 
 
 def database_unavailable(exc: BaseException) -> ServerUnavailable:

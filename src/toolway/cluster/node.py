@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from toolway._version import __version__
 from toolway.cluster.admin import NodesAdmin
-from toolway.cluster.bootstrap import database_unavailable, detect_address, nats_unavailable
+from toolway.cluster.bootstrap import detect_address, nats_unavailable, reporting_database_errors
 from toolway.cluster.bus import Bus
 from toolway.cluster.db.catalog import ListStore
 from toolway.cluster.db.changes import ChangeReader
@@ -62,7 +62,6 @@ from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
-from toolway.errors import ToolwayError
 from toolway.events import ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
 from toolway.gateway.gateway import Gateway
@@ -173,16 +172,12 @@ class ClusterNode:
         the database does not respond, `ConfigError` if file, schema or stored configuration are not usable.
         """
         self._config_file = file.file
-        try:
+        with reporting_database_errors():
             await upgrade_schema(self.engine)
             await self.catalog.refresh()
             await self.token_store.load_revisions()
             await self.publish_config(file)
             found = await self._load_config(file)
-        except ToolwayError:
-            raise
-        except Exception as exc:
-            raise database_unavailable(exc) from None
         self._tasks.append(asyncio.create_task(self._connect_nats()))
         return found
 
@@ -240,12 +235,8 @@ class ClusterNode:
         ChangeHandlers(
             self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
         ).register(self.change_feed)
-        try:
+        with reporting_database_errors():
             await self.change_feed.start()
-        except ToolwayError:
-            raise
-        except Exception as exc:
-            raise database_unavailable(exc) from None
         self.rate_limiter.start()
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:

@@ -110,3 +110,31 @@ async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None
         one.write({})  # whoever empties the file of a gateway that runs means it
         await until_served(one)
         assert await one.stop() == 0
+
+
+@pytest.mark.attack("H2")
+async def test_a_planted_command_reaches_no_node_before_it_was_approved(tmp_path: Path) -> None:
+    """The rest of the changed file becomes the configuration of all nodes at once."""
+    approved: dict[str, Any] = {"gateway": {"reload": "approved"}}
+    mark = tmp_path / "started"
+    planted = {"command": sys.executable, "args": ["-c", f"open({str(mark)!r}, 'w').close()"]}
+    async with gateway(tmp_path, "one", {"good": FAKE}, **approved) as one:
+        await one.announced()
+        async with gateway(tmp_path, "two", None) as two:
+            await two.announced()
+            one.write({"good": FAKE, "planted": planted, "url": {"url": "http://127.0.0.1:9/mcp"}}, **approved)
+            await one.until_logged("1 new command waits: toolway trust planted")
+            await until_served(one, "good", "url")
+            await until_served(two, "good", "url")
+            assert not mark.exists()
+            words = ["trust", "planted", "--config", str(one.file), "--json"]
+            [shown] = json.loads(await _toolway(*words))["entries"]
+            await _toolway(*words, "--digest", shown["digest"])
+            await until_served(two, "good", "planted", "url")
+
+
+async def _toolway(*words: str) -> bytes:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "toolway.cli", *words, stdout=-1, stderr=-1)
+    out, error = await process.communicate()
+    assert process.returncode in (0, 3), (out, error)  # 3: something waits for approval
+    return out

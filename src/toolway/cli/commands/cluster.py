@@ -18,7 +18,7 @@ from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import ConfigError, ToolwayError
+from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
@@ -253,7 +253,7 @@ async def run_trust(
 ) -> ExitCode:
     """Show what happens to each row of the cluster database, ask, and do it unless `dry_run`."""
     from toolway.cli.file_changes import confirm
-    from toolway.cluster.bootstrap import database_unavailable, require_cluster_extra
+    from toolway.cluster.bootstrap import reporting_database_errors, require_cluster_extra
     from toolway.cluster.options import read_cluster_key, read_database_url
 
     require_cluster_extra()
@@ -264,19 +264,16 @@ async def run_trust(
 
     engine = open_engine(url)
     try:
-        found = await take_over(engine, key)
-        rows = [(each.tenant, each.kind, each.name or "–", each.action, each.detail) for each in found]
-        if not output.as_json:
-            output.print_table(("tenant", "kind", "name", "action", "detail"), rows)
-        kept = sum(each.action != "delete" for each in found)
-        question = f"Sign or keep {kept} rows and delete {len(found) - kept}?"
-        is_confirmed = not dry_run and confirm(output, question, yes)
-        if is_confirmed:
-            await take_over(engine, key, found)
-    except ToolwayError:
-        raise
-    except Exception as exc:
-        raise database_unavailable(exc) from None
+        with reporting_database_errors():
+            found = await take_over(engine, key)
+            rows = [(each.tenant, each.kind, each.name or "–", each.action, each.detail) for each in found]
+            if not output.as_json:
+                output.print_table(("tenant", "kind", "name", "action", "detail"), rows)
+            kept = sum(each.action != "delete" for each in found)
+            question = f"Sign or keep {kept} rows and delete {len(found) - kept}?"
+            is_confirmed = not dry_run and confirm(output, question, yes)
+            if is_confirmed:
+                await take_over(engine, key, found)
     finally:
         await engine.dispose()
     if output.as_json:

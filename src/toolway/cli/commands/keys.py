@@ -83,7 +83,11 @@ async def run_keys_create(
     if not is_valid_key_name(name):
         raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters in one line")
     if admin and scopes:
-        raise UsageError("--scope and --admin exclude each other: /admin can call every tool and create further keys")
+        raise UsageError(
+            "--scope and --admin exclude each other",
+            detail="a key with --admin can call every tool and create further keys",
+            hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
+        )
     try:
         limit = Rate.parse(rate) if rate is not None else None
     except ValueError as exc:
