@@ -225,9 +225,22 @@ async def test_fill_the_memory_of_a_node_with_the_names_of_servers() -> None:
 
 
 def test_the_methods_of_the_client_that_are_replaced_exist() -> None:
-    for name in ("_process_connect_init", "_process_info", "_process_err"):
+    for name in ("_connect_to_server", "_process_connect_init", "_process_info", "_process_err"):
         assert name in vars(Client) and name in vars(NatsConnection)
     assert isinstance(Client()._ps, Parser)
+
+
+async def test_a_cancelled_connect_ends_also_if_a_server_answers_at_this_moment() -> None:
+    nats = HostileNats()
+    nats.behaviours = [nats.first(b"INFO {\r\n")]
+    async with served(nats):
+        for number in range(60):
+            connecting = asyncio.create_task(connect_nats([f"nats://127.0.0.1:{nats.port}"], "n"))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            done, _ = await asyncio.wait({connecting}, timeout=20)
+            assert done and connecting.cancelled(), number
 
 
 # -- a stranger who publishes -----------------------------------------------------------------------------------------

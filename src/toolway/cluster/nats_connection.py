@@ -28,6 +28,13 @@ class NatsConnection(Client):
         super().__init__()
         self._ps = _BoundedParser(self)
 
+    async def _connect_to_server(self, s: Any) -> None:
+        """Connect to a server, unless the caller was cancelled meanwhile: `nats-py` may swallow that and try on."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+        await super()._connect_to_server(s)
+
     async def _process_connect_init(self) -> None:
         """Answer the first message of a server. Raises `nats.errors.Error` if that is not possible."""
         try:
