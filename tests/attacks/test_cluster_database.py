@@ -360,12 +360,13 @@ async def test_have_my_row_signed_by_calling_the_database_an_old_one(tmp_path: P
         await keys.load_all("default")
         with sqlite3.connect(file) as db:
             db.execute("INSERT INTO api_keys (tenant, id, facts, revision) VALUES ('default', 'evil', '{}', 9)")
+            present = db.execute("SELECT version_num FROM alembic_version").fetchone()
             db.execute("UPDATE alembic_version SET version_num = '0006'")
         with pytest.raises(ConfigError) as caught:
             await upgrade_schema(engine)
         assert caught.value.code == "E-RECORD-CHANGED"
         with sqlite3.connect(file) as db:
-            db.execute("UPDATE alembic_version SET version_num = '0100'")
+            db.execute("UPDATE alembic_version SET version_num = ?", present)
         # Even the operator who takes the database over signs nothing that had no signature.
         found = await take_over(engine, cluster_key)
         assert {row.name: row.action for row in found} == {"evil": "delete", "good": "keep"}
