@@ -209,7 +209,7 @@ bench-quick: setup ## did a change make a call more expensive? A minute, no peer
 # How well the tool search finds, beside other search libraries (ARGS=--write: into docs/explanation/tool-search.md).
 # Not about time: the machine need not be quiet. A library that cannot be installed is skipped, and the table says so.
 search-score: setup .search/.ready
-	$(PYTHON) -m bench.search.score $(ARGS)
+	$(PYTHON) -m bench.search.$(if $(filter agent,$(ARGS)),agent_loop,score $(ARGS))
 
 .search/.ready: requirements/search.in
 	"$$(scripts/find-python $(VERSION))" -m venv .search

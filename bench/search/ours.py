@@ -104,7 +104,7 @@ def rank_minilm(chosen: SearchSet) -> Ids:
 
     async def run() -> Ids:
         searched = Searched(chosen.tools, chosen.about)
-        source = ModelVectors(MiniLm(), NoVectorStore())
+        source = ModelVectors(MiniLm(), NoVectorStore(), query_timeout=60)  # on a busy machine too
         searched.search.set_vectors(source)
         found: Ids = []
         await searched.search.search_async("start")
