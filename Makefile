@@ -114,10 +114,11 @@ TESTS_traces := tests/telemetry/test_otlp.py
 TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
 TESTS_arguments := tests/protocol/test_real_schemas.py
+TESTS_search := tests/search/test_properties.py --timeout=3600
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, arguments, timing (quiet machine)
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits arguments timing))
+long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, arguments, search, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits arguments search timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)
@@ -213,5 +214,7 @@ search-score: setup .search/.ready
 
 .search/.ready: requirements/search.in
 	"$$(scripts/find-python $(VERSION))" -m venv .search
-	.search/bin/python -m pip install --quiet -r $< || echo "some search libraries could not be installed"
+	for each in $$(grep -v '^#' $<); do \
+	  .search/bin/python -m pip install --quiet "$$each" || echo "$$each could not be installed"; \
+	done
 	touch $@
