@@ -31,9 +31,8 @@ class Searched:
             catalog.replace(server, "tools", [self._definition(server, tool) for tool in listed])
             assert catalog.problems(server) == (), catalog.problems(server)
         described = about or {}
-        self.search = ToolSearch(
-            catalog, lambda: {server: ServerFacts(described.get(server, "")) for server in by_server}
-        )
+        facts = {server: ServerFacts(described.get(server, "")) for server in by_server}
+        self.search = ToolSearch(catalog, lambda: facts)
 
     def _definition(self, server: str, tool: dict[str, Any]) -> dict[str, Any]:
         name = re.sub(r"[^A-Za-z0-9_./-]", "_", tool["name"])[:120]

@@ -76,6 +76,7 @@ class Segment:
     base: int
     documents: tuple[Document, ...]
     postings: Mapping[str, Posting]
+    name_stems: frozenset[str]  # of the server's name
 
 
 def tool_texts(tool: Tool, about: str = "") -> tuple[str, ...]:
@@ -117,7 +118,8 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> 
         word: Posting(array("I", numbers), array("f", weights), array("B", fields))
         for word, (numbers, weights, fields) in lists.items()
     }
-    return Segment(server, about, base, tuple(documents), postings)
+    name_stems = frozenset(split_stems(split_name(server), FIELDS[1].max_words))
+    return Segment(server, about, base, tuple(documents), postings, name_stems)
 
 
 def _weigh_words(texts: Sequence[str]) -> dict[str, tuple[float, int]]:

@@ -19,7 +19,7 @@ from toolway.search.index import K1, Document, Index, Posting, field_names
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related
 from toolway.search.results import Reason, ToolMatch
-from toolway.search.words import name_key, split_name, split_stems, split_words, stem
+from toolway.search.words import name_key, split_name, split_words, stem
 
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
 REPEATED_WEIGHT: Final = 0.25  # added to a word for each repetition in the query
@@ -116,7 +116,7 @@ def rank(
     shared = _add_server_share(index, pool)
     order = sorted(shared, key=lambda number: (number not in named, -shared[number], number))
     if cap:
-        order = _cap_servers(index, order, shared, limit, _named_servers(index, query), named)
+        order = _cap_servers(index, query, order, shared, limit, named)
     chosen = order[:limit]
     display = _to_unit(shared, scores, meaning, full, named, chosen)
     best = chosen[0] if chosen else None
@@ -214,16 +214,10 @@ def _take_visible(
 
 def _best_first(scores: Mapping[int, float], count: int) -> Iterator[int]:
     """Yield the numbers of all scores, highest first; sort all of them only if the first are not enough."""
-    first = heapq.nlargest(2 * count, scores.items(), key=_by_score)
-    yield from (number for number, _ in first)
+    first = heapq.nlargest(2 * count, scores, key=scores.__getitem__)
+    yield from first
     if len(first) < len(scores):
-        done = {number for number, _ in first}
-        rest = sorted((pair for pair in scores.items() if pair[0] not in done), key=_by_score, reverse=True)
-        yield from (number for number, _ in rest)
-
-
-def _by_score(pair: tuple[int, float]) -> tuple[float, int]:
-    return pair[1], -pair[0]
+        yield from sorted(scores.keys() - set(first), key=lambda number: (-scores[number], number))
 
 
 def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
@@ -253,26 +247,20 @@ def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, floa
     for number, score in pool.items():
         by_server.setdefault(index.documents[number].tool.server, []).append(score)
     shares = {
-        server: SERVER_SHARE * sum(heapq.nlargest(SERVER_TOP, found)) / SERVER_TOP
+        server: SERVER_SHARE * sum(sorted(found, reverse=True)[:SERVER_TOP]) / SERVER_TOP
         for server, found in by_server.items()
     }
     return {number: score + shares[index.documents[number].tool.server] for number, score in pool.items()}
 
 
-def _named_servers(index: Index, query: Query) -> set[str]:
-    """Return the servers whose name is in the query."""
-    if not query.words:
-        return set()
-    named = set()
-    for server in index.segments:
-        stems = split_stems(split_name(server), 8)
-        if stems and all(stem in query.words for stem in stems):
-            named.add(server)
-    return named
+def _names_server(index: Index, query: Query, server: str) -> bool:
+    """Return True if the query has all words of a server's name."""
+    stems = index.segments[server].name_stems
+    return bool(stems) and stems <= query.words.keys()
 
 
 def _cap_servers(
-    index: Index, order: Sequence[int], scores: Mapping[int, float], limit: int, named: Set[str], first: Set[int]
+    index: Index, query: Query, order: Sequence[int], scores: Mapping[int, float], limit: int, first: Set[int]
 ) -> list[int]:
     """Limit the tools of one server to three of five results.
 
@@ -286,7 +274,7 @@ def _cap_servers(
     while waiting and len(result) < limit:
         number = waiting[0]
         server = index.documents[number].tool.server
-        if counts.get(server, 0) >= most and server not in named and number not in first:
+        if counts.get(server, 0) >= most and number not in first and not _names_server(index, query, server):
             enough = scores[number] * CAP_RATIO
             number = next(
                 (

@@ -342,10 +342,19 @@ class ToolSearch:
         return found or None
 
     def _notes(self, facts: Mapping[str, ServerFacts], shown: Callable[[str], bool]) -> SearchNotes:
-        down = tuple(name for name, each in facts.items() if each.is_down and shown(name))
-        missing = tuple(name for name in facts if not self._catalog.has_list(name, "tools") and shown(name))
-        held = sum(each.held for name, each in facts.items() if shown(name))
-        return SearchNotes(down, missing, held, self._vectors.problem if self._vectors is not None else "")
+        down, missing, held = [], [], 0
+        has_list = self._catalog.has_list
+        for name, each in facts.items():
+            is_listed = has_list(name, "tools")
+            if (each.is_down or each.held or not is_listed) and shown(name):
+                held += each.held
+                if each.is_down:
+                    down.append(name)
+                if not is_listed:
+                    missing.append(name)
+        return SearchNotes(
+            tuple(down), tuple(missing), held, self._vectors.problem if self._vectors is not None else ""
+        )
 
 
 def _clean(queries: str | Sequence[str]) -> list[str]:
