@@ -502,12 +502,12 @@ class HubCore:
         is_observed = instrumentation.enabled if not call.forwarded else instrumentation.enabled_for_forwarded
         return self._observed(call) if is_observed else self._unobserved(call)
 
-    def begin_call(self, name: str, arguments: Json) -> LibraryFlight | None:
-        """Send the call of a tool at once, without options; await `wait` of what is returned.
+    def begin_call(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
+        """Send the call of a tool at once, without other options; await `wait` of what is returned.
 
         None if it must be sent with `request`: then nothing was done.
         """
-        return self._library_flights.begin(name, arguments) if self._upstreams.is_open else None
+        return self._library_flights.begin(name, arguments, meta, timeout) if self._upstreams.is_open else None
 
     def new_call_id(self) -> str:
         """Return the id of a new call."""

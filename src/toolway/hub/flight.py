@@ -25,7 +25,7 @@ from typing import ClassVar, Final, TypeVar
 from msgspec.structs import replace
 
 from toolway.errors import Certainty
-from toolway.events import CallFinished
+from toolway.events import AttemptFinished, CallFinished
 from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.plan import Plan, add_trace_context
@@ -34,26 +34,30 @@ from toolway.middleware.circuit_breaker import CLOSED, CircuitBreakerMiddleware,
 from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.retry import RetryMiddleware
+from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
 from toolway.upstream.transport import RequestExchange, TransportError
 
 MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
 SWEEP_INTERVAL_S: Final = 1.0
+#: Keys of a caller's `_meta` that need the pipeline; all others are passed on.
+PIPELINE_META_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage", LOG_LEVEL_META_KEY})
 _log = logging.getLogger(__name__)
 
 
 class Flight(ABC):
     """One call under way that no coroutine waits for."""
 
-    __slots__ = ("_began", "_exchange", "_flights", "_is_over", "_started_at", "arguments", "call_id", "plan")
+    __slots__ = ("_began", "_exchange", "_flights", "_is_over", "_started_at", "arguments", "call_id", "meta", "plan")
 
     in_library: ClassVar[bool] = False  # the caller is a program, whose current trace the call may belong to
 
-    def __init__(self, flights: Flights, plan: Plan, arguments: Json, call_id: str) -> None:
+    def __init__(self, flights: Flights, plan: Plan, arguments: Json, call_id: str, meta: Json | None = None) -> None:
         self._flights = flights
         self.plan = plan
         self.arguments = arguments
         self.call_id = call_id
+        self.meta = meta  # what the caller adds to the `_meta` of the request
         self._is_over = False
         self._exchange: RequestExchange
 
@@ -88,7 +92,7 @@ class Flight(ABC):
             return False
         exchange = None
         try:
-            meta = plan.meta_for(capabilities)
+            meta = plan.meta_for(capabilities, self.meta)
             if context:
                 meta = add_trace_context(meta, context)
             exchange = plan.session.start(plan.tool.name, self.arguments, meta, self)
@@ -105,6 +109,8 @@ class Flight(ABC):
         plan.budget.record_attempt(now)
         plan.upstream.mark_used(now)
         flights.add(self)
+        if flights.instrumentation.wants_attempts:
+            flights.instrumentation.on_sent(self.build_call())
         return True
 
     def arrived(self, result: Json, frame: bytes) -> None:
@@ -147,6 +153,14 @@ class Flight(ABC):
     # -- details ------------------------------------------------------------------------------------------------------
 
     @property
+    def params(self) -> Json:
+        """Return the params of the request, without the `_meta` that each request has."""
+        params: Json = {"name": self.plan.tool.name, "arguments": self.arguments}
+        if self.meta:
+            params["_meta"] = self.meta
+        return params
+
+    @property
     def seconds(self) -> float:
         """Return the seconds since the call began."""
         return phase_clock() - self._started_at
@@ -164,12 +178,21 @@ class Flight(ABC):
     def _report(self, result: Json) -> None:
         plan, ended, began = self.plan, phase_clock(), self._started_at
         seconds = ended - began
-        self._flights.instrumentation.record(
+        outcome = "tool_error" if result.get("isError") is True else "ok"
+        instrumentation = self._flights.instrumentation
+        if instrumentation.wants_attempts:
+            name = plan.tool.name
+            instrumentation.emit(
+                AttemptFinished(
+                    plan.tool.server, self.call_id, "tools/call", name, 1, outcome, "yes", Certainty.EXECUTED
+                )
+            )
+        instrumentation.record(
             CallFinished(
                 plan.tool.server,
                 "tools/call",
                 plan.target,
-                "tool_error" if result.get("isError") is True else "ok",
+                outcome,
                 "yes",
                 seconds,
                 self.call_id,
@@ -183,7 +206,7 @@ class Flight(ABC):
                 phase_marks=(("queue", began), ("queue", began), ("send", began), ("server", began)),
                 ended_at=ended,
                 jsonrpc_id=self._exchange.id,
-                params={"name": plan.tool.name, "arguments": self.arguments},
+                params=self.params,
             )
         )
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-_NO_OPTIONS: Final = (None,) * 7  # of `call_tool`
+_NO_OPTIONS: Final = (None,) * 5  # of `call_tool`
 
 
 class Hub:
@@ -196,13 +196,15 @@ class Hub:
             print(result.text)
         """
         params: Json = {"name": name, "arguments": dict(arguments or {})}
-        options = (timeout, max_attempts, retry, idempotent, idempotency_key, progress_callback, meta)
-        flight = self._core.begin_call(name, params["arguments"]) if options == _NO_OPTIONS else None
+        if meta:
+            params["_meta"] = dict(meta)
+        options = (max_attempts, retry, idempotent, idempotency_key, progress_callback)
+        flight = None
+        if options == _NO_OPTIONS:
+            flight = self._core.begin_call(name, params["arguments"], params.get("_meta"), timeout)
         if flight is not None:
             result = await flight.wait()
         else:
-            if meta:
-                params["_meta"] = dict(meta)
             progress, pending = _collect_progress(progress_callback)
             call = Call(
                 name,

@@ -126,7 +126,7 @@ class Instrumentation:
     @property
     def allows_flights(self) -> bool:
         """Return True if a call without a coroutine (hub/flight.py) gives the observers all that they want."""
-        return (self._tracer is None or self._tracer.may_skip) and not self._wants_attempts
+        return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
         """Leave a call out of the traces before anything is built for it: return its `traceparent`.
@@ -208,6 +208,15 @@ class Instrumentation:
         if self._tracer is not None and isinstance(call.state, TimedCallState):
             call.state.trace = self._tracer.skipped()
         return call
+
+    @property
+    def wants_attempts(self) -> bool:
+        """Return True if an observer wants to know when calls start and attempts end."""
+        return self._wants_attempts
+
+    def on_sent(self, call: Call) -> None:
+        """Emit the start of a call that was sent without a coroutine; only if `wants_attempts`."""
+        self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", time.time()))
 
     def new_call_id(self) -> str:
         return f"{self._id_prefix}{next(self._call_numbers):x}"

@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from toolway.catalog.catalog import Catalog
-from toolway.hub.flight import Flight, TakenOverCall
-from toolway.hub.plan import Plan, Planner
+from toolway.hub.flight import PIPELINE_META_KEYS, Flight, TakenOverCall
+from toolway.hub.plan import MIN_TIMEOUT_S, Plan, Planner
 from toolway.types import Call, CallResult, Json, ToolResult
 
 if TYPE_CHECKING:
@@ -27,14 +27,16 @@ class LibraryFlights:
         self._plans: dict[str, Plan] = {}
         self._without_plan: dict[str, float] = {}  # until when
 
-    def begin(self, name: str, arguments: Json) -> LibraryFlight | None:
+    def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
         """Send a call. None if it must use the chain: then nothing was done."""
+        if (meta and not PIPELINE_META_KEYS.isdisjoint(meta)) or (timeout is not None and timeout < MIN_TIMEOUT_S):
+            return None
         plan = self._plans.get(name)
         if plan is None or not plan.is_valid():
             plan = self._find_plan(name)
             if plan is None:
                 return None
-        flight = LibraryFlight(self._hub, plan, arguments)
+        flight = LibraryFlight(self._hub, plan, arguments, meta, timeout)
         return flight if flight.begin(plan.session.capabilities) else None
 
     def _find_plan(self, name: str) -> Plan | None:
@@ -58,12 +60,13 @@ class LibraryFlights:
 class LibraryFlight(Flight):
     """Flight of one call of a program, whose task waits for it."""
 
-    __slots__ = ("_future", "_hub", "_taken")
+    __slots__ = ("_future", "_hub", "_taken", "_timeout")
     in_library = True
 
-    def __init__(self, hub: HubCore, plan: Plan, arguments: Json) -> None:
-        super().__init__(hub.flights, plan, arguments, hub.new_call_id())
+    def __init__(self, hub: HubCore, plan: Plan, arguments: Json, meta: Json | None, timeout: float | None) -> None:
+        super().__init__(hub.flights, plan, arguments, hub.new_call_id(), meta)
         self._hub = hub
+        self._timeout = timeout
         self._future: asyncio.Future[Json | None] = asyncio.get_running_loop().create_future()
         self._taken: TakenOverCall | None = None
 
@@ -92,6 +95,14 @@ class LibraryFlight(Flight):
 
     def build_call(self) -> Call:
         tool = self.plan.tool
-        params = {"name": tool.name, "arguments": self.arguments}
         state = self._hub.new_call_state(keep_raw=False)
-        return Call(self.plan.target, "tools/call", params, tool.server, tool.name, state=state, id=self.call_id)
+        return Call(
+            self.plan.target,
+            "tools/call",
+            self.params,
+            tool.server,
+            tool.name,
+            self._timeout,
+            state=state,
+            id=self.call_id,
+        )

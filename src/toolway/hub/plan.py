@@ -95,8 +95,11 @@ class Plan:
             and not planner.auth.is_per_user(name)
         )
 
-    def meta_for(self, capabilities: Json) -> msgspec.Raw:
-        """Return the encoded `_meta` of a request, for a client with these capabilities."""
+    def meta_for(self, capabilities: Json, extra: Json | None) -> msgspec.Raw | Json:
+        """Return the `_meta` of a request, for a client with these capabilities; `extra` is what the caller adds."""
+        if extra:
+            meta: Json = add_protocol_meta({"_meta": extra}, self.session.protocol.version, CLIENT_INFO, capabilities)
+            return dict(meta["_meta"])
         if self._capabilities is not capabilities and self._capabilities != capabilities:
             version = self.session.protocol.version
             self._meta = msgspec.Raw(encode_json(add_protocol_meta({}, version, CLIENT_INFO, capabilities)["_meta"]))
@@ -104,8 +107,10 @@ class Plan:
         return self._meta
 
 
-def add_trace_context(meta: msgspec.Raw, traceparent: str) -> msgspec.Raw:
-    """Return the encoded `_meta` with the trace context of a call."""
+def add_trace_context(meta: msgspec.Raw | Json, traceparent: str) -> msgspec.Raw | Json:
+    """Return the `_meta`, encoded or not, with the trace context of a call."""
+    if isinstance(meta, dict):
+        return {"traceparent": traceparent, **meta}
     return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
 
 

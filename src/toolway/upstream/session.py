@@ -151,9 +151,9 @@ class Session:
         return len(self._router) + self.flights
 
     def start(
-        self, name: str, arguments: Json, meta: msgspec.Raw, listener: ExchangeListener
+        self, name: str, arguments: Json, meta: msgspec.Raw | Json, listener: ExchangeListener
     ) -> RequestExchange | None:
-        """Send a call of a tool to a modern server at once; `meta` is the encoded `_meta` of the request.
+        """Send a call of a tool to a modern server at once; `meta` is the `_meta` of the request, encoded or not.
 
         None if it would have to wait: then nothing was done. Raises `TransportError` if it cannot be sent. If it was
         sent, `end_flight` or `adopt` must follow.

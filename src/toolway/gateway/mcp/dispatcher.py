@@ -312,9 +312,8 @@ class RequestDispatcher:
             no_callbacks = None
         return await self._complete(context, call, self._hub.request(call), get_binding, no_callbacks)
 
-    def build_sent_call(self, context: RequestContext, arguments: Json, tool: Tool) -> Call:
+    def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
         """Return the call of a tool that was sent without this class, as `dispatch` would have built it."""
-        params = {"name": tool.name, "arguments": arguments}
         call, _ = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=False, keep_raw=True
         )

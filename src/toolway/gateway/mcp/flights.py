@@ -14,7 +14,8 @@ import msgspec
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.mcp.context import RequestContext
-from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.dispatcher import IDEMPOTENCY_META_KEY, RequestDispatcher
+from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
@@ -23,8 +24,8 @@ from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
-from toolway.hub.flight import Flight, TakenOverCall
-from toolway.hub.plan import Plan
+from toolway.hub.flight import PIPELINE_META_KEYS, Flight, TakenOverCall
+from toolway.hub.plan import MIN_TIMEOUT_S, Plan
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -35,7 +36,10 @@ from toolway.types import Call, Json
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
 _PARAMS: Final = frozenset({"name", "arguments", "_meta"})
-_META_KEYS: Final = frozenset({PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY})
+_OWN_META_KEYS: Final = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, TIMEOUT_META_KEY}
+)
+_PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
@@ -146,7 +150,10 @@ def _parse_call(body: bytes, routing: RoutingHeaders) -> jsonrpc.Message | None:
     if message.kind != "request" or message.method != "tools/call" or not params.keys() <= _PARAMS:
         return None
     meta = params.get("_meta")
-    if not routing.matches("tools/call", params, meta) or not meta.keys() <= _META_KEYS:
+    if not routing.matches("tools/call", params, meta) or not _PIPELINE_META_KEYS.isdisjoint(meta):
+        return None
+    timeout = meta.get(TIMEOUT_META_KEY)
+    if timeout is not None and not (type(timeout) in (int, float) and timeout >= MIN_TIMEOUT_S * 1000):
         return None
     if not isinstance(params.get("arguments"), dict) or not isinstance(meta[CLIENT_CAPABILITIES_META_KEY], dict):
         return None
@@ -159,7 +166,12 @@ class ClientFlight(Flight):
     __slots__ = ("_http", "_message", "_owner", "_planned")
 
     def __init__(self, owner: ClientFlights, planned: HeadPlan, http: Exchange, message: jsonrpc.Message) -> None:
-        super().__init__(owner.hub.flights, planned.plan, message.body["arguments"], http.request_id)
+        params = message.body
+        meta: Json = params["_meta"]
+        extra = None
+        if not meta.keys() <= _OWN_META_KEYS:
+            extra = {key: value for key, value in meta.items() if key not in _OWN_META_KEYS}
+        super().__init__(owner.hub.flights, planned.plan, params["arguments"], http.request_id, extra)
         self._owner = owner
         self._planned = planned
         self._http = http
@@ -188,7 +200,8 @@ class ClientFlight(Flight):
         return taken.task if taken is not None else None
 
     def build_call(self) -> Call:
-        return self._owner.dispatcher.build_sent_call(self._build_context(), self.arguments, self.plan.tool)
+        params = {**self.params, "_meta": self._message.body["_meta"]}
+        return self._owner.dispatcher.build_sent_call(self._build_context(), params, self.plan.tool)
 
     def hand_over(self, taken: TakenOverCall) -> None:
         context = self._build_context()
