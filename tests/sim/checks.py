@@ -130,8 +130,11 @@ def _as_reported(facts: _Facts) -> Iterator[Violation]:
     in_time = [end for end in ends if end.at < closed]
     if not len(in_time) <= len(reports) <= len(ends):
         yield Violation("I1", "", f"{len(in_time)} to {len(ends)} calls ended, and {len(reports)} were reported")
+    # A caller hears of the end of a flight one turn of the loop later than those who watch, at the same time.
+    ends.sort(key=lambda end: (end.at, end.outcome))
+    reports.sort(key=lambda report: (report.at, report.outcome))
     pairs = zip(ends, reports, strict=False)
-    if facts.history.front == "slow":  # a caller hears of the end of a flight one turn later than those who watch
+    if facts.history.front == "slow":
         named = {report.call: report for report in reports}
         pairs = ((end, named[end.call]) for end in ends if end.call in named)  # type: ignore[assignment]
     for end, report in pairs:

@@ -224,6 +224,9 @@ class Router:
 
         Return the principal's id, or the rejection to send: the body of a denied request is never read.
         """
+        known: AuthenticatedRequest | None = request.notes.authenticated
+        if known is not None and known.auth_version == self._authenticator.version:
+            return known.principal.id
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
@@ -429,10 +432,6 @@ class Router:
                 self._views[key] = (tool_filter, view)
             else:
                 del self._views[key]
-
-    def is_filter_current(self, endpoint: str, tool_filter: ToolFilter | None) -> bool:
-        """Return True if `tool_filter` is still that of a group; an endpoint that is no group has none."""
-        return self.filter_of_group(endpoint) is tool_filter
 
     def filter_of_group(self, endpoint: str) -> ToolFilter | None:
         """Return the filter of an endpoint that is a group; None for other endpoints."""

@@ -133,6 +133,21 @@ class HttpClient:
         """Build a request from a head that `prepare` encoded for `target`; else like `send`."""
         return HttpResponse(self, target, encode_request(head, body), max_idle, on_sent)
 
+    def send_on(
+        self,
+        connection: ClientConnection,
+        head: RequestTemplate,
+        target: HttpTarget,
+        body: bytes,
+        on_sent: Callable[[], None],
+        on_change: Callable[[], None],
+    ) -> HttpResponse:
+        """Send a request at once on a connection from `take_idle`. `on_change` is called in place of a reader."""
+        response = HttpResponse(self, target, encode_request(head, body), None, on_sent)
+        response.on_change = on_change
+        response.start(connection)
+        return response
+
     async def connect(self, origin: Origin) -> None:
         """Open a connection to `origin` and keep it in the pool for the next request.
 
@@ -153,10 +168,11 @@ class HttpClient:
 
     # -- used by `HttpResponse` ---------------------------------------------------------------------------------------
 
-    def _take_idle(self, origin: Origin, max_idle: float | None) -> ClientConnection | None:
+    def take_idle(self, origin: Origin, max_idle: float | None) -> ClientConnection | None:
         """Take the most recently used idle connection to `origin` from the pool.
 
-        Return None if there is none, or if it has been idle for longer than `max_idle` seconds.
+        Return None if there is none, or if it has been idle for longer than `max_idle` seconds. The caller uses it at
+        once, or returns it with `on_idle`.
         """
         idle = self._idle.get(origin)
         while idle:
@@ -319,24 +335,17 @@ class HttpResponse(IncomingResponse):
         """
         origin = self._target.origin
         if connection is None:
-            connection = self._client._take_idle(origin, self._max_idle)
+            connection = self._client.take_idle(origin, self._max_idle)
         if connection is None:
             if self.on_dial is not None:
                 self.on_dial()
             connection = await self._client._connect(origin)
-        self._start(connection)
+        self.start(connection)
         await self.wait_head()
         self.set_up_decoding()
 
-    def try_send(self) -> bool:
-        """Send the request at once, on an idle connection. Return False if there is none: then nothing was done."""
-        connection = self._client._take_idle(self._target.origin, self._max_idle)
-        if connection is None:
-            return False
-        self._start(connection)
-        return True
-
-    def _start(self, connection: ClientConnection) -> None:
+    def start(self, connection: ClientConnection) -> None:
+        """Send the request on a connection that was idle or is new."""
         self._loop = connection.loop
         self._began = connection.loop.time()
         connection.start(self, self._request, self._on_sent)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.http.exchange import HeadCache
+from toolway.http.exchange import HeadCache, KnownHead, match_head
 from toolway.http.limits import ClientLimits, HttpError, StallDetector
 from toolway.http.tls import explain_alert
 
@@ -51,6 +51,7 @@ class ClientConnection(asyncio.Protocol):
         "_head_bytes",
         "_head_done",
         "_keep_alive",
+        "_known_head",
         "_limits",
         "_linger_timer",
         "_lost",
@@ -82,6 +83,7 @@ class ClientConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._stall_detector = StallDetector(limits)
+        self._known_head: KnownHead[ResponseHead] | None = None  # of the last response that was in the head cache
         self._lost = False
         self._tls = False
         self._paused = False
@@ -166,11 +168,14 @@ class ClientConnection(asyncio.Protocol):
         response.connection = self
         self._on_sent = on_sent
         self._written = len(data)
-        self._transport.write(data)
-        if not self._tls and self._transport.is_closing():
+        transport = self._transport
+        transport.write(data)
+        if not self._tls and transport.is_closing():
             # The transport writes immediately if it can: so the system rejected the very first byte.
             self._write_failed = True
-        self._report_sent()
+        elif on_sent is not None and (self._tls or transport.get_write_buffer_size() < len(data)):
+            self._on_sent = None
+            on_sent()
 
     @property
     def bytes_sent(self) -> int:
@@ -235,9 +240,13 @@ class ClientConnection(asyncio.Protocol):
             self._report_sent()
         response.any_received = True
         first = not (self._head_done or self._head_bytes or self._fields)
-        if first and (cached := self._pool.head_cache.get(data)) is not None:
-            self._deliver_cached(response, *cached)
-            return
+        if first:
+            cached = match_head(self._known_head, data) if self._known_head is not None else None
+            if cached is None and (cached := self._pool.head_cache.get(data)) is not None:
+                self._known_head = self._pool.head_cache.split(data, cached[0])
+            if cached is not None:
+                self._deliver_cached(response, *cached)
+                return
         before = response.received
         try:
             self._parser.feed_data(data)
@@ -299,7 +308,8 @@ class ClientConnection(asyncio.Protocol):
             self._linger_timer.cancel()
             self._linger_timer = None
         if self._keep_alive and not self._surplus and self.usable and not transport.get_write_buffer_size():
-            self.on_drained()
+            if self._paused:
+                self.on_drained()
             self.idle_since = self.loop.time()
             self._pool.on_idle(self)
         else:

@@ -136,17 +136,15 @@ class Exchange:
 
     def reply_json(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send a complete response with status 200 and the JSON in `parts`, which is copied once."""
+        connection = self._connection
+        if self._close or self._is_http10 or self.extra_headers or not self.request_id or connection.draining:
+            self.reply(200, b"".join(parts), JSON_HEADERS)
+            return
         assert not self.opened, "response already started"
-        close = self._begin()
-        head = encode_head(
-            200,
-            (*JSON_HEADERS, *self.extra_headers) if self.extra_headers else JSON_HEADERS,
-            length=sum(map(len, parts)),
-            close=close,
-            request_id=self.request_id,
-        )
-        self._connection.send(b"".join((head, *parts)))
-        self._end()
+        self.opened = self.completed = True
+        head = _JSON_OK_HEAD_WITH_ID % (self.request_id.encode(), sum(map(len, parts)))
+        connection.send(b"".join((head, *parts)))
+        connection.finish_exchange(False)
 
     def run(self, handler: Callable[[Exchange], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Let a task handle the request from now on, and return it."""
@@ -281,8 +279,33 @@ class HeadCache(Generic[T]):
         begin, stop, end = span
         self._heads[data[:begin] + data[stop:end]] = parsed
 
+    def split(self, data: bytes, parsed: T) -> KnownHead[T] | None:
+        """Return the head of the message `data`, so that `match_head` finds it in the next one; None if it cannot."""
+        span = _find_length(data)
+        return (data[: span[0]], data[span[1] : span[2] + 4], parsed) if span is not None else None
+
     def __len__(self) -> int:
         return len(self._heads)
+
+
+#: Head of the last message of a connection: the bytes before and after the Content-Length digits, and the parsed head.
+KnownHead = tuple[bytes, bytes, T]
+
+
+def match_head(known: KnownHead[T], data: bytes) -> tuple[T, bytes] | None:
+    """Return the parsed head and the body of the message `data` if it begins with this head; else None.
+
+    Most messages of a connection have the head of the one before, and comparing is cheaper than a search.
+    """
+    before, after, parsed = known
+    if not data.startswith(before):
+        return None
+    begin = len(before)
+    stop = data.find(b"\r", begin, begin + 8)
+    if stop <= begin or not data.startswith(after, stop):
+        return None
+    body = data[stop + len(after) :]
+    return (parsed, body) if data[begin:stop] == b"%d" % len(body) else None
 
 
 def _find_length(data: bytes) -> tuple[int, int, int] | None:

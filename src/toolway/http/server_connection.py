@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, encode_head
+from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head, match_head
 from toolway.http.limits import BodyBudget, ServerLimits
 
 RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -82,6 +82,7 @@ class ServerConnection(asyncio.Protocol):
         "_handling_bytes",
         "_head_bytes",
         "_input_ignored",
+        "_known_head",
         "_last_request",
         "_parser",
         "_path",
@@ -114,6 +115,7 @@ class ServerConnection(asyncio.Protocol):
         self._peer = ""
         self._rejection: Rejection | None = None
         self._cacheable_request: HttpRequest | None = None  # the request just read, without its body, if cacheable
+        self._known_head: KnownHead[HttpRequest] | None = None  # of the last request that was in the head cache
         self._last_request: HttpRequest | None = None  # the last cacheable one, without its body
         self._input_ignored = False  # input is ignored: the client announced that this was its last request
         self._rejection_sent = False  # the rejection was sent
@@ -160,8 +162,12 @@ class ServerConnection(asyncio.Protocol):
         if self._rejection is not None or self._input_ignored:
             return
         between = not self.reading_since and not self.received and self._exchange is None
-        if between and (cached := self._server.head_cache.get(data)) is not None and self._take_cached_head(*cached):
-            return
+        if between:
+            cached = match_head(self._known_head, data) if self._known_head is not None else None
+            if cached is None and (cached := self._server.head_cache.get(data)) is not None:
+                self._known_head = self._server.head_cache.split(data, cached[0])
+            if cached is not None and self._take_cached_head(*cached):
+                return
         self.received += len(data)
         self._read(data)
         if self._cacheable_request is not None:

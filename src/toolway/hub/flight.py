@@ -35,6 +35,7 @@ from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.retry import RetryMiddleware
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
+from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
 from toolway.upstream.transport import RequestExchange, TransportError
 
@@ -48,7 +49,18 @@ _log = logging.getLogger(__name__)
 class Flight(ABC):
     """One call under way that no coroutine waits for."""
 
-    __slots__ = ("_began", "_exchange", "_flights", "_is_over", "_started_at", "arguments", "call_id", "meta", "plan")
+    __slots__ = (
+        "_began",
+        "_exchange",
+        "_flights",
+        "_is_over",
+        "_started_at",
+        "arguments",
+        "call_id",
+        "is_small",
+        "meta",
+        "plan",
+    )
 
     in_library: ClassVar[bool] = False  # the caller is a program, whose current trace the call may belong to
 
@@ -58,6 +70,7 @@ class Flight(ABC):
         self.arguments = arguments
         self.call_id = call_id
         self.meta = meta  # what the caller adds to the `_meta` of the request
+        self.is_small = False  # the request is known to be small, so that its size need not be measured
         self._is_over = False
         self._exchange: RequestExchange
 
@@ -83,7 +96,9 @@ class Flight(ABC):
         limiter = plan.limiter
         if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
             return False
-        if limiter.is_paused(flights.now) or not self._are_arguments_valid():
+        if limiter.paused_until and limiter.is_paused(flights.now):
+            return False
+        if plan.validator is not None and not _is_valid(plan.validator, self.arguments):
             return False
         context: str | None = ""  # of the trace that the call is left out of
         if flights.instrumentation.is_tracing:
@@ -107,7 +122,6 @@ class Flight(ABC):
         self._began = now = flights.now()
         self._started_at = phase_clock()
         plan.budget.record_attempt(now)
-        plan.upstream.mark_used(now)
         flights.add(self)
         if flights.instrumentation.wants_attempts:
             flights.instrumentation.on_sent(self.build_call())
@@ -168,13 +182,6 @@ class Flight(ABC):
     def is_long(self, now: float) -> bool:
         return now - self._began >= MAX_FLIGHT_S
 
-    def _are_arguments_valid(self) -> bool:
-        validator = self.plan.validator
-        try:
-            return validator is None or validator.is_valid(self.arguments)
-        except ValueError:
-            return False  # a value that is not JSON
-
     def _report(self, result: Json) -> None:
         plan, ended, began = self.plan, phase_clock(), self._started_at
         seconds = ended - began
@@ -207,8 +214,16 @@ class Flight(ABC):
                 ended_at=ended,
                 jsonrpc_id=self._exchange.id,
                 params=self.params,
-            )
+            ),
+            is_small=self.is_small,
         )
+
+
+def _is_valid(validator: SchemaValidator, arguments: Json) -> bool:
+    try:
+        return validator.is_valid(arguments)
+    except ValueError:
+        return False  # a value that is not JSON
 
 
 class TakenOverCall:

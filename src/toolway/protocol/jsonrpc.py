@@ -146,6 +146,23 @@ def parse_message(frame: bytes) -> Message:
         raise InvalidMessage(str(exc), extract_id(frame)) from None
 
 
+def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
+    """Decode the result of the request `id`; None if the message is anything else, which `parse_message` explains.
+
+    Also return True if the message has only jsonrpc, id and result.
+    """
+    try:
+        value = decode_json(frame)
+    except (ValueError, RecursionError):
+        return None
+    if type(value) is not dict or "method" in value or "error" in value:
+        return None
+    found, result = value.get("id"), value.get("result")
+    if type(found) is not int or found != id or type(result) is not dict:
+        return None
+    return result, len(value) == 3
+
+
 def parse_bare_response(frame: bytes) -> Message | None:
     """Decode a response that only a server without a handshake may send; None if it is not one.
 
@@ -156,7 +173,7 @@ def parse_bare_response(frame: bytes) -> Message | None:
         value = decode_json(frame)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or "method" in value or not _is_valid_id(value.get("id")):
+    if not isinstance(value, dict) or "method" in value or not is_valid_id(value.get("id")):
         return None
     if isinstance(value.get("error"), dict):
         return Message("error", value["id"], body=value["error"]) if value.get("result") is None else None
@@ -236,7 +253,12 @@ def decode_json(data: bytes) -> Any:
     # The bytes of a small message prove that it is within the limits. So do the values of a large message if they are
     # few, as usual: 100 kB of text are one value. Only the remaining messages are checked exactly.
     if len(data) <= SMALL_BYTES:
-        within_limits = data.count(b"[") + data.count(b"{") <= MAX_DEPTH and not _may_hold_huge_number(data)
+        if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+            shape = data.translate(_NUMBER_SHAPE)
+            has_exponent = b"0e000" in shape or b"0e+000" in shape
+            if not has_exponent and (len(data) <= 2 * _DIGIT_STRIDE or b"00" not in shape[::_DIGIT_STRIDE]):
+                return value
+        within_limits = False
     else:
         within_limits = _has_few_values(value, FEW_VALUES) or (
             len(data) <= LARGE_BYTES
@@ -325,7 +347,7 @@ def _build_message(value: Any) -> Message:
     if not isinstance(value, dict):
         raise ValueError("not a JSON-RPC object")
     id_ = value.get("id")
-    if id_ is not None and not _is_valid_id(id_):
+    if id_ is not None and not is_valid_id(id_):
         raise ValueError("id is neither a short string nor a safe integer")
     method = value.get("method")
     if isinstance(method, str):
@@ -342,7 +364,8 @@ def _build_message(value: Any) -> Message:
     raise ValueError("neither a request nor a response")
 
 
-def _is_valid_id(id_: Any) -> bool:
+def is_valid_id(id_: Any) -> bool:
+    """Return True if a value may be the id of a request: a safe integer or a short string."""
     if type(id_) is int:
         return -_MAX_ID_INT <= id_ <= _MAX_ID_INT
     return isinstance(id_, str) and len(id_.encode()) <= _MAX_ID_BYTES

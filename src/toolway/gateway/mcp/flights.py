@@ -32,6 +32,7 @@ from toolway.protocol.constants import (
     CLIENT_INFO_META_KEY,
     PROTOCOL_VERSION_META_KEY,
 )
+from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
 from toolway.types import Call, Json
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
@@ -84,33 +85,37 @@ class ClientFlights:
             or authenticated.auth_version != self._authenticator.version
         ):
             return False
-        planned = self._find_plan(request, authenticated)
-        if planned is None:
-            return False
-        message = _parse_call(request.body, planned.routing)
-        if message is None or router.is_overloaded(planned.principal):
+        planned = notes.plan
+        if not isinstance(planned, HeadPlan) or not self._is_valid(planned, authenticated):
+            planned = self._find_plan(request, authenticated)
+            if planned is None:
+                return False
+        parsed = _parse_call(request.body, planned.routing)
+        if parsed is None or router.is_overloaded(planned.principal):
             return False
         exchange.request_id = router.new_request_id()
-        flight = ClientFlight(self, planned, exchange, message)
-        if not flight.begin(message.body["_meta"][CLIENT_CAPABILITIES_META_KEY]):
+        flight = ClientFlight(self, planned, exchange, *parsed)
+        if not flight.begin(parsed[1]["_meta"][CLIENT_CAPABILITIES_META_KEY]):
             return False
         exchange.mark_authenticated()
         router.add_active(planned.principal, exchange)
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
 
+    def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
+        """Return True if nothing has changed that the plan of a head depends on."""
+        router = self.router
+        return (
+            planned.principal is authenticated.principal
+            and planned.views_version == router.views_version
+            and (planned.tool_filter is None or router.filter_of_group(planned.endpoint) is planned.tool_filter)
+            and planned.plan.is_valid()
+        )
+
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
-        notes, router = request.notes, self.router
-        planned = notes.plan
-        if isinstance(planned, HeadPlan):
-            if (
-                planned.plan.is_valid()
-                and planned.principal is authenticated.principal
-                and planned.views_version == router.views_version
-                and router.is_filter_current(planned.endpoint, planned.tool_filter)
-            ):
-                return planned
-        elif planned is not None and self.hub.flights.now() < planned:
+        """Return a new plan for a head. If there is none, that is remembered for a second."""
+        notes = request.notes
+        if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
             return None
         planned = self._create_plan(request, authenticated)
         notes.plan = planned if planned is not None else self.hub.flights.now() + NO_PLAN_S
@@ -137,36 +142,39 @@ class ClientFlights:
         if plan is None:
             return None
         tool_filter = self.router.filter_of_group(endpoint)
+        if tool_filter is None and endpoint and not endpoint.startswith("server/"):
+            return None
         return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, routing)
 
 
-def _parse_call(body: bytes, routing: RoutingHeaders) -> jsonrpc.Message | None:
-    """Return the message of a request that is a usual tool call and agrees with its headers; else None."""
+def _parse_call(body: bytes, routing: RoutingHeaders) -> tuple[jsonrpc.MessageId, Json] | None:
+    """Return id and params of a request that is a usual tool call and agrees with its headers; else None."""
     try:
-        message = jsonrpc.parse_message(body)
-    except jsonrpc.InvalidMessage:
-        return None
-    params = message.body
-    if message.kind != "request" or message.method != "tools/call" or not params.keys() <= _PARAMS:
-        return None
-    meta = params.get("_meta")
+        value = jsonrpc.decode_json(body)
+        params, id_ = value["params"], value["id"]
+        if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
+            return None
+        meta = params["_meta"]
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None  # the router says what is wrong with it
     if not routing.matches("tools/call", params, meta) or not _PIPELINE_META_KEYS.isdisjoint(meta):
         return None
     timeout = meta.get(TIMEOUT_META_KEY)
     if timeout is not None and not (type(timeout) in (int, float) and timeout >= MIN_TIMEOUT_S * 1000):
         return None
-    if not isinstance(params.get("arguments"), dict) or not isinstance(meta[CLIENT_CAPABILITIES_META_KEY], dict):
+    if type(params.get("arguments")) is not dict or type(meta[CLIENT_CAPABILITIES_META_KEY]) is not dict:
         return None
-    return message
+    return id_, params
 
 
 class ClientFlight(Flight):
     """Flight of one call of a modern HTTP client."""
 
-    __slots__ = ("_http", "_message", "_owner", "_planned")
+    __slots__ = ("_http", "_id", "_owner", "_planned", "_received")
 
-    def __init__(self, owner: ClientFlights, planned: HeadPlan, http: Exchange, message: jsonrpc.Message) -> None:
-        params = message.body
+    def __init__(
+        self, owner: ClientFlights, planned: HeadPlan, http: Exchange, id: jsonrpc.MessageId, params: Json
+    ) -> None:
         meta: Json = params["_meta"]
         extra = None
         if not meta.keys() <= _OWN_META_KEYS:
@@ -175,7 +183,9 @@ class ClientFlight(Flight):
         self._owner = owner
         self._planned = planned
         self._http = http
-        self._message = message
+        self.is_small = len(http.request.body) <= SMALL_REQUEST_BYTES
+        self._id = id
+        self._received = params
 
     def land(self, result: Json, frame: bytes, id: int) -> None:
         http = self._http
@@ -183,7 +193,7 @@ class ClientFlight(Flight):
         http.on_disconnect = http.on_cancel = None
         received = jsonrpc.slice_result(frame, id) if frame else None
         raw = finalize_raw_result("modern", result, received) if received is not None else None
-        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % jsonrpc.encode_json(self._message.id)
+        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % jsonrpc.encode_json(self._id)
         if raw is not None:
             http.reply_json((prefix, raw.received, raw.suffix))
         else:
@@ -200,7 +210,7 @@ class ClientFlight(Flight):
         return taken.task if taken is not None else None
 
     def build_call(self) -> Call:
-        params = {**self.params, "_meta": self._message.body["_meta"]}
+        params = {**self.params, "_meta": self._received["_meta"]}
         return self._owner.dispatcher.build_sent_call(self._build_context(), params, self.plan.tool)
 
     def hand_over(self, taken: TakenOverCall) -> None:
@@ -215,17 +225,17 @@ class ClientFlight(Flight):
         taken.task.add_done_callback(on_done)
 
     def _build_context(self) -> RequestContext:
-        planned, message = self._planned, self._message
-        capabilities = message.body["_meta"][CLIENT_CAPABILITIES_META_KEY]
+        planned = self._planned
+        capabilities = self._received["_meta"][CLIENT_CAPABILITIES_META_KEY]
         context = RequestContext(
             planned.principal,
             planned.view,
             planned.endpoint,
             "modern",
             capabilities,
-            request_id=message.id,
+            request_id=self._id,
             version=planned.routing.version or "",
-            requested_name=message.body["name"],
+            requested_name=self._received["name"],
         )
         context.set_ids(self._http)
         return context

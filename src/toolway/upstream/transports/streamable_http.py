@@ -94,14 +94,15 @@ class HttpExchange(RequestExchange):
                 response.min_rate_enforced = True
                 return
             frame = response.take_plain(MAX_PLAIN_BYTES)
-            message = self._transport.parse_plain(frame, self.id) if frame is not None else None
-            if frame is not None and message is not None:
-                self.result = message.body
-                self.frame = frame if message.is_bare_result else b""
-                self.listener = None
-                listener.arrived(message.body, self.frame)
-                return
             if frame is not None:
+                found = self._transport.parse_plain(frame, self.id)
+                if found is not None:
+                    self.result, is_bare = found
+                    self.frame = frame if is_bare else b""
+                    # No reference cycle: the memory of a large result must be free at once.
+                    self.listener = self.response = response.on_change = None
+                    listener.arrived(self.result, self.frame)
+                    return
                 response.put_back(frame)
         elif response.error is None and not response.status:
             return  # a part of the head
@@ -213,17 +214,21 @@ class StreamableHttpTransport:
         authorizer = self._authorizer
         if self._closed or (authorizer is not None and not authorizer.is_inactive):
             return None  # a credential may have to be refreshed first
-        exchange = self._new_exchange(request, listener)
         max_idle = NEW_CONNECTION_MAX_IDLE_S if request.new_connection else None
+        connection = self._client.take_idle(self._target.origin, max_idle)
+        if connection is None:
+            return None
+        exchange = None
+        try:
+            exchange = self._new_exchange(request, listener)
+        finally:
+            if exchange is None or exchange.head is None:
+                self._client.on_idle(connection)
         if exchange.head is None:
             return None
-        response = self._client.send_prepared(
-            exchange.head, self._target, exchange.body, max_idle=max_idle, on_sent=exchange.mark_sent
+        exchange.response = self._client.send_on(
+            connection, exchange.head, self._target, exchange.body, exchange.mark_sent, exchange.on_response
         )
-        response.on_change = exchange.on_response
-        exchange.response = response
-        if not response.try_send():
-            return None
         self._messages_sent += 1
         return exchange
 
@@ -408,18 +413,11 @@ class StreamableHttpTransport:
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
-    def parse_plain(self, frame: bytes, id_: int) -> jsonrpc.Message | None:
-        """Return the message in a whole, small response if it is the result of the request `id_`; else None."""
-        if len(frame) > self._max_message_bytes or jsonrpc.is_large(frame):
-            return None
-        try:
-            message = jsonrpc.parse_message(frame)
-        except jsonrpc.InvalidMessage:
-            return None
-        if message.kind != "result" or not http_responses.is_same_id(message.id, id_):
-            return None
-        self._messages_received += 1
-        return message
+    def parse_plain(self, frame: bytes, id_: int) -> tuple[Json, bool] | None:
+        """Return the result in a whole response of at most `MAX_PLAIN_BYTES`; None if it is anything else."""
+        found = jsonrpc.parse_result(frame, id_) if len(frame) <= self._max_message_bytes else None
+        self._messages_received += found is not None
+        return found
 
     async def _read_response(self, id_: int, request: Request, in_session: bool, response: HttpResponse) -> Json:
         status = response.status
