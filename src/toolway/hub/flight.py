@@ -41,7 +41,7 @@ from toolway.upstream.transport import RequestExchange, TransportError
 
 MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
 SWEEP_INTERVAL_S: Final = 1.0
-#: Keys of a caller's `_meta` that need the pipeline; all others are passed on.
+#: Keys of a caller's `_meta` that need the pipeline; every other key is passed on.
 PIPELINE_META_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage", LOG_LEVEL_META_KEY})
 _log = logging.getLogger(__name__)
 
