@@ -408,6 +408,31 @@ async def _(lab: DenyLab, denied: bool) -> bool:
 # -- gateway ----------------------------------------------------------------------------------------------------------
 
 
+@way("search_tools and describe_tool at /mcp/search")
+async def _(lab: DenyLab, denied: bool) -> bool:
+    tool = lab.tool(denied)
+    asked = (("search_tools", {"query": tool, "limit": 20}), ("describe_tool", {"name": f"fs__{tool}"}))
+    answers = [await lab.call(name, arguments, path="/mcp/search") for name, arguments in asked]
+    shown = [
+        any(each["name"].endswith(tool) for each in answer["result"]["structuredContent"]["tools"])
+        for answer in answers
+    ]
+    assert shown[0] is shown[1]
+    return shown[0]
+
+
+@way("call_tool and read_tool at /mcp/search")
+async def _(lab: DenyLab, denied: bool) -> bool:
+    tool = lab.tool(denied)
+    found = []
+    for name in ("call_tool", "read_tool"):
+        for spelling in (f"fs__{tool}", f"fs.{tool}"):
+            attempt = lab.call(name, {"name": spelling, "arguments": {}}, path="/mcp/search")
+            found.append(await lab.executes(tool, attempt))
+    assert len(set(found)) == 1
+    return found[0]
+
+
 @way("/mcp tools/list, modern")
 async def _(lab: DenyLab, denied: bool) -> bool:
     return f"fs__{lab.tool(denied)}" in await lab.tools()

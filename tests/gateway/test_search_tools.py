@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import mcp_types as types
@@ -18,11 +19,14 @@ from mcp.shared.exceptions import MCPError
 
 from tests.gateway.bridge_lab import EVERYTHING, MODES, OLD_WORDS, Lab, lab, pipe_entry, text, until, until_async
 from tests.gateway.full_server import TASKS_KEY, FullHttp
+from toolway.config.server_entry import parse_entry
 from toolway.events import CallFinished, Event
+from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.meta_tools import META_TOOLS
-from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
+from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.hub.core import HubCore
 from toolway.testing import fake_server
 from toolway.types import Call, CallResult, ToolResult
 
@@ -196,6 +200,44 @@ async def test_tools_of_a_server_that_went_down_are_found_and_marked(tmp_path: P
             return first.get("down") is True and "reads, its server is down: " in result["content"][0]["text"]
 
         await until_async(is_marked)  # between its restarts
+
+
+async def test_nothing_outside_of_the_scopes_of_a_key_is_in_any_answer() -> None:
+    """300 random views of 12 servers: names of hidden tools and servers are in no answer, not even in a note."""
+    random = Random(18)
+    words = ("alpha", "beta", "gamma", "delta", "omega", "sigma")
+    servers = {f"{word}-{number}": {"url": "http://127.0.0.1:9/", "lazy": True} for word in words for number in (1, 2)}
+    hub = HubCore({name: parse_entry(entry) for name, entry in servers.items()}, catalog_storage=None)
+    async with hub:
+        for server in list(servers)[:10]:  # two have no list yet
+            raw = [
+                {"name": f"{verb}_{server.replace('-', '')}", "description": f"{verb} it", "inputSchema": {}}
+                for verb in ("read", "send", "drop")
+            ]
+            hub.catalog.replace(server, "tools", raw)
+        groups: dict[str, ToolFilter] = {}
+        gateway = Gateway(hub, b"k" * 32, None, groups=lambda: groups)
+        dispatch = gateway._dispatcher.dispatch
+        every = [*servers, *(tool.name for tool in hub.known_tools())]
+        for number in range(300):
+            patterns = tuple(f"{random.choice(list(servers))}.{random.choice(('*', 'read_*'))}" for _ in range(3))
+            groups["own"] = ToolFilter(patterns)
+            principal = Principal(f"k{number}", "a key", "key:k", scopes=("own",), search=True)
+            gateway.router.refresh_views()
+            view = gateway.router.view_for(principal, random.choice(("", "own", "search")))
+            assert view is not None
+            shown = {*view.servers(), *(tool.name for tool in view.items("tools").values())}
+            query = random.choice((*words, "send", "zzyzx"))
+            other = random.choice(hub.known_tools())
+            for name, arguments in (
+                ("search_tools", {"query": query, "limit": 20}),
+                ("describe_tool", {"name": list(view.items("tools")) or ["none"]}),
+                ("call_tool", {"name": f"{other.server}.none_{number}"}),
+            ):
+                context = RequestContext(principal, view, "search", "modern")
+                answer = await dispatch(context, "tools/call", {"name": name, "arguments": arguments})
+                said = json.dumps(answer).replace(f"{other.server}.none_{number}", "")
+                assert {each for each in every if f"{each}" in said} <= shown, (patterns, name, said)
 
 
 # -- describe ----------------------------------------------------------------------------------------------------------
