@@ -388,7 +388,8 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
     try:
         await upgrade_schema(engine)
         with sqlite3.connect(file) as db:  # as the version before wrote it
-            db.execute("DROP TABLE tenant_states")
+            for table in ("tenant_states", "tool_vectors"):
+                db.execute(f"DROP TABLE {table}")
             for table in ("nodes", "api_keys", "lists"):
                 db.execute(f"ALTER TABLE {table} DROP COLUMN mac")
             db.execute("UPDATE alembic_version SET version_num = '0006'")
