@@ -8,12 +8,11 @@ a row in the journal and nothing in memory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -122,7 +121,7 @@ class Workflows:
         self._definitions: dict[str, Definition] = {}
         self._wake = asyncio.Event()
         self._scheduler: asyncio.Task[None] | None = None
-        self._changes = asyncio.Condition()
+        self._changed = asyncio.Event()  # a new one after each change of a run
         self._closing = False
 
     @classmethod
@@ -151,9 +150,8 @@ class Workflows:
         if self._scheduler is None:
             return
         self._closing = True
-        self._scheduler.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._scheduler
+        self._wake.set()
+        await self._scheduler
         self._scheduler = None
         tasks = [run.task for run in self._active.values() if run.task is not None]
         for run in self._active.values():
@@ -232,12 +230,11 @@ class Workflows:
         """Yield the state of a run at each change, until it has ended."""
         seen: RunRecord | None = None
         while True:
-            async with self._changes:
-                record = await self.get(id)
-                if record == seen:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._changes.wait(), POLL_INTERVAL_S)
-                    continue
+            changed = self._changed
+            record = await self.get(id)
+            if record == seen:
+                await _wait_for_event(changed, POLL_INTERVAL_S)
+                continue
             seen = record
             yield record
             if record.state in FINAL_STATES:
@@ -308,7 +305,7 @@ class Workflows:
     async def _schedule(self) -> None:
         """Take runs that are due, until the engine is closed."""
         journal = self._get_journal()
-        while True:
+        while not self._closing:
             delay = POLL_INTERVAL_S
             try:
                 room = MAX_ACTIVE_RUNS - len(self._active)
@@ -323,8 +320,7 @@ class Workflows:
             except JournalError as exc:
                 _log.error("%s", exc)
                 delay = JOURNAL_RETRY_S
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(delay, 0.005))
+            await _wait_for_event(self._wake, max(delay, 0.005))
             self._wake.clear()
 
     def _begin(self, record: RunRecord) -> None:
@@ -394,7 +390,7 @@ class Workflows:
                     unwritten = []
                     if change is not None:
                         record = _apply(record, change)
-                        await self._notify()
+                        self._notify()
                         if change.state in FINAL_STATES:
                             return
                         if change.state in ("waiting", "asks") and not self._is_due_soon(decision):
@@ -454,11 +450,7 @@ class Workflows:
         if self._closing and calls:
             await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
             return
-        woken = asyncio.ensure_future(active.wake.wait())
-        try:
-            await asyncio.wait({woken, *calls.values()}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
+        await _wait_for_event(active.wake, timeout, calls.values())
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait for the definitions of the tools: without them every step counts as unsafe."""
@@ -466,9 +458,20 @@ class Workflows:
         unknown = [name for name in sorted(names) if self._hub._core.call_terms(name) is None]
         await asyncio.gather(*(self._hub.find_tool(name) for name in unknown), return_exceptions=True)
 
-    async def _notify(self) -> None:
-        async with self._changes:
-            self._changes.notify_all()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _wait_for_event(
+    event: asyncio.Event, timeout: float | None, tasks: Iterable[asyncio.Task[Entry]] = ()
+) -> None:
+    """Wait for an event, one of the tasks or the timeout. Unlike `wait_for` it loses no cancellation."""
+    woken = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({woken, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        woken.cancel()
 
 
 class _ActiveRun:
