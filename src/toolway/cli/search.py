@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import NotFound
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _with_name(found: Json) -> Json:
 
 def _print_search(output: Output, query: str, found: list[Json], facts: Json, why: int | None) -> ExitCode:
     if why is not None and why > len(found):
-        raise NotFound(f"there is no result {why}", detail=f"{len(found)} tools were found", code="E-TOOL-NAME")
+        raise UsageError(f"there is no result {why}: {len(found)} tools were found", hint="use a smaller number")
     if output.as_json:
         output.print_json({"query": query, **facts, "tools": found if why is None else [found[why - 1]]})
         return ExitCode.OK
