@@ -272,7 +272,7 @@ async def test_change_the_state_of_toolway_from_a_guarded_server(tmp_path: Path)
 async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Path) -> None:
     """The cache folder is hidden from no server. A list that was changed in it is fetched again."""
     bank = shell(lazy=True)
-    servers = {"bank": bank, "shell": shell(sandbox="guard")}
+    mallory = shell(sandbox="guard")
     cache, key = tmp_path / "cache" / "toolway" / "catalog", tmp_path / "state" / "toolway" / "gateway" / "lists.key"
     async with Hub({"bank": shell()}, token_store=None) as hub:
         assert [tool.description for tool in await hub.list_tools()] == ["Run a command in a shell."]
@@ -301,17 +301,17 @@ async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Pa
         f"sed -i 1d {cache}/bank-*",
         f"echo > $(ls {cache}/bank-*)",
     ]
-    async with Hub(servers, token_store=None) as hub:
+    async with Hub({"shell": mallory}, token_store=None) as hub:
         await hub.wait_ready("shell")
-    for forgery in forgeries:
-        async with Hub({"shell": servers["shell"]}, token_store=None) as hub:
-            assert await run(hub, f"{forgery} && echo done") == "done\n", forgery
-            if LANDLOCK >= landlock.MIN_ABI:
-                assert "Permission denied" in await run(hub, f"cat {key}")
-        assert await known(bank) == ([], [FORGED_LISTS]), forgery
-        async with Hub({"bank": bank}, token_store=None) as hub:
-            assert await run(hub, "echo hello", "bank") == "hello\n"  # the call fetched the list again
-        assert await known(bank) == (["Run a command in a shell."], []), forgery
+    async with Hub({"shell": mallory}, token_store=None) as shell_hub:
+        if LANDLOCK >= landlock.MIN_ABI:
+            assert "Permission denied" in await run(shell_hub, f"cat {key}")
+        for forgery in forgeries:
+            assert await run(shell_hub, f"{forgery} && echo done") == "done\n", forgery
+            assert await known(bank) == ([], [FORGED_LISTS]), forgery
+            async with Hub({"bank": bank}, token_store=None) as hub:
+                assert await run(hub, "echo hello", "bank") == "hello\n"  # the call fetched the list again
+            assert await known(bank) == (["Run a command in a shell."], []), forgery
     (name,) = [file.name for file in cache.iterdir() if file.name.startswith("bank-")]
     key.unlink()  # a program with another state folder uses another file
     assert await known(bank) == ([], [])
