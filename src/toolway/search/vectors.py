@@ -156,7 +156,7 @@ class ModelVectors:
             return None  # the service has another model by now
         with suppress(KeyError):
             self._queries.move_to_end(query)
-        known = table.known.copy()  # before the multiplication: a vector that comes meanwhile is not used by half
+        known = table.known.copy()  # before the multiplication: a vector that is added meanwhile does not count yet
         with np.errstate(all="ignore"):  # some libraries for linear algebra leave flags of their own
             scores: list[float | None] = (table.matrix @ vector).tolist()
         if not known.all():
