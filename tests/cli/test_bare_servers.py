@@ -38,7 +38,8 @@ def test_its_era_is_shown_and_advice_is_given(entry):
 def test_the_era_is_remembered_by_the_next_command(entry):
     for _ in range(2):
         assert entry.toolway("ls").exit_code == 0
-    stored = [json.loads(file.read_text()) for file in (entry.home / "cache").rglob("mail-*.json")]
+    files = (entry.home / "cache").rglob("mail-*.lists")
+    stored = [json.loads(file.read_text().partition("\n")[2]) for file in files]  # after the MAC
     assert [each["era"] for each in stored] == ["bare"]
 
 

@@ -68,7 +68,7 @@ def test_tools_come_from_the_disk_and_the_servers_are_asked_only_where_nothing_i
 def test_lists_that_are_old_are_said_to_be(machine):
     servers(machine, fake=FAKE, off={"command": "x", "enabled": False})
     assert "--refresh" not in machine.toolway("tools").stderr
-    [kept] = (machine.home / "cache/toolway/catalog").glob("*.json")
+    [kept] = (machine.home / "cache/toolway/catalog").glob("*.lists")
     long_ago = kept.stat().st_mtime - 3 * 86400
     os.utime(kept, (long_ago, long_ago))
     assert "up to 3 days ago; --refresh" in machine.toolway("tools").stderr

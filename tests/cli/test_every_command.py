@@ -36,6 +36,14 @@ WORDS = {
     "trace": ["no-call"],
     "cluster drain": ["no-node"],
     "cluster tenant-key": ["a-tenant"],
+    "workflow run": ["no-file.yaml"],
+    "workflow check": ["no-file.yaml"],
+    "workflow show": ["no-run"],
+    "workflow approve": ["no-run"],
+    "workflow answer": ["no-run", "a=b"],
+    "workflow settle": ["no-run", "--happened"],
+    "workflow resume": ["no-run"],
+    "workflow cancel": ["no-run"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
@@ -44,6 +52,8 @@ WRONG |= dict.fromkeys(
 )  # they ask a gateway, and none runs
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
+WRONG |= dict.fromkeys(("workflow run", "workflow check"), 3)  # there is no such file
+WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "approve", "answer", "settle", "resume", "cancel")), 1)
 ENDLESS = {"serve"}
 
 

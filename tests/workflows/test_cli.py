@@ -59,7 +59,7 @@ def test_run_approve_kill_settle_and_resume(tmp_path: Path) -> None:
     steps = terminal.json("check", "flow.yaml", "-c", "mcp.json")["steps"]
     assert [each["after_crash"] for each in steps] == ["asks you", "repeated with the same key"]
     run = terminal.json("run", "flow.yaml", "id=A1", "-c", "mcp.json", exit_code=9)["id"]
-    assert [each["id"] for each in terminal.json("ls", "--state", "asks")] == [run]
+    assert [each["id"] for each in terminal.json("ls", "--state", "asks")["runs"]] == [run]
     terminal.run("approve", run)
 
     process = terminal.start("resume", run, "-c", "mcp.json")

@@ -79,9 +79,10 @@ def _match_value(text: str, at: int) -> re.Match[str] | None:
 
 
 def _unescape(value: re.Match[str]) -> str:
-    if value.re is _DOUBLE_QUOTED:
+    quote = value[0][:1]
+    if quote == '"':
         return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), value[1])
-    if value.re is _UNQUOTED:
+    if quote != "'":
         return re.split(r"(?:\A|[ \t])#", value[1], maxsplit=1)[0].rstrip()
     return value[1]
 

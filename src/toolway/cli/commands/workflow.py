@@ -227,7 +227,7 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: P
         records = await reader.list_runs(state, lines)
     output = context.output
     if output.as_json:
-        output.print_json([_run_to_json(each) for each in records])
+        output.print_json({"runs": [_run_to_json(each) for each in records]})
         return ExitCode.OK
     if not records:
         output.info("no runs; start one: toolway workflow run FILE")
