@@ -3,8 +3,8 @@
     python effect_server.py EFFECTS
 
 Tools: `read` (read-only), `put` (idempotent), `pay` (unsafe), `pay_once` (unsafe, one effect per idempotency key),
-`list` (read-only: the effects with an `id`), `fail` (reports a failure). An argument `delay` is slept before the
-effect, `delay_after` after it, `first_delay_after` after the first effect of a key.
+`list` (read-only: the effects with an `id`), `fail` (reports a failure), `slow` (unsafe, waits after its effect).
+An argument `delay` is slept before the effect, `delay_after` after it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ def _result(effects: Path, method: str, params: dict[str, Any]) -> dict[str, Any
 def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     time.sleep(arguments.get("delay", 0))
     id_ = arguments.get("id", "")
-    is_first = True
     if name == "fail":
         return {"content": [{"type": "text", "text": "no"}], "isError": True}
     if name in ("read", "list"):
@@ -74,16 +73,13 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
     else:
         with _lock:
             key = meta.get("key") if name == "pay_once" else None
-            is_first = key is None or all(each.get("key") != key for each in read_effects(effects))
-            if is_first:
+            if key is None or all(each.get("key") != key for each in read_effects(effects)):
                 with effects.open("a") as file:
                     file.write(json.dumps({"tool": name, "id": id_, "key": key}) + "\n")
                     file.flush()
                     os.fsync(file.fileno())
         data = {"id": id_, "ok": True}
     time.sleep(arguments.get("delay_after", 0))
-    if is_first:
-        time.sleep(arguments.get("first_delay_after", 0))
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
 
 

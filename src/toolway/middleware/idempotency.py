@@ -1,10 +1,9 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
 The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
-`OutcomeUnknown` without execution if its outcome is unknown. Only if the server detects repeated keys itself, the call
-is then sent again. If the call was executed and its result is no longer kept, the error says so (E-KEY-RESULT). The
-same key with another call is rejected. A key is never derived from arguments: two identical payments can both be
-intended.
+`OutcomeUnknown` without execution if its outcome is unknown. If the call was executed and its result is no longer kept,
+the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
+identical payments can both be intended.
 """
 
 from __future__ import annotations
@@ -257,7 +256,7 @@ async def _execute(
 ) -> CallResult:
     leader.begin_critical()  # the store may commit a claim even if no caller waits any more
     known = await _claim(store, id_, digest, call, leader)
-    if known is not None and not _may_send_again(call, known, digest):
+    if known is not None:
         return _replay(call, known, digest)
     call.state.certainty = Certainty.NOT_SENT
     try:
@@ -266,8 +265,6 @@ async def _execute(
         leader.begin_critical()  # the outcome is stored even if no caller waits
     except BaseException as exc:
         leader.begin_critical()
-        if known is not None:
-            raise  # the earlier call stays unknown, whatever happened to this one
         # A call that was certainly not executed may be repeated under this key; any other outcome is unknown.
         not_executed = (
             exc.executed == "no" if isinstance(exc, CallError) else call.state.overall_certainty() <= Certainty.REJECTED
@@ -278,13 +275,6 @@ async def _execute(
     needs_input = reply.raw.get("resultType") == "input_required"
     await _persist(store.release(id_) if needs_input else store.finish(id_, reply.raw))
     return reply
-
-
-def _may_send_again(call: Call, record: IdempotencyRecord, digest: str) -> bool:
-    """Return True if a call with an unknown outcome may be sent again: its server detects the repeated key itself."""
-    if record.state != "unknown" or record.fingerprint != digest or call.policy is None:
-        return False
-    return call.policy.server.idempotency_meta_key is not None
 
 
 async def _claim(
