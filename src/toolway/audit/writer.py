@@ -35,6 +35,7 @@ write after its timeout is still in progress; no other one starts until it ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -155,7 +156,8 @@ class AuditWriter:
         try:
             opened = await self._thread.run(self._chain.open, OPEN_TIMEOUT_S)
         except BaseException:
-            self._thread.submit(self._chain.sink.close, lambda result, error: None)
+            with contextlib.suppress(Exception):  # the lock is free when the caller learns the error
+                await self._thread.run(self._chain.sink.close, CLOSE_TIMEOUT_S)
             self._thread.stop()
             raise
         if self._journal is not None:
