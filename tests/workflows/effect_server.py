@@ -4,7 +4,7 @@
 
 Tools: `read` (read-only), `put` (idempotent), `pay` (unsafe), `pay_once` (unsafe, one effect per idempotency key),
 `list` (read-only: the effects with an `id`), `fail` (reports a failure), `slow` (unsafe, waits after its effect).
-An argument `delay` is slept before the effect, `delay_after` after it.
+An argument `delay` is slept before the effect, `delay_after` after it, `first_delay_after` after the first of a key.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _result(effects: Path, method: str, params: dict[str, Any]) -> dict[str, Any
 def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     time.sleep(arguments.get("delay", 0))
     id_ = arguments.get("id", "")
+    is_first = True
     if name == "fail":
         return {"content": [{"type": "text", "text": "no"}], "isError": True}
     if name in ("read", "list"):
@@ -73,13 +74,14 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
     else:
         with _lock:
             key = meta.get("key") if name == "pay_once" else None
-            if key is None or all(each.get("key") != key for each in read_effects(effects)):
+            is_first = key is None or all(each.get("key") != key for each in read_effects(effects))
+            if is_first:
                 with effects.open("a") as file:
                     file.write(json.dumps({"tool": name, "id": id_, "key": key}) + "\n")
                     file.flush()
                     os.fsync(file.fileno())
         data = {"id": id_, "ok": True}
-    time.sleep(arguments.get("delay_after", 0))
+    time.sleep(arguments.get("delay_after", 0) + (arguments.get("first_delay_after", 0) if is_first else 0))
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
 
 

@@ -29,7 +29,7 @@ TERMS: Mapping[str, Effect] = {
 class Simulation:
     """One run on a virtual clock. A crash loses all that is not in the journal."""
 
-    def __init__(self, body: Json, inputs: Json | None = None, *, seed: int = 0, settle: bool = True) -> None:
+    def __init__(self, body: Json, inputs: Json | None = None, *, seed: int = 0) -> None:
         self.definition: Definition = read_value(body)
         self.record = RunRecord(id="run", workflow="w", definition="h", input=inputs or {}, created=0.0)
         self.journal: dict[tuple[str, int], Entry] = {}  # what is on disk
@@ -41,7 +41,7 @@ class Simulation:
         self.life = 1
         self.random = random.Random(seed)
         self.asked: list[str] = []
-        self._settles = settle
+        self.meta_key: str | None = "key"  # by which the server detects repeated calls
         self.reply: Callable[[CallAction], Entry | None] | None = None
 
     def run(self, crash: Callable[[str], bool] = lambda point: False, steps: int = 2000) -> RunRecord:
@@ -97,7 +97,7 @@ class Simulation:
             live=live,
             life=self.life,
             now=self.now,
-            terms=lambda name: CallTerms(TERMS[name], "setting", 10.0, "") if name in TERMS else None,
+            terms=lambda name: CallTerms(TERMS[name], "setting", 10.0, "", self.meta_key) if name in TERMS else None,
             expressions=expressions,
         )
 
@@ -112,10 +112,11 @@ class Simulation:
         if action.tool == "s.list":
             items = [each for each in self.effects.elements() if each == action.args.get("id", each)]
             return replace(intent, state="done", ended=self.now, body={"data": {"items": items}})
-        if action.tool == "s.pay" or (action.tool == "s.pay_once" and action.key not in self.keyed):
+        key = (action.meta or {}).get("key")
+        if action.tool == "s.pay" or (action.tool == "s.pay_once" and key not in self.keyed):
             self.effects[action.args.get("id") or action.path] += 1
-            if action.key:
-                self.keyed.add(action.key)
+            if key:
+                self.keyed.add(key)
         return replace(intent, state="done", ended=self.now, body={"data": {**action.args, "ok": True}, "text": "ok"})
 
     def _answer(self, decision: Decision) -> None:

@@ -163,3 +163,13 @@ def test_kills_double_no_effect_and_lose_none(tmp_path: Path) -> None:
     report = run_with_kills(tmp_path, 12, seed=1, most=0.8, max_kills=5)
     assert report.is_good, report
     assert report.kills
+
+
+async def test_a_key_that_the_server_honours_is_sent_again_after_an_unknown_outcome(
+    workflows: Workflows, tmp_path: Path
+) -> None:
+    step = {"name": "a", "tool": "s.pay_once", "key": "honoured", "params": {"id": "a", "first_delay_after": 5}}
+    run = await workflows.start({"steps": [{**step, "timeout": "500ms", "retry": {"tries": 5, "wait": "100ms"}}]})
+    assert (await run.result())["id"] == "a"
+    assert [each.state for each in (await workflows.load(run.id))[2]][-1] == "done"
+    assert len(read_effects(tmp_path / "effects")) == 1

@@ -276,6 +276,15 @@ def test_a_stricter_effect_of_the_past_counts() -> None:
     assert run.asked == ["a"]
 
 
+def test_a_key_that_does_not_reach_the_server_makes_no_call_repeatable() -> None:
+    run = Simulation({"steps": CRASH_DEFINITIONS["keyed"]})
+    run.meta_key = None
+    crashed = iter([False, False, False, True])
+    assert run.run(lambda point: next(crashed, False)).state == "done"
+    assert run.asked == ["k"]
+    assert run.effects == {"k": 1, "b": 1}
+
+
 def test_a_foreach_of_ten_thousand_items_takes_time_in_proportion() -> None:
     items = {"items": list(range(3000))}
     step = {"name": "f", "foreach": "inputs.items", "at_once": 50, "steps": [{"name": "p", "tool": "s.put"}]}

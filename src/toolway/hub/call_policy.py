@@ -136,7 +136,8 @@ class ToolPolicy:
             source = "setting"
         else:
             source = "annotation" if self.default_effect is not Effect.UNSAFE else "default"
-        return CallTerms(self.default_effect, source, self.timeout, self.definition_hash)
+        key = self.server.idempotency_meta_key
+        return CallTerms(self.default_effect, source, self.timeout, self.definition_hash, key)
 
     @cached_property
     def definition_hash(self) -> str:
@@ -147,12 +148,16 @@ class ToolPolicy:
 
 
 class CallTerms(msgspec.Struct, frozen=True):
-    """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition."""
+    """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition.
+
+    `idempotency_meta_key` is the `_meta` key by which the server detects repeated calls; None if it does not.
+    """
 
     effect: Effect
     effect_source: str  # "setting", "annotation" or "default"
     timeout: float
     definition_hash: str
+    idempotency_meta_key: str | None = None
 
 
 def _call_effect(call: Call, policy: ToolPolicy) -> Effect:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect
 from toolway.workflows.definition import Definition, ForeachStep, ToolStep, Verify, inner_blocks
+from toolway.workflows.planner import honours_key
 
 _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
 
@@ -39,7 +40,7 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
     effect, source = _effect(step, known)
     timeout = step.timeout if step.timeout is not None else (known.timeout if known is not None else 60.0)
     shown = f"{effect} ({source})"
-    if step.key_honoured:
+    if honours_key(step, known):
         return CrashRow(step.name, step.tool, shown, "repeated with the same key", "")
     if effect is not Effect.UNSAFE:
         return CrashRow(step.name, step.tool, shown, "repeated", "")
@@ -51,6 +52,9 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
     text = _OTHERWISE[step.on_unknown]
     if per_item and step.on_unknown == "ask":
         text += ", once per item"
+    if step.key_honoured:
+        advice = "key: honoured is not used: set idempotencyMetaKey of the server, so that it gets the key"
+        return CrashRow(step.name, step.tool, shown, text, advice)
     advice = {
         "ask": "add on_unknown: {verify: …}, or key: honoured if the server detects repeated keys",
         "retry": "the effect may happen twice",
@@ -63,7 +67,7 @@ _OTHERWISE = {"ask": "asks you", "fail": "the run fails", "retry": "REPEATED"}
 
 
 def _effect(step: ToolStep, known: CallTerms | None) -> tuple[Effect, str]:
-    if step.key_honoured:
+    if honours_key(step, known):
         return Effect.IDEMPOTENT, "key honoured"
     if step.effect is not None:
         return step.effect, "workflow file"

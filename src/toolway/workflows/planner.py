@@ -58,7 +58,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     args: Json
     effect: Effect
     timeout: float | None
-    key: str | None  # idempotency key that the server honours
+    meta: Json | None  # the idempotency key, for a server that honours it
     settles_after: float  # seconds from now until the call can no longer run
 
 
@@ -682,7 +682,7 @@ class _Walk:
                 args=args,
                 effect=effect,
                 timeout=step.timeout,
-                key=f"{self._run.id}/{path}"[-255:] if step.key_honoured else None,
+                meta=self._key_meta(step, path),
                 settles_after=timeout,
             )
         )
@@ -690,15 +690,22 @@ class _Walk:
 
     def _effect(self, step: ToolStep, entry: Entry | None) -> Effect:
         """Return the effect of a step: the statement of its author, else the stricter of now and then."""
-        if step.key_honoured:
+        terms = self._terms(step.tool)
+        if honours_key(step, terms):
             return Effect.IDEMPOTENT
         if step.effect is not None:
             return step.effect
-        terms = self._terms(step.tool)
         now = terms.effect if terms is not None else Effect.UNSAFE
         if entry is not None and entry.effect == Effect.UNSAFE:
             return Effect.UNSAFE
         return now
+
+    def _key_meta(self, step: ToolStep, path: str) -> Json | None:
+        """Return the `_meta` with the idempotency key of a step. All its attempts have the same key."""
+        terms = self._terms(step.tool)
+        if terms is None or terms.idempotency_meta_key is None or not step.key_honoured:
+            return None
+        return {terms.idempotency_meta_key: f"{self._run.id}/{path}"[-255:]}
 
     # -- helpers
 
@@ -721,6 +728,11 @@ class _Walk:
 
     def _wait_until(self, due: float) -> None:
         self._decision.due = due if self._decision.due is None else min(due, self._decision.due)
+
+
+def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
+    """Return True if the server detects a repeated call of the step: the file and the server's settings say so."""
+    return step.key_honoured and terms is not None and terms.idempotency_meta_key is not None
 
 
 def _step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:

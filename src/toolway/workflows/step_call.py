@@ -29,7 +29,7 @@ async def call_step(hub: Hub, action: CallAction, intent: Entry, clock: Callable
             action.tool,
             action.args,
             timeout=action.timeout,
-            idempotency_key=action.key,
+            meta=action.meta,
             # An unsafe step is sent once: the hub does not repeat what the journal calls unsafe.
             idempotent=None if action.effect is Effect.UNSAFE else True,
         )
