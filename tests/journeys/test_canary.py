@@ -91,7 +91,8 @@ def all_commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tupl
             yield from all_commands(group.get_command(context, name), (*path, name))
 
 
-COMMANDS = dict(all_commands())
+# An alias runs what its command runs.
+COMMANDS = {path: command for path, command in all_commands() if LONG or not getattr(command, "hidden", False)}
 
 
 def invocations(path: tuple[str, ...], command: Any) -> list[list[str]]:

@@ -210,7 +210,8 @@ class EndedSessions:
     def add(self, digest: str, until: float, *, save: bool = True) -> None:
         """Remember that a session ended; it would have expired at the wall time `until`."""
         self._until[digest] = until
-        self._drop_expired()
+        if len(self._until) > MAX_ENDED_SESSIONS:
+            self._drop_expired()
         if len(self._until) > MAX_ENDED_SESSIONS:
             del self._until[min(self._until, key=self._until.__getitem__)]
         self.on_add(digest)
