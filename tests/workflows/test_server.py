@@ -1,0 +1,105 @@
+"""Workflows as tools of a server: output, questions as forms, unknown outcomes, runs that take long."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workflows.effect_server import read_effects
+from tests.workflows.kill_runner import SERVER_FILE
+from toolway import Hub, Server
+from toolway.types import Json
+from toolway.workflows import Workflows
+from toolway.workflows.reader import read_value
+from toolway.workflows.server import create_workflow_server
+
+pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, body: Json, answers: list[Json] | None = None, wait_s: float = 45.0
+) -> AsyncIterator[Hub]:
+    asked: list[str] = []
+
+    async def elicit(_: str, params: Json) -> Json:
+        asked.append(params["message"])
+        assert answers is not None
+        return {"action": "accept", "content": answers.pop(0)}
+
+    effects = Server(command=sys.executable, args=(str(SERVER_FILE), str(folder / "effects")))
+    callback: Any = elicit if answers is not None else None
+    async with Hub({"s": effects}) as inner, Workflows(inner, folder / "runs.db") as workflows:
+        server = create_workflow_server(workflows, [read_value(body)], wait_s=wait_s)
+        async with Hub({"flow": server}, elicitation_callback=callback) as hub:
+            yield hub
+
+
+def pay(name: str, **keys: Any) -> Json:
+    return {"name": name, "tool": "s.pay", "params": {"id": "${inputs.id}", **keys.pop("params", {})}, **keys}
+
+
+INPUTS = {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}}
+
+
+async def test_a_workflow_is_a_tool_with_its_inputs_and_output(tmp_path: Path) -> None:
+    body = {"name": "refund", "inputs": INPUTS, "steps": [pay("a")], "outputs": {"paid": "${steps.a.data.id}"}}
+    async with serving(tmp_path, body) as hub:
+        tools = {tool.name: tool for tool in await hub.list_tools(server="flow")}
+        assert set(tools) == {"refund", "run_status"}
+        assert tools["refund"].input_schema == INPUTS
+        result = await hub.call_tool("flow.refund", {"id": "A1"})
+        assert result.structured_content == {"paid": "A1"}
+
+
+async def test_an_approval_reaches_the_client_as_a_form(tmp_path: Path) -> None:
+    body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": "Pay?"}, pay("a")]}
+    async with serving(tmp_path, body, [{"yes": True}, {"yes": False}]) as hub:
+        assert (await hub.call_tool("flow.refund", {"id": "A1"})).structured_content["id"] == "A1"
+        denied = await hub.call_tool("flow.refund", {"id": "A2"})
+        assert denied.is_error
+        assert denied.structured_content["code"] == "E-WORKFLOW-DENIED"
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1"]
+
+
+async def test_an_unknown_outcome_reaches_the_client_as_a_form(tmp_path: Path) -> None:
+    step = pay("a", params={"delay_after": 5}, timeout="300ms")
+    body = {"name": "refund", "inputs": INPUTS, "steps": [step]}
+    answers: list[Json] = [{"happened": "it was executed", "result": '{"seen": 1}'}]
+    async with serving(tmp_path, body, answers) as hub:
+        assert (await hub.call_tool("flow.refund", {"id": "A1"})).structured_content == {"seen": 1}
+    assert len(read_effects(tmp_path / "effects")) == 1
+
+
+async def test_an_approval_of_another_person_is_not_offered_to_the_client(tmp_path: Path) -> None:
+    approve = {"title": "Pay?", "who": ["finance"]}
+    body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": approve}, pay("a")]}
+    async with serving(tmp_path, body, []) as hub:
+        result = await hub.call_tool("flow.refund", {"id": "A1"})
+    assert result.structured_content["state"] == "asks"
+    assert result.structured_content["asks"] == [{"step": "ok", "question": "Pay?"}]
+
+
+async def test_a_long_run_gives_its_id_and_can_be_waited_for(tmp_path: Path) -> None:
+    body = {"name": "slow", "inputs": INPUTS, "steps": [{"name": "w", "wait": "1s"}, pay("a")]}
+    async with serving(tmp_path, body, wait_s=0.2) as hub:
+        begun = (await hub.call_tool("flow.slow", {"id": "A1"})).structured_content
+        assert begun["state"] in ("ready", "running", "waiting")
+        found = begun
+        while "run" in found:
+            found = (await hub.call_tool("flow.run_status", {"run": begun["run"]})).structured_content
+        assert found["id"] == "A1"
+
+
+async def test_invalid_inputs_and_unknown_runs_are_failures(tmp_path: Path) -> None:
+    body = {"name": "refund", "inputs": {"type": "object", "required": ["id"]}, "steps": [pay("a")]}
+    async with serving(tmp_path, body) as hub:
+        result = await hub.call_tool("flow.run_status", {"run": "nope"})
+        assert result.is_error
+        assert result.structured_content["code"] == "E-WORKFLOW-RUN"
