@@ -15,8 +15,8 @@ from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
 from toolway.types import Json
 from toolway.workflows import Workflows
+from toolway.workflows.mcp_tools import create_workflow_server
 from toolway.workflows.reader import read_value
-from toolway.workflows.server import create_workflow_server
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 pytestmark = pytest.mark.anyio

@@ -16,6 +16,7 @@ from typing import Any, Final
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 
 from toolway._version import __version__
 from toolway.errors import ToolwayError
@@ -83,7 +84,7 @@ class _WorkflowTools:
                 return await self._follow(context, params.request_state)
             definition = self._definitions.get(params.name)
             if definition is None:
-                return _failure({"code": "E-TOOL-UNKNOWN", "message": f"there is no workflow {params.name}"})
+                raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
             run = await self._workflows.start(definition, arguments)
             return await self._follow(context, run.id)
         except ToolwayError as exc:
