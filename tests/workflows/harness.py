@@ -13,8 +13,9 @@ from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Definition
 from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord
-from toolway.workflows.planner import CallAction, Decision, RunMemory, entry_for, plan
+from toolway.workflows.planner import plan
 from toolway.workflows.reader import expressions_of, read_value
+from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
 
 TERMS: Mapping[str, Effect] = {
     "s.read": Effect.READ,

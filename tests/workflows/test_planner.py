@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tests.workflows.harness import Simulation
 from toolway.types import Json
 from toolway.workflows.journal import Entry
-from toolway.workflows.planner import CallAction, entry_for
+from toolway.workflows.step_planner import CallAction, entry_for
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect
 from toolway.workflows.definition import Definition, ForeachStep, ToolStep, Verify, inner_blocks
-from toolway.workflows.planner import honours_key
+from toolway.workflows.step_planner import honours_key
 
 _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
 

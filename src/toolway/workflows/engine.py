@@ -34,10 +34,11 @@ from toolway.workflows.journal import (
     RunMessage,
     RunRecord,
 )
-from toolway.workflows.planner import Decision, RunMemory, entry_for, plan
+from toolway.workflows.planner import plan
 from toolway.workflows.reader import expressions_of, read_file, read_value
 from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_call import call_step
+from toolway.workflows.step_planner import Decision, RunMemory, entry_for
 
 MAX_ACTIVE_RUNS: Final = 200
 POLL_INTERVAL_S: Final = 0.5  # for messages of other processes

@@ -2,31 +2,16 @@
 
 Read this first. `plan` walks the definition from its beginning. A step whose outcome is in the journal is passed; the
 first step without an outcome gives an action: a call, a wait, a question. So a run that was interrupted anywhere goes
-on from its journal, and a run that waits needs no memory.
-
-An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unknown`):
-
-| the journal says        | read, idempotent, key honoured | unsafe                              |
-|-------------------------|--------------------------------|-------------------------------------|
-| nothing                 | call                           | write `begun`, then call            |
-| `begun` in another life | call again, the same attempt   | `unknown`                           |
-| `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
-| `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
-| `failed`                | handlers, else the run fails   | the same                            |
+on from its journal, and a run that waits needs no memory. `step_planner.py` decides about one step.
 """
 
 from __future__ import annotations
 
-import datetime
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
-
-import msgspec
-from msgspec.structs import replace
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from toolway.hub.call_policy import CallTerms
-from toolway.types import Effect, Json
+from toolway.types import Json
 from toolway.workflows.definition import (
     AskStep,
     Definition,
@@ -38,97 +23,23 @@ from toolway.workflows.definition import (
     Step,
     SwitchStep,
     ToolStep,
-    UnknownPolicy,
-    Verify,
     WaitStep,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions
-from toolway.workflows.journal import Entry, RunMessage, RunRecord, RunState
+from toolway.workflows.journal import RunMessage, RunRecord
+from toolway.workflows.step_planner import (
+    Decision,
+    Ending,
+    Failure,
+    Progress,
+    RunMemory,
+    Scope,
+    StepPlanner,
+    error_of,
+    step_value,
+)
 
 MAX_ITEMS: Final = 10_000
-_ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
-
-
-class CallAction(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to make now. `intent` must be on disk before an unsafe call is sent."""
-
-    path: str
-    attempt: int
-    tool: str
-    args: Json
-    effect: Effect
-    timeout: float | None
-    meta: Json | None  # the idempotency key, for a server that honours it
-    settles_after: float  # seconds from now until the call can no longer run
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to a person: an approval, a form, or an unknown outcome."""
-
-    path: str
-    kind: Literal["approve", "ask", "unknown"]
-    title: str
-    form: Json | None = None
-    who: tuple[str, ...] = ()
-    not_by: str | None = None
-    until: float | None = None
-
-
-class Ending(NamedTuple):
-    """End of a run."""
-
-    state: RunState
-    output: Any = None
-    error: Json | None = None
-
-
-class Decision(msgspec.Struct):
-    """Next actions of a run. Without any, the run waits for calls that are under way."""
-
-    records: list[Entry] = []  # facts to write
-    calls: list[CallAction] = []
-    questions: list[Question] = []
-    due: float | None = None
-    end: Ending | None = None
-    undoing: bool = False
-
-
-class Failure(NamedTuple):
-    """Failure of a step. `unknown`: the step may have been executed."""
-
-    error: Json
-    unknown: bool = False
-
-
-#: Progress of a block of steps: finished, not finished yet, failed, or the run ends here.
-Progress: TypeAlias = "Literal['done', 'pending'] | Failure | Ending"
-Scope: TypeAlias = dict[str, Any]
-
-
-class RunMemory:
-    """Values that follow from the journal and are expensive to compute again: kept while a run is in memory."""
-
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self.entries: dict[str, list[Entry]] = {}
-        self.begun_items: dict[str, set[int]] = {}
-        self.values: dict[str, Any] = {}  # conditions and lists, by path
-        self.finished: set[str] = set()  # items of a foreach
-        self.results: dict[str, list[Any]] = {}  # of a foreach, by path
-        self.cursors: dict[str, int] = {}  # first item of a foreach that is not finished, by path
-        self.undoable: dict[str, tuple[float, ToolStep, Scope]] = {}
-        for entry in entries:
-            self.add(entry)
-
-    def add(self, entry: Entry) -> None:
-        """Add an entry, or replace the entry with the same path and attempt."""
-        attempts = self.entries.setdefault(entry.path, [])
-        for number, known in enumerate(attempts):
-            if known.attempt == entry.attempt:
-                attempts[number] = entry
-                return
-        attempts.append(entry)
-        for match in _ITEM.finditer(entry.path):
-            self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
 
 
 def plan(
@@ -148,36 +59,20 @@ def plan(
     `live` are the paths whose calls are under way in this process. `terms` gives the rules of a tool, None if the tool
     is not known.
     """
-    walk = _Walk(definition, run, memory, messages, live, life, now, terms, expressions)
-    return walk.run()
+    planner = _DefinitionPlanner(
+        definition, run, memory, messages, live=live, life=life, now=now, terms=terms, expressions=expressions
+    )
+    return planner.decide()
 
 
-class _Walk:
-    def __init__(
-        self,
-        definition: Definition,
-        run: RunRecord,
-        memory: RunMemory,
-        messages: Sequence[RunMessage],
-        live: frozenset[str],
-        life: int,
-        now: float,
-        terms: Callable[[str], CallTerms | None],
-        expressions: Expressions,
-    ) -> None:
+class _DefinitionPlanner(StepPlanner):
+    def __init__(self, definition: Definition, run: RunRecord, *arguments: Any, **named: Any) -> None:
+        super().__init__(
+            run, *arguments, timeout=definition.timeout, undo_on_failure=definition.undo_on_failure, **named
+        )
         self._definition = definition
-        self._run = run
-        self._memory = memory
-        self._messages = messages
-        self._live = live
-        self._life = life
-        self._now = now
-        self._terms = terms
-        self._expressions = expressions
-        self._decision = Decision()
-        self._stopped: Json | None = None  # nothing new begins: cancelled, or too late
 
-    def run(self) -> Decision:
+    def _walk(self) -> Progress:
         scope: Scope = {
             "inputs": self._run.input,
             "input": self._run.input,
@@ -186,26 +81,8 @@ class _Walk:
             "steps": {},
             "run": {"id": self._run.id, "started": self._run.created, "caller": self._run.caller},
         }
-        cancel = next((each for each in self._messages if each.kind == "cancel"), None)
-        ends = self._run.created + self._definition.timeout if self._definition.timeout is not None else None
-        if cancel is not None:
-            self._stopped = {"code": "E-WORKFLOW-CANCELLED", "message": f"cancelled by {cancel.by or 'the operator'}"}
-        elif ends is not None and self._now >= ends:
-            self._stopped = {"code": "E-WORKFLOW-TIMEOUT", "message": "the run did not end in time"}
         progress = self._block(self._definition.steps, "", scope)
-        if self._stopped is not None:
-            self._end_stopped(cancel)
-        elif isinstance(progress, Failure):
-            self._end_failed(progress)
-        elif isinstance(progress, Ending):
-            self._end(progress)
-        elif progress == "done":
-            self._end(self._finish(scope))
-        elif ends is not None:
-            self._wait_until(ends)
-        return self._decision
-
-    # -- the end
+        return self._finish(scope) if progress == "done" and self._stopped is None else progress
 
     def _finish(self, scope: Scope) -> Ending:
         if self._definition.outputs is None:
@@ -214,69 +91,7 @@ class _Walk:
         try:
             return Ending("done", self._expressions.render(self._definition.outputs, scope))
         except ExpressionError as exc:
-            return Ending("failed", None, _error_of(exc))
-
-    def _end(self, ending: Ending) -> None:
-        """End the run when no call is under way any more."""
-        if not self._live:
-            self._decision.calls.clear()
-            self._decision.questions.clear()
-            self._decision.end = ending
-
-    def _end_stopped(self, cancel: RunMessage | None) -> None:
-        assert self._stopped is not None
-        if self._live:
-            return
-        unknown = self._unknown_paths()
-        error = {**self._stopped, "executed": "unknown" if unknown else "no", "unknown_steps": unknown}
-        if cancel is None:
-            self._end_failed(Failure(error, bool(unknown)))
-        elif cancel.body.get("undo"):
-            self._end_failed(Failure(error, bool(unknown)), "cancelled", undo=True)
-        else:
-            self._end(Ending("cancelled", None, error))
-
-    def _end_failed(self, failure: Failure, state: RunState = "failed", *, undo: bool = False) -> None:
-        if not (undo or self._definition.undo_on_failure) or not self._memory.undoable:
-            self._end(Ending(state, None, failure.error))
-            return
-        if self._live:
-            return
-        if unknown := self._unknown_paths():
-            # A step that may have happened cannot be undone or left: a person decides first.
-            for path in unknown:
-                self._ask_unknown(path, failure.error.get("message", ""))
-            return
-        self._stopped = None
-        self._decision.undoing = True
-        ordered = sorted(
-            self._memory.undoable.items(), key=lambda each: each[1][0]
-        )  # of equal times the order of steps
-        for path, (_, step, scope) in reversed(ordered):
-            assert step.undo is not None
-            undone = self._tool(
-                ToolStep(name=step.name, tool=step.undo.tool, params=step.undo.params), f"undo/{path}", scope, None
-            )
-            if isinstance(undone, Failure):
-                self._end(Ending("stuck", None, {**undone.error, "while": f"undoing {path}", "cause": failure.error}))
-                return
-            if undone != "done":
-                return
-        self._end(Ending("undone", None, failure.error))
-
-    def _unknown_paths(self) -> list[str]:
-        found = []
-        for path, attempts in self._memory.entries.items():
-            last = attempts[-1]
-            if last.effect == Effect.UNSAFE and (
-                last.state == "unknown" or (last.state == "begun" and path not in self._live)
-            ):
-                settled = self._settle(last)
-                if settled.state in ("unknown", "begun"):
-                    found.append(path)
-        return found
-
-    # -- blocks
+            return Ending("failed", None, error_of(exc))
 
     def _block(self, steps: Sequence[Step], prefix: str, scope: Scope) -> Progress:
         for step in steps:
@@ -288,13 +103,13 @@ class _Walk:
     def _step(self, step: Step, path: str, scope: Scope) -> Progress:
         try:
             if step.condition is not None and not self._condition(f"{path}?", step.condition, scope):
-                scope["steps"][step.name] = _step_value("skipped")
+                scope["steps"][step.name] = step_value("skipped")
                 return "done"
             progress = self._execute(step, path, scope)
         except ExpressionError as exc:
-            progress = Failure(_error_of(exc))
+            progress = Failure(error_of(exc))
         if isinstance(progress, Failure):
-            scope["steps"][step.name] = _step_value("failed", error=progress.error)
+            scope["steps"][step.name] = step_value("failed", error=progress.error)
             return self._handle(step, path, scope, progress)
         return progress
 
@@ -316,7 +131,7 @@ class _Walk:
         if isinstance(step, SetStep):
             values = self._value(path, lambda: self._expressions.render(step.values, scope))
             scope.update(values)
-            scope["steps"][step.name] = _step_value("done", values)
+            scope["steps"][step.name] = step_value("done", values)
             return "done"
         assert isinstance(step, EndStep)
         if step.failure is not None:
@@ -334,7 +149,7 @@ class _Walk:
                 if handler.condition is not None and not self._expressions.is_true(handler.condition, inner):
                     continue
             except ExpressionError as exc:
-                return Failure(_error_of(exc))
+                return Failure(error_of(exc))
             progress = self._block(handler.steps, f"{path}/catch{number or ''}/", inner)
             if progress != "done":
                 return progress
@@ -382,7 +197,7 @@ class _Walk:
             return failure
         if pending:
             return "pending"
-        scope["steps"][step.name] = _step_value("done", results)
+        scope["steps"][step.name] = step_value("done", results)
         return "done"
 
     def _parallel(self, step: ParallelStep, path: str, scope: Scope) -> Progress:
@@ -409,7 +224,7 @@ class _Walk:
             return "pending" if any(each.startswith(prefix) for each in open_paths) else failure
         if pending:
             return "pending"
-        scope["steps"][step.name] = _step_value("done", results)
+        scope["steps"][step.name] = step_value("done", results)
         return "done"
 
     def _switch(self, step: SwitchStep, path: str, scope: Scope) -> Progress:
@@ -418,9 +233,9 @@ class _Walk:
                 continue
             progress = self._block(case.steps, f"{path}/", scope)
             if progress == "done":
-                scope["steps"][step.name] = _step_value("done", scope["steps"].get(case.steps[-1].name, {}).get("data"))
+                scope["steps"][step.name] = step_value("done", scope["steps"].get(case.steps[-1].name, {}).get("data"))
             return progress
-        scope["steps"][step.name] = _step_value("skipped")
+        scope["steps"][step.name] = step_value("skipped")
         return "done"
 
     def _repeat(self, step: RepeatStep, path: str, scope: Scope) -> Progress:
@@ -431,7 +246,7 @@ class _Walk:
                 return progress
             last = inner["steps"].get(step.steps[-1].name)
             if self._condition(f"{path}[{index}]?", step.until, inner):
-                scope["steps"][step.name] = _step_value("done", last["data"] if last is not None else None)
+                scope["steps"][step.name] = step_value("done", last["data"] if last is not None else None)
                 return "done"
             if index + 1 < step.at_most and not self._pass_time(
                 f"{path}[{index}]/wait", lambda: self._now + step.every
@@ -441,307 +256,6 @@ class _Walk:
             {"code": "E-WORKFLOW-REPEAT", "message": f"{path} was repeated {step.at_most} times", "executed": "yes"}
         )
 
-    # -- waits and questions
-
-    def _wait(self, step: WaitStep, path: str, scope: Scope) -> Progress:
-        def end() -> float:
-            if step.seconds is not None:
-                return self._now + step.seconds
-            return _as_time(self._expressions.evaluate(step.until or "", scope))
-
-        if not self._pass_time(path, end):
-            return "pending"
-        scope["steps"][step.name] = _step_value("done")
-        return "done"
-
-    def _pass_time(self, path: str, end: Callable[[], float]) -> bool:
-        """Return True if the wait at this path is over. The end of a wait is an absolute time in the journal."""
-        entry = self._last(path)
-        if entry is None:
-            if self._stopped is not None:
-                return False
-            entry = self._record(
-                Entry(path=path, state="waiting", kind="wait", began=self._now, body={"until": end()}, life=self._life)
-            )
-        if entry.state == "done":
-            return True
-        if self._now < entry.body["until"]:
-            self._wait_until(entry.body["until"])
-            return False
-        self._record(replace(entry, state="done", ended=self._now))
-        return True
-
-    def _question(self, step: AskStep, path: str, scope: Scope) -> Progress:
-        entry = self._last(path)
-        if entry is None:
-            if self._stopped is not None:
-                return "pending"
-            title = str(self._expressions.render(step.title, scope))
-            until = self._now + step.within if step.within is not None else None
-            entry = self._record(
-                Entry(
-                    path=path,
-                    state="waiting",
-                    kind="ask",
-                    began=self._now,
-                    life=self._life,
-                    body={"title": title, "until": until},
-                )
-            )
-        if entry.state == "waiting":
-            answered = self._answer(step, path, entry)
-            if answered is None:
-                return "pending"
-            entry = self._record(answered)
-        if entry.state == "failed":
-            return Failure(entry.body)
-        scope["steps"][step.name] = _step_value("done", entry.body)
-        return "done"
-
-    def _answer(self, step: AskStep, path: str, entry: Entry) -> Entry | None:
-        until = entry.body["until"]
-        for message in self._messages:
-            if message.kind != "answer" or message.path != path or (until is not None and message.at > until):
-                continue
-            if step.approval and not message.body.get("yes"):
-                note = message.body.get("note") or ""
-                text = f"{path} was denied by {message.by or 'the operator'}{f': {note}' if note else ''}"
-                error = {"code": "E-WORKFLOW-DENIED", "message": text, "executed": "no", "step": path}
-                return replace(entry, state="failed", ended=self._now, body=error)
-            data = {"by": message.by, "note": message.body.get("note")} if step.approval else message.body.get("data")
-            return replace(entry, state="done", ended=self._now, body=data)
-        if until is not None and self._now >= until:
-            error = {"code": "E-WORKFLOW-EXPIRED", "message": f"{path} was not answered in time", "executed": "no"}
-            return replace(entry, state="failed", ended=self._now, body={**error, "step": path})
-        if self._stopped is None:
-            self._decision.questions.append(
-                Question(
-                    path=path,
-                    kind="approve" if step.approval else "ask",
-                    title=entry.body["title"],
-                    form=step.form,
-                    who=step.who,
-                    not_by=self._run.caller if step.not_by_starter else None,
-                    until=until,
-                )
-            )
-            if until is not None:
-                self._wait_until(until)
-        return None
-
-    # -- calls
-
-    def _tool(self, step: ToolStep, path: str, scope: Scope, assign: str | None) -> Progress:
-        if path in self._live:
-            return "pending"
-        entry = self._last(path)
-        if entry is None:
-            return self._call(step, path, 1, self._expressions.render(step.params, scope))
-        if entry.state == "begun":
-            again = self._after_crash(step, path, entry)
-            if again is not None:
-                return again
-            entry = self._memory.entries[path][-1]
-        if entry.state == "unknown":
-            entry = self._settle(entry)
-        if entry.state == "unknown":
-            progress = self._after_unknown(step, path, entry, scope)
-            if progress is not None:
-                return progress
-            entry = self._memory.entries[path][-1]
-        if entry.state == "not_executed" and not self._has_failed_as_unknown(step, entry):
-            return self._retry(step, path, entry)
-        if entry.state in ("failed", "not_executed"):
-            may_repeat = self._effect(step, entry) is not Effect.UNSAFE or step.repeatable
-            if entry.state == "failed" and step.retry.on_answer and may_repeat and entry.attempt < step.retry.tries:
-                return self._retry(step, path, entry)
-            return Failure({**entry.body, "step": path})
-        scope["steps"][step.name] = _step_value("done", entry.body["data"], entry.body.get("text"))
-        if assign is not None:
-            data = entry.body["data"]
-            scope[assign] = data if data is not None else entry.body.get("text")
-        if step.undo is not None and path not in self._memory.undoable:
-            self._memory.undoable[path] = (entry.ended or 0.0, step, scope)
-        if self._has_failed_as_unknown(step, entry):
-            error = {"code": "E-WORKFLOW-UNKNOWN", "message": f"{step.tool} had an unknown outcome", "executed": "yes"}
-            return Failure({**error, "step": path})
-        return "done"
-
-    def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
-        """Return True if the run failed at this step, and a person settled its outcome only to undo the rest."""
-        return step.on_unknown == "fail" and entry.via == "settle"
-
-    def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Decide about a call that a process began before it ended."""
-        if self._effect(step, entry) is not Effect.UNSAFE:
-            return self._call(step, path, entry.attempt, entry.args)
-        self._record(
-            replace(
-                entry,
-                state="unknown",
-                ended=self._now,
-                body={
-                    "code": "E-WORKFLOW-UNKNOWN",
-                    "message": f"{entry.tool} was begun, and the process ended before its result was stored",
-                    "executed": "unknown",
-                },
-            )
-        )
-        return None
-
-    def _after_unknown(self, step: ToolStep, path: str, entry: Entry, scope: Scope) -> Progress | None:
-        """Decide about a call that may have been executed. None: its outcome is known now."""
-        if self._effect(step, entry) is not Effect.UNSAFE:
-            return self._retry(step, path, entry)
-        policy: UnknownPolicy
-        if isinstance(step.on_unknown, Verify):
-            verified = self._verify(step, step.on_unknown, path, entry, scope)
-            if verified is None or verified == "pending":
-                return verified
-            policy = step.on_unknown.otherwise
-        else:
-            policy = step.on_unknown
-        if policy == "retry":
-            return self._retry(step, path, entry)
-        if policy == "fail":
-            return Failure({**entry.body, "step": path}, unknown=True)
-        self._ask_unknown(path, entry.body.get("message", ""))
-        return "pending"
-
-    def _verify(
-        self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
-    ) -> Literal["pending", "failed"] | None:
-        """Read if the call was executed, when it can no longer run. None: its outcome is known now."""
-        ready = max(entry.settles or 0.0, entry.ended or 0.0) + verify.after
-        if self._now < ready:
-            self._wait_until(ready)
-            return "pending"
-        inner = {**scope, "steps": dict(scope["steps"])}
-        reader = ToolStep(name="verify", tool=verify.tool, params=verify.params, effect=Effect.READ, on_unknown="fail")
-        try:
-            progress = self._tool(reader, f"{path}/verify{entry.attempt}", inner, None)
-            if progress == "pending":
-                return "pending"
-            if progress != "done":
-                return "failed"
-            found = {**scope, "reply": inner["steps"]["verify"]}
-            happened = self._expressions.is_true(verify.happened, found)
-            result = self._expressions.evaluate(verify.result, found) if happened and verify.result else None
-        except ExpressionError:
-            return "failed"
-        if happened:
-            self._record(replace(entry, state="done", via="verify", ended=self._now, body={"data": result}))
-        else:
-            self._record(replace(entry, state="not_executed", via="verify", ended=self._now))
-        return None
-
-    def _settle(self, entry: Entry) -> Entry:
-        """Apply a person's statement about an unknown outcome, if there is one."""
-        for message in self._messages:
-            if message.kind == "settle" and message.path == entry.path:
-                if message.body.get("attempt", entry.attempt) != entry.attempt:
-                    continue
-                if message.body.get("happened"):
-                    body = {"data": message.body.get("result"), "settled_by": message.by}
-                    return self._record(replace(entry, state="done", via="settle", ended=self._now, body=body))
-                return self._record(replace(entry, state="not_executed", via="settle", ended=self._now))
-        return entry
-
-    def _ask_unknown(self, path: str, message: str) -> None:
-        if any(each.path == path for each in self._decision.questions):
-            return
-        entry = self._memory.entries[path][-1]
-        self._decision.questions.append(
-            Question(path=path, kind="unknown", title=f"Was {entry.tool} executed? {message}".strip())
-        )
-
-    def _retry(self, step: ToolStep, path: str, entry: Entry) -> Progress:
-        attempts = self._memory.entries[path]
-        extra = sum(1 for each in attempts if each.via)  # proved later: not an attempt of the server
-        body = entry.body if isinstance(entry.body, dict) else {}
-        if entry.attempt >= step.retry.tries + extra or body.get("retryable") is False:
-            return Failure({**body, "step": path}, unknown=entry.state == "unknown")
-        ended = entry.ended if entry.ended is not None else self._now
-        ready = ended + (0.0 if entry.via else step.retry.delay(entry.attempt))
-        if self._now < ready:
-            self._wait_until(ready)
-            return "pending"
-        return self._call(step, path, entry.attempt + 1, entry.args)
-
-    def _call(self, step: ToolStep, path: str, attempt: int, args: Json) -> Progress:
-        if self._stopped is not None:
-            return "pending"
-        terms = self._terms(step.tool)
-        effect = self._effect(step, None)
-        timeout = step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
-        self._decision.calls.append(
-            CallAction(
-                path=path,
-                attempt=attempt,
-                tool=step.tool,
-                args=args,
-                effect=effect,
-                timeout=step.timeout,
-                meta=self._key_meta(step, path),
-                settles_after=timeout,
-            )
-        )
-        return "pending"
-
-    def _effect(self, step: ToolStep, entry: Entry | None) -> Effect:
-        """Return the effect of a step: the statement of its author, else the stricter of now and then."""
-        terms = self._terms(step.tool)
-        if honours_key(step, terms):
-            return Effect.IDEMPOTENT
-        if step.effect is not None:
-            return step.effect
-        now = terms.effect if terms is not None else Effect.UNSAFE
-        if entry is not None and entry.effect == Effect.UNSAFE:
-            return Effect.UNSAFE
-        return now
-
-    def _key_meta(self, step: ToolStep, path: str) -> Json | None:
-        """Return the `_meta` with the idempotency key of a step. All its attempts have the same key."""
-        terms = self._terms(step.tool)
-        if terms is None or terms.idempotency_meta_key is None or not step.key_honoured:
-            return None
-        return {terms.idempotency_meta_key: f"{self._run.id}/{path}"[-255:]}
-
-    # -- helpers
-
-    def _last(self, path: str) -> Entry | None:
-        attempts = self._memory.entries.get(path)
-        return attempts[-1] if attempts else None
-
-    def _record(self, entry: Entry) -> Entry:
-        self._memory.add(entry)
-        self._decision.records.append(entry)
-        return entry
-
-    def _value(self, path: str, compute: Callable[[], Any]) -> Any:
-        if path not in self._memory.values:
-            self._memory.values[path] = compute()
-        return self._memory.values[path]
-
-    def _condition(self, path: str, expression: str, scope: Scope) -> bool:
-        return bool(self._value(path, lambda: self._expressions.is_true(expression, scope)))
-
-    def _wait_until(self, due: float) -> None:
-        self._decision.due = due if self._decision.due is None else min(due, self._decision.due)
-
-
-def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
-    """Return True if the server detects a repeated call of the step: the file and the server's settings say so."""
-    return step.key_honoured and terms is not None and terms.idempotency_meta_key is not None
-
-
-def _step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:
-    return {"state": state, "data": data, "text": text, "error": error}
-
-
-def _error_of(exc: ExpressionError) -> Json:
-    return {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no", "retryable": False}
-
 
 def _as_items(value: Any, expression: str) -> list[Any]:
     if not isinstance(value, list):
@@ -749,28 +263,3 @@ def _as_items(value: Any, expression: str) -> list[Any]:
     if len(value) > MAX_ITEMS:
         raise ExpressionError(f"{expression!r} has too many items", detail=f"{len(value)}, limit {MAX_ITEMS}")
     return value
-
-
-def _as_time(value: Any) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    try:
-        found = datetime.datetime.fromisoformat(str(value))
-    except ValueError as exc:
-        raise ExpressionError(f"{value!r} is not a time", hint="use 2026-12-31T08:00:00Z") from exc
-    return (found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp()
-
-
-def entry_for(action: CallAction, life: int, now: float) -> Entry:
-    """Return the intent of a call: the entry that must be on disk before an unsafe call is sent."""
-    return Entry(
-        path=action.path,
-        attempt=action.attempt,
-        state="begun",
-        tool=action.tool,
-        effect=action.effect,
-        args=action.args,
-        life=life,
-        began=now,
-        settles=now + action.settles_after,
-    )

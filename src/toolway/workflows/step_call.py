@@ -13,7 +13,7 @@ from toolway.errors import AccessDenied, CallError, InvalidArguments, ToolwayErr
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json, ToolResult
 from toolway.workflows.journal import Entry, EntryState
-from toolway.workflows.planner import CallAction
+from toolway.workflows.step_planner import CallAction
 
 MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
 
