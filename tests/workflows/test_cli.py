@@ -85,3 +85,25 @@ def test_errors_name_the_line_and_the_run(tmp_path: Path) -> None:
     error = terminal.json("check", "bad.yaml", "-c", "mcp.json", exit_code=3)["error"]
     assert (error["code"], error["line"]) == ("E-WORKFLOW-FILE", 2)
     assert terminal.json("show", "nope", exit_code=1)["error"]["code"] == "E-WORKFLOW-RUN"
+
+
+CODE = """
+from toolway.workflows import workflow
+
+@workflow
+async def flow(run, id):
+    await run.call("s.pay", {"id": id})
+    await run.approve(f"Pay {id} again?")
+    return (await run.call("s.pay", {"id": id})).data["id"]
+"""
+
+
+def test_a_python_workflow_runs_and_needs_its_code_to_go_on(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    (tmp_path / "flow.py").write_text(CODE)
+    run = terminal.json("run", "flow.py:flow", "id=A1", "-c", "mcp.json", exit_code=9)["id"]
+    terminal.run("approve", run)
+    terminal.run("resume", run, "-c", "mcp.json", exit_code=2)
+    assert terminal.json("resume", run, "--code", "flow.py", "-c", "mcp.json")["output"] == "A1"
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1", "A1"]
+    terminal.run("run", "flow.py:other", "-c", "mcp.json", exit_code=3)

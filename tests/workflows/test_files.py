@@ -17,6 +17,7 @@ from toolway.types import Effect
 from toolway.workflows import WorkflowEngine, Workflows
 from toolway.workflows.crash_table import crash_table
 from toolway.workflows.expressions import ExpressionError, Expressions
+from toolway.workflows.python_workflow import load_workflow
 from toolway.workflows.reader import _COMMON, _KINDS, _TOP_KEYS, read_file, read_text, read_value
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
@@ -152,13 +153,16 @@ def company() -> dict[str, MCPServer]:
     return {"shop": shop, "bank": bank, "mail": mail}
 
 
+@pytest.mark.parametrize("name", ["refund.yaml", "refund.py"])
 @pytest.mark.anyio
-async def test_the_refund_example_runs(tmp_path: Path) -> None:
+async def test_the_refund_example_runs(tmp_path: Path, name: str) -> None:
+    file = EXAMPLES / name
     async with Hub(company()) as hub, Workflows(hub, tmp_path / "runs.db") as workflows:
-        run = await workflows.start(EXAMPLES / "refund.yaml", {"order": "A-17"}, caller="ann")
+        workflow = load_workflow(file) if name.endswith(".py") else file
+        run = await workflows.start(workflow, {"order": "A-17"}, caller="ann")
         asked = await run.wait()
         assert asked.asks[0]["title"] == "Refund 120?"
-        await workflows.answer(run.id, "eyes", {"yes": True}, by="carl", roles=("finance",))
+        await workflows.answer(run.id, None, {"yes": True}, by="carl", roles=("finance",))
         assert await run.result() == {"refund": "R1"}
 
 

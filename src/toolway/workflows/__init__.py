@@ -12,4 +12,11 @@ from toolway.workflows.engine import Run as Run
 from toolway.workflows.engine import WorkflowError as WorkflowError
 from toolway.workflows.engine import Workflows as Workflows
 from toolway.workflows.journal import RunRecord as RunRecord
+from toolway.workflows.python_workflow import PythonWorkflow as PythonWorkflow
+from toolway.workflows.python_workflow import RunContext as RunContext
+from toolway.workflows.python_workflow import StepFailed as StepFailed
+from toolway.workflows.python_workflow import StepResult as StepResult
+from toolway.workflows.python_workflow import StepUnknown as StepUnknown
+from toolway.workflows.python_workflow import verify as verify
+from toolway.workflows.python_workflow import workflow as workflow
 from toolway.workflows.simple import WorkflowEngine as WorkflowEngine

@@ -6,11 +6,15 @@ a run keeps the hash and the text of the definition that it was started with.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+import re
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from toolway.types import Effect, Json
+
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 #: What happens to a step that may have been executed: ask a person, fail, or call again.
 UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
@@ -35,8 +39,8 @@ class Verify(msgspec.Struct, frozen=True):
 
     tool: str
     params: Any
-    happened: str  # expression over `reply`
-    result: str | None = None  # expression over `reply`: the data of the step if it was executed
+    happened: Any  # expression over `reply`; in Python a function of the result
+    result: Any = None  # expression over `reply`, or a function: the data of the step if it was executed
     after: float = 5.0  # seconds after the call can no longer run
     otherwise: UnknownPolicy = "ask"  # if the read fails
 
@@ -166,6 +170,15 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         found: list[Step] = []
         _collect(self.steps, found)
         return found
+
+
+def read_duration(value: Any) -> float | None:
+    """Return the seconds of a number or a text such as `30s`, `10m`, `2h`, `7d`; None if it is no duration."""
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * _SECONDS[match[2]]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e10:
+        return None
+    return float(value)
 
 
 def inner_blocks(step: Step) -> list[tuple[Step, ...]]:

@@ -8,18 +8,20 @@ a row in the journal and nothing in memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import jsonschema_rs
 
 from toolway.errors import ToolwayError
+from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Definition, ToolStep, Verify
@@ -35,16 +37,18 @@ from toolway.workflows.journal import (
     RunRecord,
 )
 from toolway.workflows.planner import plan
+from toolway.workflows.python_workflow import CodeRun, PythonWorkflow
 from toolway.workflows.reader import expressions_of, read_file, read_value
 from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_call import call_step
-from toolway.workflows.step_planner import Decision, RunMemory, entry_for
+from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
 
 MAX_ACTIVE_RUNS: Final = 200
 POLL_INTERVAL_S: Final = 0.5  # for messages of other processes
 SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
 DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
+CODE_RETRY_S: Final = 60.0  # for a run whose Python workflow is missing
 _log = logging.getLogger(__name__)
 
 
@@ -103,6 +107,7 @@ class Workflows:
     Args:
         hub: The hub whose tools the steps call.
         journal: File of the journal, or a journal.
+        code: Python workflows whose runs may be in the journal. A workflow that is started here is added.
         clock: Wall clock in seconds since 1970.
 
     Example:
@@ -112,12 +117,18 @@ class Workflows:
     """
 
     def __init__(
-        self, hub: Hub, journal: str | os.PathLike[str] | RunJournal, *, clock: Callable[[], float] = time.time
+        self,
+        hub: Hub,
+        journal: str | os.PathLike[str] | RunJournal,
+        *,
+        code: Iterable[PythonWorkflow] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._hub = hub
         self._journal_source = journal
         self._journal: RunJournal | None = None
         self._clock = clock
+        self._code = {each.name: each for each in code}
         self._active: dict[str, _ActiveRun] = {}
         self._definitions: dict[str, Definition] = {}
         self._wake = asyncio.Event()
@@ -168,7 +179,7 @@ class Workflows:
 
     async def start(
         self,
-        workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition,
+        workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition | PythonWorkflow,
         inputs: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -178,7 +189,7 @@ class Workflows:
         """Start a run and return its handle, after the run is on disk.
 
         Args:
-            workflow: A file, a dictionary or a definition.
+            workflow: A file, a dictionary, a definition, or a function with `@workflow`.
             inputs: Inputs of the run.
             key: The same workflow, caller and key always give the same run.
             variables: Additional names for expressions.
@@ -191,9 +202,14 @@ class Workflows:
             ConfigError: The definition is invalid.
             WorkflowError: The inputs do not match the schema of the workflow.
         """
-        definition = read_definition(workflow)
         values = dict(inputs or {})
-        _check_inputs(definition, values)
+        if isinstance(workflow, PythonWorkflow):
+            self._code[workflow.name] = workflow
+            definition = workflow.definition
+            _check_parameters(workflow, values)
+        else:
+            definition = read_definition(workflow)
+            _check_inputs(definition, values)
         self._definitions[definition.hash] = definition
         now = self._clock()
         record = RunRecord(
@@ -298,6 +314,8 @@ class Workflows:
     def _definition(self, record: RunRecord, body: Json) -> Definition:
         known = self._definitions.get(record.definition)
         if known is None:
+            if "python" in body:
+                return Definition(name=record.workflow, steps=(), body=body, hash=record.definition)
             known = self._definitions[record.definition] = read_value(body, name=record.workflow)
         return known
 
@@ -351,26 +369,27 @@ class Workflows:
         record, definition, entries, messages = await self.load(active.id)
         if record.state in FINAL_STATES:
             return
+        if "python" in definition.body and record.workflow not in self._code:
+            await self._put_back(record)
+            return
         await self._prepare_tools(definition)
         memory = RunMemory(entries)
-        expressions = expressions_of(definition)
+        steps = self._steps_of(definition)
         calls: dict[str, asyncio.Task[Entry]] = {}
         unwritten: list[Entry] = []  # outcomes of reads, until the next commit
         try:
             while True:
                 active.wake.clear()
                 active.is_due_again = False
-                arguments: Json = {
-                    "live": frozenset(calls),
-                    "life": journal.life,
-                    "now": self._clock(),
-                    "terms": self._hub._core.call_terms,
-                    "expressions": expressions,
-                }
-                if expressions.has_macros:  # they wait for a child process
-                    decision = await asyncio.to_thread(plan, definition, record, memory, messages, **arguments)
-                else:
-                    decision = plan(definition, record, memory, messages, **arguments)
+                decision = await steps.plan(
+                    record,
+                    memory,
+                    messages,
+                    live=frozenset(calls),
+                    life=journal.life,
+                    now=self._clock(),
+                    terms=self._hub._core.call_terms,
+                )
                 if self._closing and decision.calls:  # another process goes on with them
                     decision.calls.clear()
                     if not calls:
@@ -385,7 +404,7 @@ class Workflows:
                         intent = entry_for(action, journal.life, now)
                         memory.add(intent)
                         unwritten.append(intent)
-                change = self._state_change(record, decision, bool(calls), now)
+                change = self._state_change(record, decision, bool(calls) or steps.is_running, now)
                 if change is not None or any(each.effect != Effect.READ for each in unwritten):
                     await self._write(active.id, unwritten, change)
                     unwritten = []
@@ -397,12 +416,10 @@ class Workflows:
                         if change.state in ("waiting", "asks") and not self._is_due_soon(decision):
                             return
                 for action in decision.calls:
-                    calls[action.path] = asyncio.create_task(
-                        call_step(self._hub, action, entry_for(action, journal.life, now), self._clock)
-                    )
+                    calls[action.path] = asyncio.create_task(steps.call(action, entry_for(action, journal.life, now)))
                 if self._closing and not calls:
                     return
-                await self._wait(active, calls, decision)
+                await self._wait(active, calls, decision, steps)
                 for path, task in list(calls.items()):
                     if task.done():
                         del calls[path]
@@ -415,7 +432,7 @@ class Workflows:
             for task in calls.values():
                 task.cancel()
             await asyncio.gather(*calls.values(), return_exceptions=True)
-            expressions.close()
+            await steps.close()
 
     def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
         """Return the new state of the run if it changes: the end, a wait, a question, or undoing."""
@@ -445,34 +462,121 @@ class Workflows:
                 _log.error("%s", exc)
                 await asyncio.sleep(JOURNAL_RETRY_S)
 
-    async def _wait(self, active: _ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision) -> None:
-        """Wait for a call to end, a message, or the time at which the run is due."""
+    async def _wait(
+        self, active: _ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision, steps: RunSteps
+    ) -> None:
+        """Wait for a call to end, a message, a new step of the code, or the time at which the run is due."""
         timeout = max(0.0, decision.due - self._clock()) if decision.due is not None else None
         if self._closing and calls:
             await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
             return
-        await _wait_for_event(active.wake, timeout, calls.values())
+        if not steps.is_running:
+            await _wait_for_event(active.wake, timeout, calls.values())
+            return
+        code = asyncio.create_task(steps.wait_for_step())
+        try:
+            await _wait_for_event(active.wake, timeout, [*calls.values(), code])
+        finally:
+            code.cancel()
+
+    def _steps_of(self, definition: Definition) -> RunSteps:
+        async def call(action: CallAction, intent: Entry) -> Entry:
+            return await call_step(self._hub, action, intent, self._clock)
+
+        code = self._code.get(definition.name) if "python" in definition.body else None
+        return _FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
+
+    async def _put_back(self, record: RunRecord) -> None:
+        """Let a run wait whose Python workflow this process does not have."""
+        _log.warning(
+            "the run %s needs the Python workflow %s: give it to Workflows(code=[…])", record.id, record.workflow
+        )
+        await self._write(record.id, [], RunChange(state="waiting", due=self._clock() + CODE_RETRY_S, asks=record.asks))
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait for the definitions of the tools: without them every step counts as unsafe."""
         names = {name for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)}
-        unknown = [name for name in sorted(names) if self._hub._core.call_terms(name) is None]
-        await asyncio.gather(*(self._hub.find_tool(name) for name in unknown), return_exceptions=True)
+        await asyncio.gather(*map(self._find_tool, sorted(names)))
+
+    async def _find_tool(self, name: str) -> None:
+        """Wait for the definition of a tool, if it is not known. A tool that does not exist fails when it is called."""
+        if self._hub._core.call_terms(name) is None:
+            with contextlib.suppress(ToolwayError):
+                await self._hub.find_tool(name)
 
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-async def _wait_for_event(
-    event: asyncio.Event, timeout: float | None, tasks: Iterable[asyncio.Task[Entry]] = ()
-) -> None:
+async def _wait_for_event(event: asyncio.Event, timeout: float | None, tasks: Iterable[asyncio.Task[Any]] = ()) -> None:
     """Wait for an event, one of the tasks or the timeout. Unlike `wait_for` it loses no cancellation."""
     woken = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({woken, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         woken.cancel()
+
+
+class RunSteps(Protocol):
+    """The steps of one run, from a file or from Python code."""
+
+    async def plan(
+        self,
+        record: RunRecord,
+        memory: RunMemory,
+        messages: Sequence[RunMessage],
+        *,
+        live: frozenset[str],
+        life: int,
+        now: float,
+        terms: Callable[[str], CallTerms | None],
+    ) -> Decision:
+        """Return the next actions of the run."""
+        ...
+
+    async def call(self, action: CallAction, intent: Entry) -> Entry:
+        """Make the call of a step; return the entry with its outcome."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """True if code is running that may have a new step."""
+        ...
+
+    async def wait_for_step(self) -> None:
+        """Wait until running code has a new step or ends."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _FileSteps:
+    """Steps of a definition in a file."""
+
+    is_running = False
+
+    def __init__(self, definition: Definition, call: Callable[[CallAction, Entry], Awaitable[Entry]]) -> None:
+        self._definition = definition
+        self._call = call
+        self._expressions = expressions_of(definition)
+
+    async def plan(
+        self, record: RunRecord, memory: RunMemory, messages: Sequence[RunMessage], **arguments: Any
+    ) -> Decision:
+        arguments["expressions"] = self._expressions
+        if self._expressions.has_macros:  # they wait for a child process
+            return await asyncio.to_thread(plan, self._definition, record, memory, messages, **arguments)
+        return plan(self._definition, record, memory, messages, **arguments)
+
+    async def call(self, action: CallAction, intent: Entry) -> Entry:
+        return await self._call(action, intent)
+
+    async def wait_for_step(self) -> None:
+        return
+
+    async def close(self) -> None:
+        self._expressions.close()
 
 
 class _ActiveRun:
@@ -518,7 +622,16 @@ def _as_json(question: Any) -> Json:
 def _check_inputs(definition: Definition, values: Json) -> None:
     if definition.inputs is None:
         return
-    _check_form(definition.inputs, values, code="E-WORKFLOW-INPUT", subject=f"the inputs of {definition.name}")
+    _check_form(definition.inputs, values, code="E-WORKFLOW-INPUT", subject=f"the input of {definition.name}")
+
+
+def _check_parameters(workflow: PythonWorkflow, values: Json) -> None:
+    try:
+        workflow.bind(values)
+    except TypeError as exc:
+        raise WorkflowError(
+            f"the inputs do not fit the parameters of {workflow.name}", detail=str(exc), code="E-WORKFLOW-INPUT"
+        ) from None
 
 
 def _check_form(schema: Json, value: Any, *, code: str = "E-WORKFLOW-ANSWER", subject: str = "the answer") -> None:

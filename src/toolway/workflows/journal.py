@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
     attempt: int = 1
     state: EntryState
-    kind: Literal["call", "wait", "ask"] = "call"
+    kind: Literal["call", "wait", "ask", "value"] = "call"
     tool: str = ""
     effect: str = ""
     args: Any = None

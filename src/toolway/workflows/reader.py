@@ -35,6 +35,7 @@ from toolway.workflows.definition import (
     UnknownPolicy,
     Verify,
     WaitStep,
+    read_duration,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions, codes_in
 
@@ -44,8 +45,6 @@ MAX_NODES: Final = 100_000  # values of a YAML file, counted after aliases are f
 MAX_ITEMS: Final = 10_000  # of a foreach
 FORMAT: Final = "workflow/1"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 #: Names that every expression may use.
 BASE_VARIABLES: Final = frozenset(
@@ -421,11 +420,10 @@ class _Reader:
         return value
 
     def _seconds(self, value: Any, at: _Location) -> float:
-        if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-            return float(match[1]) * _SECONDS[match[2]]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e10:
+        seconds = read_duration(value)
+        if seconds is None:
             raise self._error(at, f"{_name_of(at)} is not a duration", "write 30s, 10m, 2h or 7d")
-        return float(value)
+        return seconds
 
     def _schema(self, value: Any, at: _Location) -> Json | None:
         if value is None:

@@ -217,9 +217,11 @@ class StepPlanner:
         )  # of equal times the order of steps
         for path, (_, step, scope) in reversed(ordered):
             assert step.undo is not None
-            undone = self._tool(
-                ToolStep(name=step.name, tool=step.undo.tool, params=step.undo.params), f"undo/{path}", scope, None
-            )
+            reverse = ToolStep(name=step.name, tool=step.undo.tool, params=step.undo.params)
+            try:
+                undone = self._tool(reverse, f"undo/{path}", scope, None)
+            except ExpressionError as exc:
+                undone = Failure(error_of(exc))
             if isinstance(undone, Failure):
                 self._end(Ending("stuck", None, {**undone.error, "while": f"undoing {path}", "cause": failure.error}))
                 return

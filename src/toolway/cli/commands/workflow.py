@@ -31,6 +31,13 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolwa
 StepPath = Annotated[
     str | None, typer.Argument(metavar="[STEP]", help="Step that asks. Default: the only one.", show_default=False)
 ]
+RunFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Workflow file: YAML, JSON, or FILE.py[:NAME].", show_default=False)
+]
+CodeFile = Annotated[
+    str | None,
+    typer.Option("--code", metavar="FILE.py[:NAME]", help="Code of a Python workflow.", show_default=False),
+]
 JournalFile = Annotated[
     Path | None,
     typer.Option("--journal", metavar="FILE", help="Journal of runs. Default: runs.db.", show_default=False),
@@ -44,7 +51,7 @@ def workflow_check(context: CommandContext, file: File) -> CommandResult:
 
 def workflow_run(
     context: CommandContext,
-    file: File,
+    file: RunFile,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[INPUT]…", help="a=text, b:=json, c@=file, or one JSON object.", show_default=False),
@@ -125,9 +132,11 @@ def workflow_settle(
     return _settle(context, run, step, happened, value, journal)
 
 
-def workflow_resume(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+def workflow_resume(
+    context: CommandContext, run: RunId, code: CodeFile = None, journal: JournalFile = None
+) -> CommandResult:
     """Continue a run that was interrupted, waited or was answered, until it ends or asks."""
-    return _resume(context, run, journal)
+    return _resume(context, run, code, journal)
 
 
 def workflow_cancel(
@@ -170,26 +179,34 @@ async def _run(
 ) -> ExitCode:
     from toolway.cli.commands.tools import parse_arguments
     from toolway.workflows.engine import Workflows
+    from toolway.workflows.python_workflow import PythonWorkflow, load_workflow
     from toolway.workflows.reader import read_file
 
-    definition = read_file(file)
+    workflow = load_workflow(file) if ".py" in file.name else read_file(file)
+    definition = workflow.definition if isinstance(workflow, PythonWorkflow) else workflow
     inputs = parse_arguments(words)
     async with (
         _open_hub(context, definition) as hub,
         Workflows(hub, _journal_file(journal)) as workflows,
     ):
-        run = await workflows.start(definition, inputs, key=key, caller=getpass.getuser())
+        run = await workflows.start(workflow, inputs, key=key, caller=getpass.getuser())
         return await _follow(context.output, workflows, run.id)
 
 
-async def _resume(context: CommandContext, id: str, journal: Path | None) -> ExitCode:
+async def _resume(context: CommandContext, id: str, code: str | None, journal: Path | None) -> ExitCode:
     from toolway.workflows.engine import Workflows
+    from toolway.workflows.python_workflow import load_workflow
 
     async with _reader(journal) as reader:
         _, definition, _, _ = await reader.load(id)
+    if "python" in definition.body and code is None:
+        raise UsageError(
+            f"{id} is a run of the Python workflow {definition.name}",
+            hint=f"toolway workflow resume {id} --code FILE.py",
+        )
     async with (
         _open_hub(context, definition) as hub,
-        Workflows(hub, _journal_file(journal)) as workflows,
+        Workflows(hub, _journal_file(journal), code=[load_workflow(code)] if code else []) as workflows,
     ):
         return await _follow(context.output, workflows, id)
 
