@@ -173,3 +173,54 @@ async def test_a_key_that_the_server_honours_is_sent_again_after_an_unknown_outc
     assert (await run.result())["id"] == "a"
     assert [each.state for each in (await workflows.load(run.id))[2]][-1] == "done"
     assert len(read_effects(tmp_path / "effects")) == 1
+
+
+async def test_a_child_run_is_started_once_and_its_end_wakes_the_parent(
+    hub: Hub, workflows: Workflows, tmp_path: Path
+) -> None:
+    (tmp_path / "child.yaml").write_text(
+        """
+inputs: {type: object, required: [id]}
+steps:
+  - {name: first, tool: s.pay, params: {id: "${inputs.id}"}}
+  - {name: ok, approve: "Go on with ${inputs.id}?"}
+outputs: {paid: "${inputs.id}"}
+"""
+    )
+    (tmp_path / "parent.yaml").write_text(
+        """
+steps:
+  - {name: each, foreach: "['a', 'b']", at_once: 2, steps: [{name: go, workflow: child.yaml, params: {id: "${item}"}}]}
+  - {name: bad, workflow: child.yaml, catch: [{}]}
+outputs: "${steps.each.data}"
+"""
+    )
+    parent = await workflows.start(tmp_path / "parent.yaml")
+    while len(asking := await workflows.list_runs("asks")) < 2:
+        await asyncio.sleep(0.02)
+    # The parent leaves memory; its children end later.
+    while (await parent.status()).state != "waiting":
+        await asyncio.sleep(0.02)
+    for child in asking:
+        assert (child.key or "").startswith(f"child:{parent.id}/each[")
+        await workflows.answer(child.id, None, {"yes": True})
+    assert await parent.result() == [{"paid": "a"}, {"paid": "b"}]
+    _, _, entries, _ = await workflows.load(parent.id)
+    assert {each.path: (each.kind, each.state) for each in entries} == {
+        "each[0]/go": ("child", "done"),
+        "each[1]/go": ("child", "done"),
+        "bad": ("child", "failed"),
+    }
+    assert sorted(each["id"] for each in read_effects(tmp_path / "effects")) == ["a", "b"]
+
+
+async def test_cancel_reaches_child_runs(workflows: Workflows) -> None:
+    child = {"name": "inner", "steps": [{"name": "ok", "approve": "Go on?"}]}
+    parent = await workflows.start({"name": "outer", "steps": [{"name": "go", "workflow": child}]})
+    while (await parent.status()).state != "waiting":
+        await asyncio.sleep(0.02)
+    await workflows.cancel(parent.id)
+    with pytest.raises(WorkflowError, match="cancelled"):
+        await parent.result()
+    while len(await workflows.list_runs("cancelled")) < 2:
+        await asyncio.sleep(0.02)

@@ -310,3 +310,25 @@ async def test_a_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: py
         while "needs the Python workflow waits" not in caplog.text:
             await asyncio.sleep(0.01)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "a"]
+
+
+@pytest.mark.anyio
+async def test_a_child_run_gives_its_output_or_its_failure(hub: Hub, tmp_path: Path) -> None:
+    @workflow
+    async def inner(run: RunContext, id: str) -> Any:
+        await run.call("s.pay" if id == "good" else "s.fail", {"id": id})
+        return id
+
+    @workflow
+    async def outer(run: RunContext) -> Any:
+        failed = ""
+        try:
+            await run.start(inner, {"id": "bad"})
+        except StepFailed as exc:
+            failed = exc.error["executed"]
+        file = {"name": "file", "steps": [{"name": "a", "tool": "s.pay", "params": {"id": "in a file"}}]}
+        return [failed, await run.start(inner, {"id": "good"}), (await run.start(file))["id"]]
+
+    async with Workflows(hub, tmp_path / "runs.db") as workflows:
+        run = await workflows.start(outer)
+        assert await run.result() == ["yes", "good", "in a file"]

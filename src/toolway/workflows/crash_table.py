@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect
-from toolway.workflows.definition import Definition, ForeachStep, ToolStep, Verify, inner_blocks
+from toolway.workflows.definition import ChildStep, Definition, ForeachStep, ToolStep, Verify, inner_blocks
 from toolway.workflows.step_planner import honours_key
 
 _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
@@ -32,7 +32,15 @@ def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]
         for block in inner_blocks(step)
         for inner in block
     }
-    return [_row(step, terms, step.name in per_item) for step in definition.walk() if isinstance(step, ToolStep)]
+    rows = []
+    for step in definition.walk():
+        if isinstance(step, ToolStep):
+            rows.append(_row(step, terms, step.name in per_item))
+        elif isinstance(step, ChildStep):
+            rows.append(CrashRow(step.name, f"workflow {step.workflow.name}", "", "the same run goes on", ""))
+            inner = crash_table(step.workflow, terms)
+            rows += [row._replace(step=f"{step.name}/{row.step}") for row in inner]
+    return rows
 
 
 def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: bool) -> CrashRow:

@@ -139,6 +139,14 @@ class AskStep(Step, frozen=True, kw_only=True):
     within: float | None = None  # seconds
 
 
+class ChildStep(Step, frozen=True, kw_only=True):
+    """A run of another workflow. It is started once; its end is the end of the step."""
+
+    workflow: Any  # the Definition, or a Python workflow
+    params: Any = {}
+    assign: str | None = None
+
+
 class SetStep(Step, frozen=True, kw_only=True):
     """Variables that are computed from other data."""
 
@@ -170,6 +178,20 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         found: list[Step] = []
         _collect(self.steps, found)
         return found
+
+    def tool_names(self) -> set[str]:
+        """Return the names of all tools that the workflow and its children may call."""
+        names: set[str] = set()
+        for step in self.walk():
+            if isinstance(step, ToolStep):
+                names.add(step.tool)
+                if isinstance(step.on_unknown, Verify):
+                    names.add(step.on_unknown.tool)
+                if step.undo is not None:
+                    names.add(step.undo.tool)
+            elif isinstance(step, ChildStep) and isinstance(step.workflow, Definition):
+                names |= step.workflow.tool_names()
+        return names
 
 
 def read_duration(value: Any) -> float | None:

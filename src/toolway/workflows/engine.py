@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 import jsonschema_rs
+from msgspec.structs import replace
 
 from toolway.errors import ToolwayError
 from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json
-from toolway.workflows.definition import Definition, ToolStep, Verify
+from toolway.workflows.definition import Definition
 from toolway.workflows.journal import (
     FINAL_STATES,
     MAX_ENTRIES,
@@ -38,16 +39,17 @@ from toolway.workflows.journal import (
 )
 from toolway.workflows.planner import plan
 from toolway.workflows.python_workflow import CodeRun, PythonWorkflow
-from toolway.workflows.reader import expressions_of, read_file, read_value
+from toolway.workflows.reader import expressions_of, read_definition, read_value
 from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_call import call_step
-from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
+from toolway.workflows.step_planner import CallAction, Decision, RunMemory, child_outcome, entry_for
 
 MAX_ACTIVE_RUNS: Final = 200
 POLL_INTERVAL_S: Final = 0.5  # for messages of other processes
 SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
 DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
+CHILD_KEY: Final = "child:"  # of the key of a child run
 CODE_RETRY_S: Final = 60.0  # for a run whose Python workflow is missing
 _log = logging.getLogger(__name__)
 
@@ -286,6 +288,11 @@ class Workflows:
         if record.state in FINAL_STATES:
             raise WorkflowError(f"the run {id} is {record.state}", hint="a run that has ended cannot be cancelled")
         await self._send(id, RunMessage(kind="cancel", body={"undo": undo}, by=by, at=self._clock()))
+        _, _, entries, _ = await self.load(id)
+        for entry in entries:
+            if entry.kind == "child" and entry.state == "waiting":
+                with contextlib.suppress(WorkflowError):  # it has ended
+                    await self.cancel(entry.body["run"], undo=undo, by=by)
 
     async def _find_question(self, id: str, path: str | None, kinds: tuple[str, ...]) -> Json:
         record = await self.get(id)
@@ -374,7 +381,7 @@ class Workflows:
             return
         await self._prepare_tools(definition)
         memory = RunMemory(entries)
-        steps = self._steps_of(definition)
+        steps = self._steps_of(definition, record)
         calls: dict[str, asyncio.Task[Entry]] = {}
         unwritten: list[Entry] = []  # outcomes of reads, until the next commit
         try:
@@ -412,6 +419,7 @@ class Workflows:
                         record = _apply(record, change)
                         self._notify()
                         if change.state in FINAL_STATES:
+                            await self._tell_parent(record)
                             return
                         if change.state in ("waiting", "asks") and not self._is_due_soon(decision):
                             return
@@ -479,12 +487,50 @@ class Workflows:
         finally:
             code.cancel()
 
-    def _steps_of(self, definition: Definition) -> RunSteps:
+    def _steps_of(self, definition: Definition, record: RunRecord) -> RunSteps:
         async def call(action: CallAction, intent: Entry) -> Entry:
+            if action.child is not None:
+                return await self._call_child(record, action, intent)
             return await call_step(self._hub, action, intent, self._clock)
 
         code = self._code.get(definition.name) if "python" in definition.body else None
         return _FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
+
+    # -- child runs
+
+    async def _call_child(self, parent: RunRecord, action: CallAction, intent: Entry) -> Entry:
+        """Start a child run once; wait for a short time, so that quick children need no second look."""
+        try:
+            run = await self.start(
+                action.child,
+                action.args,
+                key=f"{CHILD_KEY}{parent.id}/{action.path}",
+                caller=parent.caller,
+                variables=parent.variables,
+            )
+        except JournalError as exc:
+            _log.error("%s", exc)
+            await asyncio.sleep(JOURNAL_RETRY_S)
+            return replace(intent, kind="child", state="not_executed", ended=self._clock())
+        except ToolwayError as exc:
+            error = {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"}
+            return replace(intent, kind="child", state="failed", body=error, ended=self._clock())
+        child = await run.status()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHORT_WAIT_S):
+                async for child in self.watch(run.id):
+                    if self.is_asking(child):
+                        break
+        return child_outcome(intent, _child_to_json(child), self._clock())
+
+    async def _tell_parent(self, record: RunRecord) -> None:
+        """Send the end of a child run to its parent. If this is lost, the parent reads the state of its child later."""
+        if record.key is None or not record.key.startswith(CHILD_KEY):
+            return
+        parent, _, path = record.key.removeprefix(CHILD_KEY).partition("/")
+        message = RunMessage(kind="child", path=path, body=_child_to_json(record), at=self._clock())
+        with contextlib.suppress(KeyError, JournalError):
+            await self._send(parent, message)
 
     async def _put_back(self, record: RunRecord) -> None:
         """Let a run wait whose Python workflow this process does not have."""
@@ -495,8 +541,7 @@ class Workflows:
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait for the definitions of the tools: without them every step counts as unsafe."""
-        names = {name for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)}
-        await asyncio.gather(*map(self._find_tool, sorted(names)))
+        await asyncio.gather(*map(self._find_tool, sorted(definition.tool_names())))
 
     async def _find_tool(self, name: str) -> None:
         """Wait for the definition of a tool, if it is not known. A tool that does not exist fails when it is called."""
@@ -589,25 +634,12 @@ class _ActiveRun:
         self.task: asyncio.Task[None] | None = None
 
 
-def read_definition(workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition) -> Definition:
-    """Return the definition in a file, a dictionary or a definition."""
-    if isinstance(workflow, Definition):
-        return workflow
-    return read_value(workflow) if isinstance(workflow, Mapping) else read_file(Path(workflow))
-
-
-def tools_of(step: ToolStep) -> list[str]:
-    """Return the names of all tools that a step may call."""
-    names = [step.tool]
-    if isinstance(step.on_unknown, Verify):
-        names.append(step.on_unknown.tool)
-    if step.undo is not None:
-        names.append(step.undo.tool)
-    return names
+def _child_to_json(record: RunRecord) -> Json:
+    return {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
 
 
 def _apply(record: RunRecord, change: RunChange) -> RunRecord:
-    from msgspec.structs import asdict, replace
+    from msgspec.structs import asdict
 
     return replace(record, **asdict(change))
 

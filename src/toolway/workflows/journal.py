@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
     attempt: int = 1
     state: EntryState
-    kind: Literal["call", "wait", "ask", "value"] = "call"
+    kind: Literal["call", "wait", "ask", "value", "child"] = "call"
     tool: str = ""
     effect: str = ""
     args: Any = None
@@ -45,10 +45,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to a run: an approval, an answer, the settlement of an unknown outcome, or cancel."""
+    """A message to a run: an answer, the settlement of an unknown outcome, cancel, or the end of a child run."""
 
     id: int = 0
-    kind: Literal["answer", "settle", "cancel"]
+    kind: Literal["answer", "settle", "cancel", "child"]
     path: str = ""
     body: Json
     by: str = ""

@@ -14,6 +14,7 @@ from toolway.hub.call_policy import CallTerms
 from toolway.types import Json
 from toolway.workflows.definition import (
     AskStep,
+    ChildStep,
     Definition,
     EndStep,
     ForeachStep,
@@ -128,6 +129,8 @@ class _DefinitionPlanner(StepPlanner):
             return self._wait(step, path, scope)
         if isinstance(step, AskStep):
             return self._question(step, path, scope)
+        if isinstance(step, ChildStep):
+            return self._child(step, path, scope)
         if isinstance(step, SetStep):
             values = self._value(path, lambda: self._expressions.render(step.values, scope))
             scope.update(values)

@@ -36,6 +36,7 @@ from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect, Json
 from toolway.workflows.definition import (
     AskStep,
+    ChildStep,
     Definition,
     Retry,
     Step,
@@ -48,6 +49,7 @@ from toolway.workflows.definition import (
 )
 from toolway.workflows.expressions import ExpressionError
 from toolway.workflows.journal import Entry, RunMessage, RunRecord
+from toolway.workflows.reader import read_definition
 from toolway.workflows.step_planner import (
     CallAction,
     Decision,
@@ -347,6 +349,23 @@ class RunContext:
             retry=retry,
             on_unknown=on_unknown,
         )
+        return (await self._code.request(step, path))["data"]
+
+    async def start(
+        self,
+        workflow: PythonWorkflow | Definition | Mapping[str, Any] | str | os.PathLike[str],
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """Run another workflow as a child, which is started once, and return its output.
+
+        Raises:
+            StepFailed: The child failed, was cancelled or undone, or is stuck.
+        """
+        child = workflow if isinstance(workflow, PythonWorkflow) else read_definition(workflow)
+        path = _branch.get().path(name, f"workflow:{child.name}")
+        step = ChildStep(name=path, workflow=child, params=_as_json(dict(inputs or {})))
         return (await self._code.request(step, path))["data"]
 
     async def wait(self, duration: str | float, *, name: str | None = None) -> None:
@@ -691,6 +710,8 @@ class _CodePlanner(StepPlanner):
                 return self._tool(step, path, request.scope, None)
             if isinstance(step, WaitStep):
                 return self._wait(step, path, request.scope)
+            if isinstance(step, ChildStep):
+                return self._child(step, path, request.scope)
             assert isinstance(step, AskStep)
             return self._question(step, path, request.scope)
         except ExpressionError as exc:
@@ -703,6 +724,10 @@ class _CodePlanner(StepPlanner):
             return None
         if isinstance(step, ToolStep):
             same = entry.kind == "call" and entry.tool == step.tool and entry.args == step.params
+        elif isinstance(step, ChildStep):
+            same = (
+                entry.kind == "child" and entry.tool == f"workflow:{step.workflow.name}" and entry.args == step.params
+            )
         else:
             same = entry.kind == ("wait" if isinstance(step, WaitStep) else "ask")
         if same:

@@ -7,6 +7,7 @@ docs/workflows.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -21,6 +22,7 @@ from toolway.workflows.definition import (
     AskStep,
     Case,
     Catch,
+    ChildStep,
     Definition,
     EndStep,
     ForeachStep,
@@ -43,6 +45,7 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_STEPS: Final = 1000
 MAX_NODES: Final = 100_000  # values of a YAML file, counted after aliases are followed
 MAX_ITEMS: Final = 10_000  # of a foreach
+MAX_DEPTH: Final = 5  # of child workflows
 FORMAT: Final = "workflow/1"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -61,6 +64,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # the key that names the kind 
     "until": (),
     "approve": (),
     "ask": (),
+    "workflow": ("params", "assign"),
     "set": (),
     "end": (),
     "fail": (),
@@ -80,21 +84,24 @@ _TOP_KEYS: Final = (
 
 def read_file(path: Path) -> Definition:
     """Read a workflow file. Raises `ConfigError` if it cannot be read or is invalid."""
+    return read_text(_read_bytes(path), name=path.stem, file=str(path))
+
+
+def _read_bytes(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        return path.read_bytes().decode("utf-8", "replace")
     except OSError as exc:
         raise ConfigError(
             f"the workflow file {path} cannot be read", file=str(path), detail=str(exc), code="E-WORKFLOW-FILE"
         ) from exc
-    return read_text(data.decode("utf-8", "replace"), name=path.stem, file=str(path))
 
 
-def read_text(text: str, *, name: str = "workflow", file: str = "") -> Definition:
+def read_text(text: str, *, name: str = "workflow", file: str = "", depth: int = 0) -> Definition:
     """Read a workflow from YAML or JSON text."""
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the workflow file is too large", file=file, code="E-WORKFLOW-FILE")
     value, lines = _parse_yaml(text, file)
-    return _Reader(file, lines, text).read(value, name)
+    return _Reader(file, lines, text, depth).read(value, name)
 
 
 def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definition:
@@ -102,12 +109,20 @@ def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definitio
     return _Reader("", {}, "").read(dict(value), name)
 
 
+def read_definition(workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition) -> Definition:
+    """Return the definition in a file, a dictionary or a definition."""
+    if isinstance(workflow, Definition):
+        return workflow
+    return read_value(workflow) if isinstance(workflow, Mapping) else read_file(Path(workflow))
+
+
 _Location = tuple[str | int, ...]
 
 
 class _Reader:
-    def __init__(self, file: str, lines: Mapping[_Location, int], text: str) -> None:
+    def __init__(self, file: str, lines: Mapping[_Location, int], text: str, depth: int = 0) -> None:
         self._file = file
+        self._depth = depth  # of child workflows
         self._lines = lines
         self._source_text = text
         self._names: dict[str, int] = {}
@@ -201,18 +216,13 @@ class _Reader:
         return whole[1] if whole else text
 
     def _read_tool(self, step: Json, at: _Location, common: Json) -> Step:
-        assign = step.get("assign")
-        if assign is not None:
-            if not isinstance(assign, str) or not _NAME.fullmatch(assign) or assign in BASE_VARIABLES:
-                raise self._error((*at, "assign"), f"{assign!r} cannot be a variable", "use letters, digits and _")
-            self._assigned.add(assign)
         effect = step.get("effect")
         key = self._choice(step.get("key", "none"), (*at, "key"), ("none", "honoured"))
         return ToolStep(
             **common,
             tool=self._text(step["tool"], (*at, "tool")),
             params=self._mapping(step.get("params") or {}, (*at, "params")),
-            assign=assign,
+            assign=self._variable(step.get("assign"), at),
             effect=Effect(self._choice(effect, (*at, "effect"), tuple(Effect))) if effect is not None else None,
             repeatable=self._flag(step, "repeatable", at),
             key_honoured=key == "honoured",
@@ -333,6 +343,31 @@ class _Reader:
             not_by_starter=not_by == "starter",
             within=self._seconds(question["within"], (*at, "within")) if "within" in question else None,
         )
+
+    def _read_workflow(self, step: Json, at: _Location, common: Json) -> Step:
+        value = step["workflow"]
+        if self._depth >= MAX_DEPTH:
+            raise self._error(at, f"workflows are nested more than {MAX_DEPTH} deep", "a workflow cannot start itself")
+        if isinstance(value, str):
+            if not self._file:
+                raise self._error(at, "a child workflow in a file needs a parent in a file", "write the child in full")
+            path = Path(self._file).parent / value
+            child = read_text(_read_bytes(path), name=path.stem, file=str(path), depth=self._depth + 1)
+        else:
+            body = self._mapping(value, (*at, "workflow"))
+            child = _Reader(self._file, {}, "", self._depth + 1).read(body, common["name"])
+        step["workflow"] = {**child.body, "name": child.name}  # a run keeps the text of its children
+        params = self._mapping(step.get("params") or {}, (*at, "params"))
+        return ChildStep(**common, workflow=child, params=params, assign=self._variable(step.get("assign"), at))
+
+    def _variable(self, name: Any, at: _Location) -> str | None:
+        """Return the name of a variable that gets the data of a step."""
+        if name is None:
+            return None
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in BASE_VARIABLES:
+            raise self._error((*at, "assign"), f"{name!r} cannot be a variable", "use letters, digits and _")
+        self._assigned.add(name)
+        return name
 
     def _read_set(self, step: Json, at: _Location, common: Json) -> Step:
         values = self._mapping(step["set"], (*at, "set"))
@@ -464,7 +499,7 @@ def expressions_of(definition: Definition) -> Expressions:
     """Return the evaluator for the expressions of a definition, with the names that they may use."""
     names = set(BASE_VARIABLES)
     for step in definition.walk():
-        if isinstance(step, ToolStep) and step.assign:
+        if isinstance(step, ToolStep | ChildStep) and step.assign:
             names.add(step.assign)
         elif isinstance(step, SetStep):
             names.update(step.values)
@@ -488,6 +523,8 @@ def _templates_of(step: Step) -> list[Any]:
     if isinstance(step, ToolStep):
         extra = [step.on_unknown.params] if isinstance(step.on_unknown, Verify) else []
         return [step.params, *extra, *([step.undo.params] if step.undo is not None else [])]
+    if isinstance(step, ChildStep):
+        return [step.params]
     if isinstance(step, AskStep):
         return [step.title]
     if isinstance(step, SetStep):

@@ -25,10 +25,11 @@ from msgspec.structs import replace
 
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect, Json
-from toolway.workflows.definition import AskStep, ToolStep, UnknownPolicy, Verify, WaitStep
+from toolway.workflows.definition import AskStep, ChildStep, ToolStep, UnknownPolicy, Verify, WaitStep
 from toolway.workflows.expressions import ExpressionError
-from toolway.workflows.journal import Entry, RunMessage, RunRecord, RunState
+from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord, RunState
 
+CHILD_POLL_INTERVAL_S: Final = 30.0  # a child run that ends also sends a message
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
 
@@ -43,6 +44,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     meta: Json | None  # the idempotency key, for a server that honours it
     settles_after: float  # seconds from now until the call can no longer run
+    child: Any = None  # the workflow, if the action starts a child run or reads its state
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -329,6 +331,49 @@ class StepPlanner:
                 self._wait_until(until)
         return None
 
+    # -- child runs
+
+    def _child(self, step: ChildStep, path: str, scope: Scope) -> Progress:
+        if path in self._live:
+            return "pending"
+        entry = self._last(path)
+        if entry is not None and entry.state == "waiting":
+            entry = self._read_child(path, entry)
+            if entry.state == "waiting" and self._now < (ready := (entry.ended or 0.0) + CHILD_POLL_INTERVAL_S):
+                self._wait_until(ready)
+                return "pending"
+        if entry is None or entry.state not in ("done", "failed"):
+            if self._stopped is not None:
+                return "pending"
+            args = entry.args if entry is not None else self._expressions.render(step.params, scope)
+            self._decision.calls.append(
+                CallAction(
+                    path=path,
+                    attempt=1,
+                    tool=f"workflow:{step.workflow.name}",
+                    args=args,
+                    effect=Effect.IDEMPOTENT,  # the key of the child is the path
+                    timeout=None,
+                    meta=None,
+                    settles_after=0.0,
+                    child=step.workflow,
+                )
+            )
+            return "pending"
+        if entry.state == "failed":
+            return Failure({**entry.body, "step": path}, entry.body.get("executed") == "unknown")
+        scope["steps"][step.name] = step_value("done", entry.body["data"])
+        if step.assign is not None:
+            scope[step.assign] = entry.body["data"]
+        return "done"
+
+    def _read_child(self, path: str, entry: Entry) -> Entry:
+        """Apply the message of a child run that has ended, if there is one."""
+        for message in self._messages:
+            if message.kind == "child" and message.path == path:
+                return self._record(child_outcome(entry, message.body, self._now))
+        return entry
+
     # -- calls
 
     def _tool(self, step: ToolStep, path: str, scope: Scope, assign: str | None) -> Progress:
@@ -528,6 +573,24 @@ class StepPlanner:
 
     def _wait_until(self, due: float) -> None:
         self._decision.due = due if self._decision.due is None else min(due, self._decision.due)
+
+
+def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
+    """Return the entry of a child run from its id, state, output and error."""
+    if child["state"] == "done":
+        return replace(
+            entry, kind="child", state="done", ended=now, body={"data": child["output"], "run": child["run"]}
+        )
+    if child["state"] not in FINAL_STATES:
+        return replace(entry, kind="child", state="waiting", ended=now, body={"run": child["run"]})
+    cause = child["error"] or {}
+    error = {
+        "code": cause.get("code") or "E-WORKFLOW",
+        "message": f"the run {child['run']} is {child['state']}: {cause.get('message', '')}",
+        "executed": cause.get("executed", "yes"),
+        "run": child["run"],
+    }
+    return replace(entry, kind="child", state="failed", ended=now, body=error)
 
 
 def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:

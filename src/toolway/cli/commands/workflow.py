@@ -342,13 +342,9 @@ async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIte
 
     from toolway.cli.targets import load_masked_config
     from toolway.hub.hub import Hub
-    from toolway.workflows.definition import ToolStep
-    from toolway.workflows.engine import tools_of
 
     loaded = load_masked_config(context.output, context.target_options.config)
-    used = {
-        name.partition(".")[0] for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)
-    }
+    used = {name.partition(".")[0] for name in definition.tool_names()}
     servers = {name: replace(server, lazy=name not in used) for name, server in loaded.servers.items()}
     async with Hub(replace(loaded, servers=servers)) as hub:
         yield hub
@@ -357,11 +353,8 @@ async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIte
 async def _wait_for_tools(hub: Hub, definition: Definition) -> None:
     import asyncio
 
-    from toolway.workflows.definition import ToolStep
-    from toolway.workflows.engine import tools_of
-
-    names = {name for step in definition.walk() if isinstance(step, ToolStep) for name in tools_of(step)}
-    await asyncio.gather(*(hub.find_tool(name, timeout=20) for name in sorted(names)), return_exceptions=True)
+    names = sorted(definition.tool_names())
+    await asyncio.gather(*(hub.find_tool(name, timeout=20) for name in names), return_exceptions=True)
 
 
 @asynccontextmanager
