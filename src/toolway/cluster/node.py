@@ -62,6 +62,7 @@ from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
+from toolway.errors import ConfigError
 from toolway.events import ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
 from toolway.gateway.gateway import Gateway
@@ -78,6 +79,7 @@ from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.cluster.db.run_journal import PostgresJournal
     from toolway.cluster.db.vectors import DbVectorStore
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
@@ -152,6 +154,22 @@ class ClusterNode:
         from toolway.cluster.db.vectors import DbVectorStore
 
         return DbVectorStore(self.engine, self.options.tenant, self.integrity, identity)
+
+    def open_run_journal(self) -> PostgresJournal:
+        """Return the journal of workflow runs that all nodes share. The engine closes it.
+
+        Raises `ConfigError` if the database of the cluster is not PostgreSQL.
+        """
+        from toolway.cluster.db.run_journal import PostgresJournal
+
+        if self.engine.dialect.name != "postgresql":
+            raise ConfigError(
+                "workflows in a cluster need PostgreSQL",
+                detail="the database of this cluster is SQLite",
+                hint="set --database postgresql://…, or run workflows on a gateway without a cluster",
+            )
+        options = self.options
+        return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
 
     @property
     def hub_options(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ disk. After a crash, `planner.py` decides from the journal alone which call may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -84,6 +84,11 @@ class RunChange(msgspec.Struct, frozen=True, kw_only=True):
     output: Any = None
     error: Json | None = None
     ended: float | None = None
+    keep: bool = False  # the process goes on with the run soon: no other process may take it
+
+
+#: States in which a process executes the run.
+ACTIVE_STATES: Final[frozenset[str]] = frozenset(("running", "undoing"))
 
 
 class RunsInUse(ToolwayError):
@@ -107,7 +112,14 @@ class JournalError(ToolwayError):
 class RunJournal(Protocol):
     """Store of runs. A method that returns has its change on disk."""
 
-    life: int  # number of this process among those that used the journal
+    #: Number of this process among those that used the journal; of a cluster node the number of its lease, 0 without.
+    life: int
+    lease_s: float  # seconds after which another process may take the runs of this one; 0 = no other process may
+    on_changed: Callable[[], None] | None  # called if another process has written; may never be called
+
+    def holds(self, life: int) -> bool:
+        """Return True if the runs that were taken in this life still belong to this process."""
+        ...
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:
         """Store a new run; return the run that already has this workflow, caller and key, if there is one."""

@@ -71,6 +71,8 @@ class SqliteJournal:
     def __init__(self, path: Path | None, *, owner: bool = True) -> None:
         self._path = path
         self.life = 0
+        self.lease_s = 0.0
+        self.on_changed: Callable[[], None] | None = None
         self._lock_fd: int | None = None
         self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
         try:
@@ -93,6 +95,9 @@ class SqliteJournal:
         await asyncio.to_thread(self._thread.join)
         self._db.close()
         self._unlock()
+
+    def holds(self, life: int) -> bool:
+        return life == self.life  # the lock of the file is held until the process ends
 
     # -- runs
 
@@ -337,7 +342,7 @@ def _write(
     if change is None:
         return
     due = change.due
-    if change.state not in FINAL_STATES and change.state not in ("running", "undoing"):
+    if change.state not in FINAL_STATES:
         # A message that arrived in between makes the run due at once.
         pending = db.execute("SELECT 1 FROM runs WHERE id = ? AND due IS NOT NULL", (id_,)).fetchone()
         due = 0.0 if pending else due

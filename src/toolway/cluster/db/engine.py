@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, LiteralString, TypeAlias
 
 from alembic import command
 from alembic.config import Config
@@ -66,6 +66,21 @@ def open_engine(url: str) -> AsyncEngine:
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
+    engine = create_async_engine(
+        target.set(drivername="postgresql+psycopg"),
+        pool_size=POOL_SIZE,
+        max_overflow=0,
+        pool_timeout=DATABASE_TIMEOUT_S,
+        connect_args=postgresql_options(),
+    )
+    event.listen(engine.sync_engine, "connect", _prepare_postgresql)
+    event.listen(engine.sync_engine, "checkin", _set_last_use)
+    event.listen(engine.sync_engine, "checkout", partial(_ping_if_idle, engine.dialect))
+    return engine
+
+
+def postgresql_options(**more: Any) -> dict[str, Any]:
+    """Return the arguments of every connection to PostgreSQL: its time limits, and `more`."""
     timeout_ms, idle_ms = int(DATABASE_TIMEOUT_S * 1000), int(IDLE_TRANSACTION_TIMEOUT_S * 1000)
     settings = {
         "statement_timeout": timeout_ms,
@@ -75,17 +90,12 @@ def open_engine(url: str) -> AsyncEngine:
         "plan_cache_mode": "force_custom_plan",
     }
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    engine = create_async_engine(
-        target.set(drivername="postgresql+psycopg"),
-        pool_size=POOL_SIZE,
-        max_overflow=0,
-        pool_timeout=DATABASE_TIMEOUT_S,
-        connect_args={"connect_timeout": int(DATABASE_TIMEOUT_S), "options": options, **_TCP_OPTIONS},
-    )
-    event.listen(engine.sync_engine, "connect", _prepare_postgresql)
-    event.listen(engine.sync_engine, "checkin", _set_last_use)
-    event.listen(engine.sync_engine, "checkout", partial(_ping_if_idle, engine.dialect))
-    return engine
+    return {"connect_timeout": int(DATABASE_TIMEOUT_S), "options": options, **_TCP_OPTIONS, **more}
+
+
+def require_sync_commit() -> LiteralString:
+    """Return the statement after which each commit of a connection is on the database's disk."""
+    return _REQUIRE_SYNC_COMMIT
 
 
 def with_autocommit(engine: AsyncEngine) -> AsyncEngine:

@@ -291,3 +291,78 @@ class ToolVectorRow(Base):
     vector: Mapped[bytes]  # 16-bit floats
     mac: Mapped[str]  # of all columns (`integrity.py`)
     saved_at: Mapped[float]
+
+
+class RunDefinitionRow(Base):
+    """Definition of a workflow as its runs were started with it. It never changes."""
+
+    __tablename__ = "run_definitions"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    body: Mapped[bytes]
+
+
+class RunRow(Base):
+    """One run of a workflow. While a node executes it, the row names the node and its lease.
+
+    The indexes cover only runs that are due or executed, so a million runs that wait or have ended cost nothing.
+    """
+
+    __tablename__ = "runs"
+    __table_args__ = (
+        _partial_index("due IS NOT NULL AND node IS NULL", "runs_due", "tenant", "due"),
+        _partial_index("node IS NOT NULL", "runs_by_node", "tenant", "node", "epoch"),
+        Index("runs_by_time", "tenant", "created"),
+        Index("runs_by_state", "tenant", "state", "created"),
+        Index(
+            "runs_by_key",
+            "tenant",
+            "workflow",
+            "caller",
+            "key",
+            unique=True,
+            postgresql_where=text("key IS NOT NULL"),
+            sqlite_where=text("key IS NOT NULL"),
+        ),
+    )
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    workflow: Mapped[str]
+    definition: Mapped[str]  # hash
+    key: Mapped[str | None]
+    caller: Mapped[str]
+    state: Mapped[str]
+    due: Mapped[float | None]  # by the wall clock of the nodes; 0 = a message has arrived
+    node: Mapped[str | None]  # the node that executes it
+    epoch: Mapped[int | None] = mapped_column(Number)  # the lease of that node
+    start: Mapped[bytes]  # encrypted: inputs, variables, hash of the definition, caller
+    result: Mapped[bytes]  # encrypted: open questions, output, error
+    created: Mapped[float]
+    ended: Mapped[float | None]
+
+
+class RunEntryRow(Base):
+    """One attempt of one step of a run."""
+
+    __tablename__ = "run_entries"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    run: Mapped[str] = mapped_column(primary_key=True)
+    path: Mapped[str] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    body: Mapped[bytes]  # encrypted
+
+
+class RunMessageRow(Base):
+    """A message to a run: an approval, an answer, the settlement of an unknown outcome, or cancel."""
+
+    __tablename__ = "run_messages"
+    __table_args__ = (Index("run_messages_by_run", "tenant", "run", "id"),)
+
+    id: Mapped[int] = mapped_column(Number, primary_key=True, autoincrement=True)
+    tenant: Mapped[str]
+    run: Mapped[str]
+    body: Mapped[bytes]  # encrypted
