@@ -89,6 +89,7 @@ class CallState(msgspec.Struct, eq=False):
     jsonrpc_id: int | None = None  # JSON-RPC id of the last request that was sent
     on_release_slot: Callable[[], None] | None = None  # set while the call holds a concurrency slot
     on_late_result: Callable[[Json], None] | None = None  # receives a result that arrives after the call has ended
+    may_send: Callable[[], bool] | None = None  # if set, asked right before the first byte of the request is sent
     forwarding_info: Any = None  # data for the node that the call is forwarded to
     request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
     server_requests: int = 0  # requests that the server has sent during this call
@@ -351,6 +352,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     on_log: LogCallback | None = None  # receives the log messages of the call
     log_level: str | None = None  # lowest level to receive
     downstream: Any = None  # the client request that caused the call, for tracing; None in a library
+    may_send: Callable[[], bool] | None = None  # returns False if it is too late to send the call
     forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
     policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
 

@@ -296,6 +296,7 @@ class HttpResponse(IncomingResponse):
         "_on_sent",
         "_request",
         "_target",
+        "before_send",
         "on_dial",
     )
 
@@ -316,6 +317,7 @@ class HttpResponse(IncomingResponse):
         self._loop: asyncio.AbstractEventLoop
         self._began = 0.0  # when it was sent, on the loop's clock
         self.on_dial: Callable[[], None] | None = None  # called before a new connection is opened
+        self.before_send: Callable[[], None] | None = None  # if it raises, the request is not sent
         self._decompressor: Decompressor | None = None
 
     async def __aenter__(self) -> HttpResponse:
@@ -340,6 +342,12 @@ class HttpResponse(IncomingResponse):
             if self.on_dial is not None:
                 self.on_dial()
             connection = await self._client._connect(origin)
+        if self.before_send is not None:
+            try:
+                self.before_send()
+            except BaseException:
+                self._client.on_idle(connection)
+                raise
         self.start(connection)
         await self.wait_head()
         self.set_up_decoding()

@@ -131,6 +131,7 @@ class Dispatcher:
             call = self._instrumentation.on_dispatch(call)
         if self._forwarding_info is not None:
             call.state.forwarding_info = self._forwarding_info(call)
+        call.state.may_send = call.may_send
         shared = self._upstreams.require_upstream(call.server)
         try:
             upstream = shared

@@ -24,7 +24,7 @@ from toolway.protocol.sanitize import map_texts
 from toolway.secrets.detection import is_secret_name
 from toolway.types import AuthError, Call, Certainty
 from toolway.upstream.status import ServerStatus
-from toolway.upstream.transport import JSONRPCError, TransportError
+from toolway.upstream.transport import SEND_TOO_LATE, JSONRPCError, TransportError
 
 PERSONAL_AUTH_CODE: Final = "E-AUTH-PERSONAL"  # the credential of the connection belongs to another caller
 TOKEN_REJECTED_CODE: Final = "E-AUTH-TOKEN"  # the server rejected a fixed token of its entry
@@ -105,7 +105,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
         code=exc.code,
     )
     error.retryable = exc.status in _TRANSIENT_STATUSES or (
-        certainty is not Certainty.REJECTED and not is_auth_code(exc.code)
+        certainty is not Certainty.REJECTED and not is_auth_code(exc.code) and exc.code != SEND_TOO_LATE
     )
     return error
 

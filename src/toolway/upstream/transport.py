@@ -46,6 +46,7 @@ from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
 
 SERVER_MOVED: Final = "E-MOVED"  # the server moved to another node, so this failed start says nothing about it
+SEND_TOO_LATE: Final = "E-WORKFLOW-LOST"  # the caller of the call may no longer send it
 WRONG_NODE: Final = "E-NOT-HERE"  # the sender must find the node that runs the server
 
 
@@ -123,6 +124,12 @@ class RequestExchange:
         if state is not None and state.keep_raw and self.frame:
             state.raw_bytes = jsonrpc.slice_result(self.frame, self.id)
         return self.result
+
+
+def require_may_send(call_state: CallState) -> None:
+    """Raise `TransportError` if it is too late to send the request of a call. Ask right before the first byte."""
+    if call_state.may_send is not None and not call_state.may_send():
+        raise TransportError("it is too late to send the call", Certainty.NOT_SENT, code=SEND_TOO_LATE)
 
 
 class TransportError(Exception):

@@ -22,7 +22,14 @@ from toolway.upstream.state import State
 from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
-from toolway.upstream.transport import SERVER_MOVED, WRONG_NODE, JSONRPCError, RequestExchange, TransportError
+from toolway.upstream.transport import (
+    SEND_TOO_LATE,
+    SERVER_MOVED,
+    WRONG_NODE,
+    JSONRPCError,
+    RequestExchange,
+    TransportError,
+)
 
 MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be sent
 
@@ -140,7 +147,8 @@ class Upstream:
                 self._supervisor.era_hint = None
                 self._supervisor.restart_requested.set()
             return exc.code == UNSUPPORTED_PROTOCOL_VERSION
-        stale = exc.certainty is Certainty.NOT_SENT and not is_auth_code(exc.code) and exc.code != WRONG_NODE
+        is_of_call = is_auth_code(exc.code) or exc.code in (WRONG_NODE, SEND_TOO_LATE)  # says nothing about the session
+        stale = exc.certainty is Certainty.NOT_SENT and not is_of_call
         if stale:
             self._supervisor.check_requested.set()
         return stale

@@ -151,6 +151,7 @@ class Workflows:
             self._journal = await asyncio.to_thread(SqliteJournal, Path(source))
         else:
             self._journal = source
+        self._journal.on_changed = self._wake.set
         self._scheduler = asyncio.create_task(self._schedule())
         return self
 
@@ -334,13 +335,13 @@ class Workflows:
         while not self._closing:
             delay = POLL_INTERVAL_S
             try:
-                room = MAX_ACTIVE_RUNS - len(self._active)
-                for record in await journal.take(self._clock(), room) if room > 0 else ():
+                room = max(0, MAX_ACTIVE_RUNS - len(self._active))
+                for record in await journal.take(self._clock(), room):
                     self._begin(record)
                 if await journal.changed():
                     for run in self._active.values():
                         run.wake.set()
-                due = await journal.next_due()
+                due = await journal.next_due() if room else None  # without room, the end of a run wakes this loop
                 if due is not None:
                     delay = min(delay, max(0.0, due - self._clock()))
             except JournalError as exc:
@@ -373,6 +374,8 @@ class Workflows:
     async def _drive(self, active: _ActiveRun) -> None:
         """Execute one run until it ends, waits or asks."""
         journal = self._get_journal()
+        life = journal.life
+        active.clear()
         record, definition, entries, messages = await self.load(active.id)
         if record.state in FINAL_STATES:
             return
@@ -386,14 +389,12 @@ class Workflows:
         unwritten: list[Entry] = []  # outcomes of reads, until the next commit
         try:
             while True:
-                active.wake.clear()
-                active.is_due_again = False
                 decision = await steps.plan(
                     record,
                     memory,
                     messages,
                     live=frozenset(calls),
-                    life=journal.life,
+                    life=life,
                     now=self._clock(),
                     terms=self._hub._core.call_terms,
                 )
@@ -408,7 +409,7 @@ class Workflows:
                 now = self._clock()
                 for action in decision.calls:
                     if action.effect is Effect.UNSAFE:
-                        intent = entry_for(action, journal.life, now)
+                        intent = entry_for(action, life, now, journal.lease_s)
                         memory.add(intent)
                         unwritten.append(intent)
                 change = self._state_change(record, decision, bool(calls) or steps.is_running, now)
@@ -421,10 +422,11 @@ class Workflows:
                         if change.state in FINAL_STATES:
                             await self._tell_parent(record)
                             return
-                        if change.state in ("waiting", "asks") and not self._is_due_soon(decision):
+                        if change.state in ("waiting", "asks") and not change.keep:
                             return
                 for action in decision.calls:
-                    calls[action.path] = asyncio.create_task(steps.call(action, entry_for(action, journal.life, now)))
+                    intent = entry_for(action, life, now, journal.lease_s)
+                    calls[action.path] = asyncio.create_task(steps.call(action, intent))
                 if self._closing and not calls:
                     return
                 await self._wait(active, calls, decision, steps)
@@ -434,13 +436,29 @@ class Workflows:
                         outcome = task.result()
                         memory.add(outcome)
                         unwritten.append(outcome)
-                last = messages[-1].id if messages else 0
-                messages = [*messages, *await journal.messages(active.id, last)]
+                if active.wake.is_set():
+                    active.clear()
+                    last = messages[-1].id if messages else 0
+                    messages = [*messages, *await journal.messages(active.id, last)]
         finally:
             for task in calls.values():
                 task.cancel()
             await asyncio.gather(*calls.values(), return_exceptions=True)
             await steps.close()
+
+    async def _call(self, action: CallAction, intent: Entry) -> Entry:
+        """Make the call of a step. Raises `RunLost` if the run may belong to another process before it is sent."""
+        journal = self._get_journal()
+        if not journal.lease_s or action.effect is not Effect.UNSAFE:
+            return await call_step(self._hub, action, intent, self._clock)
+
+        def may_send() -> bool:
+            return journal.holds(intent.life)
+
+        outcome = await call_step(self._hub, action, intent, self._clock, may_send)
+        if outcome.state == "not_executed" and not may_send():
+            raise RunLost("this node lost its lease before a call was sent", detail=action.path)
+        return outcome
 
     def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
         """Return the new state of the run if it changes: the end, a wait, a question, or undoing."""
@@ -453,7 +471,8 @@ class Workflows:
                 return RunChange(state="undoing")
             return RunChange(state=record.state, asks=asks) if asks != record.asks else None
         state = "asks" if asks else "waiting"
-        return RunChange(state=state, due=decision.due, asks=asks)  # type: ignore[arg-type] # one of the two
+        keep = self._is_due_soon(decision)
+        return RunChange(state=state, due=decision.due, asks=asks, keep=keep)  # type: ignore[arg-type] # one of the two
 
     def _is_due_soon(self, decision: Decision) -> bool:
         return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
@@ -491,7 +510,7 @@ class Workflows:
         async def call(action: CallAction, intent: Entry) -> Entry:
             if action.child is not None:
                 return await self._call_child(record, action, intent)
-            return await call_step(self._hub, action, intent, self._clock)
+            return await self._call(action, intent)
 
         code = self._code.get(definition.name) if "python" in definition.body else None
         return _FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
@@ -630,8 +649,13 @@ class _ActiveRun:
     def __init__(self, id: str) -> None:
         self.id = id
         self.wake = asyncio.Event()
-        self.is_due_again = False
+        self.is_due_again = False  # a message has arrived, or its time
         self.task: asyncio.Task[None] | None = None
+
+    def clear(self) -> None:
+        """Forget that it was woken. Read the messages after this, so that none is missed."""
+        self.wake.clear()
+        self.is_due_again = False
 
 
 def _child_to_json(record: RunRecord) -> Json:

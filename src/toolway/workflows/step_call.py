@@ -11,28 +11,50 @@ from msgspec.structs import replace
 
 from toolway.errors import AccessDenied, CallError, InvalidArguments, ToolwayError
 from toolway.hub.hub import Hub
-from toolway.types import Effect, Json, ToolResult
+from toolway.types import Call, Effect, Json, ToolResult
 from toolway.workflows.journal import Entry, EntryState
 from toolway.workflows.step_planner import CallAction
 
 MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
 
 
-async def call_step(hub: Hub, action: CallAction, intent: Entry, clock: Callable[[], float]) -> Entry:
-    """Make the call of a step and return the entry with its outcome. Raises nothing but cancellation."""
+async def call_step(
+    hub: Hub,
+    action: CallAction,
+    intent: Entry,
+    clock: Callable[[], float],
+    may_send: Callable[[], bool] | None = None,
+) -> Entry:
+    """Make the call of a step and return the entry with its outcome. Raises nothing but cancellation.
+
+    `may_send` is asked right before the call is sent. If it returns False, the call is not executed.
+    """
 
     def outcome(state: EntryState, body: Json) -> Entry:
         return replace(intent, state=state, body=body, ended=clock())
 
     try:
-        result = await hub.call_tool(
-            action.tool,
-            action.args,
-            timeout=action.timeout,
-            meta=action.meta,
-            # An unsafe step is sent once: the hub does not repeat what the journal calls unsafe.
-            idempotent=None if action.effect is Effect.UNSAFE else True,
-        )
+        # An unsafe step is sent once: the hub does not repeat what the journal calls unsafe.
+        idempotent = None if action.effect is Effect.UNSAFE else True
+        if may_send is None:
+            result = await hub.call_tool(
+                action.tool, action.args, timeout=action.timeout, meta=action.meta, idempotent=idempotent
+            )
+        else:
+            params: Json = {"name": action.tool, "arguments": action.args}
+            if action.meta:
+                params["_meta"] = action.meta
+            call = Call(
+                action.tool,
+                "tools/call",
+                params,
+                timeout=action.timeout,
+                idempotent=idempotent,
+                may_send=may_send,
+            )
+            found = await hub._core.request(call)
+            assert isinstance(found, ToolResult)
+            result = found
     except CallError as exc:
         states: dict[str, EntryState] = {"no": "not_executed", "unknown": "unknown", "yes": "failed"}
         return outcome(states[exc.executed], _error_body(exc))

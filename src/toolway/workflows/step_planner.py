@@ -618,8 +618,11 @@ def _as_time(value: Any) -> float:
     return (found if found.tzinfo is not None else found.replace(tzinfo=datetime.UTC)).timestamp()
 
 
-def entry_for(action: CallAction, life: int, now: float) -> Entry:
-    """Return the intent of a call: the entry that must be on disk before an unsafe call is sent."""
+def entry_for(action: CallAction, life: int, now: float, lease_s: float = 0.0) -> Entry:
+    """Return the intent of a call: the entry that must be on disk before an unsafe call is sent.
+
+    It is sent within `lease_s` seconds, the lease of a cluster node, or not at all.
+    """
     return Entry(
         path=action.path,
         attempt=action.attempt,
@@ -629,5 +632,5 @@ def entry_for(action: CallAction, life: int, now: float) -> Entry:
         args=action.args,
         life=life,
         began=now,
-        settles=now + action.settles_after,
+        settles=now + lease_s + action.settles_after,
     )

@@ -39,7 +39,14 @@ from toolway.cluster.routing.owned import OwnerTransportBase
 from toolway.protocol import jsonrpc
 from toolway.protocol.jsonrpc import MAX_MESSAGE_BYTES
 from toolway.types import Certainty, Json
-from toolway.upstream.transport import InboundHandler, JSONRPCError, Request, TransportError, TransportInfo
+from toolway.upstream.transport import (
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    TransportError,
+    TransportInfo,
+    require_may_send,
+)
 from toolway.upstream.transports.pending_requests import parse_large
 
 MAX_UNBATCHED_CALLS: Final = 2  # calls in flight, up to which each is sent at once
@@ -250,6 +257,7 @@ class NatsTransport(OwnerTransportBase):
             raise TransportError("NATS disconnected", Certainty.NOT_SENT, code=NATS_UNAVAILABLE)
         if rpc_client.is_owner_lost(self._owner_subject):
             raise TransportError("the owner node sends no heartbeat", Certainty.NOT_SENT, code=OWNER_LOST)
+        require_may_send(attempt)
         if not frames.fits_unchunked(frame, rpc_client.client.max_payload):
             return self._send_chunked(frame, rpc_client.reply_subject(id_), request, pending)
         attempt.mark_sent()

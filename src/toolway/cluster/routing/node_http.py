@@ -95,7 +95,7 @@ class NodeHttpTransport(StreamableHttpTransport):
             response = self._client.send_prepared(
                 self._head, self._target, body, max_idle=max_idle, on_sent=state.mark_sent
             )
-            response.on_dial = state.mark_connecting
+            http_responses.watch_send(response, state)
             await response.send_and_wait()
             try:
                 return await handle_response(response)

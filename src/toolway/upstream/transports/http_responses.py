@@ -12,16 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, TypeVar
 
 from toolway._lazy import compile_pattern
-from toolway.http.client import HeaderBlock, HttpError, HttpTarget, encode_headers
+from toolway.http.client import HeaderBlock, HttpError, HttpResponse, HttpTarget, encode_headers
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import sanitize
 from toolway.types import AuthChallenge, AuthError, Authorizer, CallState, Certainty, Json
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.negotiation import LEGACY_SSE_CODE
-from toolway.upstream.transport import JSONRPCError, TransportError
+from toolway.upstream.transport import JSONRPCError, TransportError, require_may_send
 
 _REJECTED, _UNKNOWN = Certainty.REJECTED, Certainty.UNKNOWN
 _REFUSED_HINT: Final = "correct the request; the same one would be refused again"
@@ -349,3 +350,10 @@ async def _obtain_new_credential(
 
 def _auth_header_block(value: str) -> HeaderBlock:
     return encode_headers({"Authorization": value}) if value else NO_AUTH_HEADER
+
+
+def watch_send(response: HttpResponse, call_state: CallState) -> None:
+    """Record in the state of a call that its request needs a new connection, and ask right before it is sent."""
+    response.on_dial = call_state.mark_connecting
+    if call_state.may_send is not None:
+        response.before_send = partial(require_may_send, call_state)

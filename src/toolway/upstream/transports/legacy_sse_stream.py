@@ -410,7 +410,8 @@ class Sender:
         try:
             for _ in range(MAX_REDIRECTS + 1):
                 response = self._client.send("POST", target, headers, body, max_idle=max_idle, on_sent=on_sent)
-                response.on_dial = call_state.mark_connecting if call_state is not None else None
+                if call_state is not None:
+                    http_responses.watch_send(response, call_state)
                 await response.send_and_wait()
                 try:
                     if not 300 <= response.status < 400:

@@ -27,6 +27,7 @@ from toolway.upstream.transport import (
     TransportError,
     TransportInfo,
     TransportServices,
+    require_may_send,
 )
 from toolway.upstream.transports.pending_requests import PendingRequests
 
@@ -114,6 +115,7 @@ class MemoryTransport:
             raise TransportError("the server object has ended", Certainty.NOT_SENT, code="E-MEMORY-ENDED") from None
 
     async def request(self, request: Request) -> Json:
+        require_may_send(request.call_state)
         id_, result = self._pending.add(request)
         request.call_state.phase = "send"
         try:

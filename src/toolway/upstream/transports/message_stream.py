@@ -12,12 +12,13 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from toolway.config.schema import Server
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import encode_cancellation
-from toolway.types import Certainty, Era, Json
+from toolway.types import CallState, Certainty, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
     ExchangeListener,
@@ -26,6 +27,7 @@ from toolway.upstream.transport import (
     Request,
     RequestExchange,
     TransportError,
+    require_may_send,
 )
 from toolway.upstream.transports.pending_requests import PendingRequests, StreamExchange, parse_large
 from toolway.upstream.transports.stdio_pipes import Frame
@@ -142,7 +144,10 @@ class MessageStream(ABC):
         exchange = self._pending.start(request, listener)
         try:
             message = jsonrpc.encode_request(exchange.id, request.method, request.params)
+            require_may_send(request.call_state)
             exchange.line = self._write(message, exchange.mark_sent)
+            if request.call_state.may_send is not None and not exchange.line.sent:
+                exchange.line.may_send = partial(_may_send, exchange, request.call_state)
         except BaseException:
             exchange.listener = None
             self._pending.remove(exchange.id)
@@ -285,3 +290,13 @@ class MessageStream(ABC):
                 self._try_write(jsonrpc.encode_result(message.id, result))
         except JSONRPCError as exc:
             self._try_write(jsonrpc.encode_error(message.id, exc.code, exc.message, exc.data))
+
+
+def _may_send(exchange: StreamExchange, call_state: CallState) -> bool:
+    """Return True if a request that waits in the write queue may still be sent; if not, end it."""
+    try:
+        require_may_send(call_state)
+    except TransportError as error:
+        exchange.fail(error)
+        return False
+    return True

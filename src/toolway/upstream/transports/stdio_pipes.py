@@ -99,11 +99,12 @@ MAX_FRAMES_PER_WRITE: Final = 64  # frames in one system call
 class Frame:
     """One message (line) in the write queue of a pipe, with its sent and cancelled flags."""
 
-    __slots__ = ("cancelled", "data", "on_sent", "sent")
+    __slots__ = ("cancelled", "data", "may_send", "on_sent", "sent")
 
     def __init__(self, data: bytes, on_sent: Callable[[], None] | None) -> None:
         self.data = data
         self.on_sent = on_sent
+        self.may_send: Callable[[], bool] | None = None  # if set, asked before its first byte is written
         self.sent = False  # the kernel has all of it
         self.cancelled = False
 
@@ -184,7 +185,8 @@ class PipeWriter:
 
     def _flush(self) -> None:
         while self._queue:
-            if self._queue[0].cancelled and not self._offset:
+            first = self._queue[0]
+            if not self._offset and (first.cancelled or (first.may_send is not None and not first.may_send())):
                 self._pop_frame()
                 continue
             if self.may_write is not None and not self.may_write():
@@ -209,7 +211,11 @@ class PipeWriter:
         """Return the buffers of the next write: the rest of the first frame, and frames after it."""
         first = self._queue[0].data
         pieces: list[bytes | memoryview] = [memoryview(first)[self._offset :] if self._offset else first]
-        pieces += [frame.data for frame in islice(self._queue, 1, MAX_FRAMES_PER_WRITE) if not frame.cancelled]
+        for frame in islice(self._queue, 1, MAX_FRAMES_PER_WRITE):
+            if frame.may_send is not None:
+                break  # it is asked when it is the first one
+            if not frame.cancelled:
+                pieces.append(frame.data)
         return pieces
 
     def _on_written(self, written: int) -> None:

@@ -41,7 +41,7 @@ from toolway.upstream.transport import (
     TransportServices,
 )
 from toolway.upstream.transports import http_responses
-from toolway.upstream.transports.http_responses import fetch_auth_header, send_with_auth
+from toolway.upstream.transports.http_responses import fetch_auth_header, send_with_auth, watch_send
 from toolway.upstream.transports.http_streams import ServerRequests, follow_get_stream, read_events, resume_response
 from toolway.upstream.transports.pending_requests import parse_large
 from toolway.upstream.transports.sse_parser import EventTooLong, SSEEvent, SSEParser
@@ -271,7 +271,7 @@ class StreamableHttpTransport:
                         head=exchange.head,
                         max_idle=max_idle,
                         on_sent=exchange.mark_sent,
-                        on_dial=call_state.mark_connecting,
+                        call_state=call_state,
                         sent=exchange.response,
                     )
                 except TransportError as error:
@@ -290,7 +290,7 @@ class StreamableHttpTransport:
                     handle_response,
                     max_idle=max_idle,
                     on_sent=exchange.mark_sent,
-                    on_dial=call_state.mark_connecting,
+                    call_state=call_state,
                 ),
                 call_state,
             )
@@ -335,7 +335,7 @@ class StreamableHttpTransport:
         head: RequestTemplate | None = None,
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
-        on_dial: Callable[[], None] | None = None,
+        call_state: CallState | None = None,
         sent: HttpResponse | None = None,
     ) -> T:
         """Send a POST, follow redirects within the origin, and return `handle_response(response)`.
@@ -355,7 +355,8 @@ class StreamableHttpTransport:
                     if head is None:
                         head = self._client.prepare("POST", target, (self._base_headers.post, headers))
                     response = self._client.send_prepared(head, target, body, max_idle=max_idle, on_sent=on_sent)
-                    response.on_dial = on_dial
+                    if call_state is not None:
+                        watch_send(response, call_state)
                     await response.send_and_wait()
                 try:
                     if not 300 <= response.status < 400:

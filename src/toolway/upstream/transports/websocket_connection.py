@@ -195,7 +195,7 @@ class WebSocketConnection(asyncio.Protocol):
         while self._queue and not self._paused and not self._ended and self._protocol.state == _OPEN:
             frame = self._queue.popleft()
             self._queued_bytes -= len(frame.data)
-            if frame.cancelled:
+            if frame.cancelled or (frame.may_send is not None and not frame.may_send()):
                 continue
             self._protocol.send_text(frame.data)
             if not self._write_frames():

@@ -42,7 +42,13 @@ from toolway.upstream.transport import (
     TransportServices,
 )
 from toolway.upstream.transports import streamable_http
-from toolway.upstream.transports.http_responses import NO_AUTH_HEADER, body_excerpt, error_from_http, send_with_auth
+from toolway.upstream.transports.http_responses import (
+    NO_AUTH_HEADER,
+    body_excerpt,
+    error_from_http,
+    send_with_auth,
+    watch_send,
+)
 from toolway.upstream.transports.openapi import responses
 from toolway.upstream.transports.openapi.bindings import ApiBinding, OperationBinding, bind_document
 from toolway.upstream.transports.openapi.document_source import DocumentSource, create_document_source
@@ -261,7 +267,7 @@ class OpenApiTransport:
                 response = self._client.send(
                     method, target, headers, body, max_idle=MAX_CONNECTION_IDLE_S, on_sent=call_state.mark_sent
                 )
-                response.on_dial = call_state.mark_connecting
+                watch_send(response, call_state)
                 await response.send_and_wait()
                 try:
                     status = response.status
