@@ -665,7 +665,9 @@ def _child_to_json(record: RunRecord) -> Json:
 def _apply(record: RunRecord, change: RunChange) -> RunRecord:
     from msgspec.structs import asdict
 
-    return replace(record, **asdict(change))
+    values = asdict(change)
+    del values["keep"]
+    return replace(record, **values)
 
 
 def _as_json(question: Any) -> Json:
