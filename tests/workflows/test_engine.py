@@ -224,3 +224,32 @@ async def test_cancel_reaches_child_runs(workflows: Workflows) -> None:
         await parent.result()
     while len(await workflows.list_runs("cancelled")) < 2:
         await asyncio.sleep(0.02)
+
+
+async def test_a_schedule_runs_once_after_a_downtime_and_each_time_after(hub: Hub, tmp_path: Path) -> None:
+    now = 1_000_000.0
+    flow = {
+        "name": "hourly",
+        "schedule": {"every": "1h", "inputs": {"id": "x"}},
+        "steps": [{"name": "p", "tool": "s.pay", "params": {"id": "${inputs.id}${string(int(run.started))}"}}],
+    }
+    async with Workflows(hub, tmp_path / "runs.db", clock=lambda: now) as workflows:
+        first = await workflows.schedule(flow)
+        assert (await workflows.schedule(flow)).id == first.id
+        assert (await first.status()).due == 1_000_800.0
+    now += 5 * 3600  # nothing ran in the meantime
+    async with Workflows(hub, tmp_path / "runs.db", clock=lambda: now) as workflows:
+        await workflows.schedule(flow)
+        async for _ in workflows.watch(first.id):
+            pass
+        while not (waiting := await workflows.list_runs("waiting")):
+            await asyncio.sleep(0.02)
+        assert [each.due for each in waiting] == [1_018_800.0]
+        changed = {**flow, "schedule": {"cron": "0 0 * * *", "timezone": "Europe/Berlin"}, "inputs": {"type": "object"}}
+        await workflows.schedule(changed)
+        while len(waiting := await workflows.list_runs("waiting")) != 1 or waiting[0].due == 1_018_800.0:
+            await asyncio.sleep(0.02)
+        await workflows.unschedule("hourly")
+        while await workflows.list_runs("waiting"):
+            await asyncio.sleep(0.02)
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["x1000800"]

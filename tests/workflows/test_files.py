@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from toolway.workflows.crash_table import crash_table
 from toolway.workflows.expressions import ExpressionError, Expressions
 from toolway.workflows.python_workflow import load_workflow
 from toolway.workflows.reader import _COMMON, _KINDS, _TOP_KEYS, read_file, read_text, read_value
+from toolway.workflows.schedule import Schedule
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
@@ -44,6 +46,10 @@ _ALIASES = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("steps: [", 2, "YAML"),
         ("toolway: workflow/9\nsteps: [{tool: a.b}]", 1, "format"),
         ("inputs: {$ref: 'http://x'}\nsteps: [{tool: a.b}]", 1, "$ref"),
+        ("schedule: {every: 1h, cron: '* * * * *'}\nsteps: [{tool: a.b}]", 1, "every or cron"),
+        ("schedule: {cron: '0 0 30 2 *'}\nsteps: [{tool: a.b}]", 1, "cron expression"),
+        ("schedule: {cron: '61 * * * *'}\nsteps: [{tool: a.b}]", 1, "cron expression"),
+        ("schedule: {cron: '* * * * *', timezone: Moon/Base}\nsteps: [{tool: a.b}]", 1, "time zone"),
         (_ALIASES, None, "too many"),
     ],
 )
@@ -54,6 +60,13 @@ def test_an_invalid_file_is_explained_with_its_line(text: str, line: int | None,
     assert caught.value.file == "flow.yaml"
     if line is not None:
         assert caught.value.line == line
+
+
+def test_a_cron_schedule_follows_the_time_of_the_zone() -> None:
+    schedule = Schedule(cron="30 8 * * *", timezone="Europe/Berlin")
+    winter = datetime(2026, 3, 27, 12, tzinfo=UTC).timestamp()
+    times = [winter := schedule.next_time(winter) for _ in range(3)]
+    assert [datetime.fromtimestamp(each, UTC).hour for each in times] == [7, 6, 6]
 
 
 def test_names_are_given_to_steps_without_one() -> None:

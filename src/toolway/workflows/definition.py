@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from toolway.types import Effect, Json
+from toolway.workflows.schedule import Schedule
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -168,6 +169,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Json | None = None  # JSON Schema
     timeout: float | None = None  # seconds for the whole run
     undo_on_failure: bool = False
+    schedule: Schedule | None = None
     steps: tuple[Step, ...]
     outputs: Any = None
     body: Json  # the definition as it was written

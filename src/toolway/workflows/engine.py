@@ -40,6 +40,7 @@ from toolway.workflows.journal import (
 from toolway.workflows.planner import plan
 from toolway.workflows.python_workflow import CodeRun, PythonWorkflow
 from toolway.workflows.reader import expressions_of, read_definition, read_value
+from toolway.workflows.schedule import SCHEDULE_KEY
 from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_call import call_step
 from toolway.workflows.step_planner import CallAction, Decision, RunMemory, child_outcome, entry_for
@@ -49,6 +50,7 @@ POLL_INTERVAL_S: Final = 0.5  # for messages of other processes
 SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
 DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
+MAX_SCHEDULED_RUNS: Final = 10_000
 CHILD_KEY: Final = "child:"  # of the key of a child run
 CODE_RETRY_S: Final = 60.0  # for a run whose Python workflow is missing
 _log = logging.getLogger(__name__)
@@ -230,6 +232,53 @@ class Workflows:
         self._wake.set()
         return Run(self, created.id)
 
+    async def schedule(
+        self, workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition, *, caller: str = "schedule"
+    ) -> Run:
+        """Create the next run of a workflow that has a schedule; each run creates the one after it.
+
+        A next run of another version of the workflow is cancelled. Call it once at each start of the program.
+
+        Returns:
+            The run, which waits for its time.
+
+        Raises:
+            ConfigError: The definition is invalid.
+            WorkflowError: The workflow has no schedule, or the inputs in it do not match its schema.
+        """
+        definition = read_definition(workflow)
+        if definition.schedule is None:
+            raise WorkflowError(f"{definition.name} has no schedule", hint="write schedule: {every: 1h} in its file")
+        _check_inputs(definition, definition.schedule.inputs)
+        await self.unschedule(definition.name, except_for=definition.hash)
+        return await self._create_next(definition, self._clock(), caller)
+
+    async def unschedule(self, name: str, *, except_for: str | None = None) -> None:
+        """Cancel the next run of a scheduled workflow. Runs that have begun go on."""
+        for record in await self.list_runs("waiting", MAX_SCHEDULED_RUNS):
+            is_next = (record.key or "").startswith(SCHEDULE_KEY) and record.created > self._clock()
+            if record.workflow == name and is_next and record.definition != except_for:
+                with contextlib.suppress(WorkflowError):  # it has ended
+                    await self.cancel(record.id, by="the schedule")
+
+    async def _create_next(self, definition: Definition, after: float, caller: str) -> Run:
+        assert definition.schedule is not None
+        time = definition.schedule.next_time(after)
+        record = RunRecord(
+            id=f"{definition.name}-{secrets.token_hex(6)}",
+            workflow=definition.name,
+            definition=definition.hash,
+            key=f"{SCHEDULE_KEY}{definition.hash[:12]}/{time:.0f}",
+            caller=caller,
+            state="waiting",
+            due=time,
+            input=definition.schedule.inputs,
+            created=time,
+        )
+        created = await self._get_journal().create(record, definition.body)
+        self._wake.set()
+        return Run(self, created.id)
+
     async def get(self, id: str) -> RunRecord:
         """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
         return (await self.load(id))[0]
@@ -382,6 +431,9 @@ class Workflows:
         if "python" in definition.body and record.workflow not in self._code:
             await self._put_back(record)
             return
+        is_scheduled = (record.key or "").startswith(SCHEDULE_KEY) and definition.schedule is not None
+        if is_scheduled and not any(each.kind == "cancel" for each in messages):
+            await self._create_next(definition, max(self._clock(), record.created), record.caller)
         await self._prepare_tools(definition)
         memory = RunMemory(entries)
         steps = self._steps_of(definition, record)

@@ -40,6 +40,7 @@ from toolway.workflows.definition import (
     read_duration,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions, codes_in
+from toolway.workflows.schedule import MIN_INTERVAL_S, Schedule
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_STEPS: Final = 1000
@@ -76,6 +77,7 @@ _TOP_KEYS: Final = (
     "inputs",
     "timeout",
     "on_failure",
+    "schedule",
     "steps",
     "outputs",
     "config",
@@ -153,6 +155,7 @@ class _Reader:
             inputs=self._schema(body.get("inputs"), ("inputs",)),
             timeout=self._seconds(timeout, ("timeout",)) if timeout is not None else None,
             undo_on_failure=on_failure == "undo",
+            schedule=self._schedule(body.get("schedule")),
             steps=steps,
             outputs=body.get("outputs"),
             body=body,
@@ -160,6 +163,29 @@ class _Reader:
         )
         self._check_expressions(definition)
         return definition
+
+    def _schedule(self, value: Any) -> Schedule | None:
+        if value is None:
+            return None
+        at = ("schedule",)
+        found = self._mapping(value, at)
+        self._check_keys(found, ("every", "cron", "timezone", "inputs"), at)
+        if ("every" in found) == ("cron" in found):
+            raise self._error(at, "a schedule has every or cron", 'write every: 1h, or cron: "0 8 * * 1-5"')
+        every = self._seconds(found["every"], (*at, "every")) if "every" in found else None
+        if every is not None and every < MIN_INTERVAL_S:
+            raise self._error((*at, "every"), "the interval is too short", f"write at least {MIN_INTERVAL_S:g}s")
+        schedule = Schedule(
+            every=every,
+            cron=self._text(found["cron"], (*at, "cron")) if "cron" in found else None,
+            timezone=self._text(found.get("timezone", "UTC"), (*at, "timezone")),
+            inputs=self._mapping(found.get("inputs", {}), (*at, "inputs")),
+        )
+        try:
+            schedule.next_time(0.0)
+        except ValueError as exc:
+            raise self._error(at, str(exc), 'write five fields, for example cron: "0 8 * * 1-5"') from exc
+        return schedule
 
     # -- steps
 

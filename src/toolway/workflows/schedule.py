@@ -1,0 +1,44 @@
+"""Schedules of workflows: `every` and `cron`, and the time of the next run.
+
+The next run of a schedule is always in the journal, as a waiting run that is due at its time. The process that takes it
+creates the run after it. So a schedule needs no process while it waits, and runs once after a downtime. The key of a
+run names its time: several processes that create the same run create one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from toolway.types import Json
+
+SCHEDULE_KEY: Final = "schedule:"  # of the key of a scheduled run
+MIN_INTERVAL_S: Final = 1.0
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Times at which a workflow is started: each interval since 1970, or a cron expression in a time zone."""
+
+    every: float | None = None  # seconds
+    cron: str | None = None
+    timezone: str = "UTC"
+    inputs: Json = {}
+
+    def next_time(self, after: float) -> float:
+        """Return the first time of the schedule after a time. Raises `ValueError` if there is none."""
+        if self.every is not None:
+            return (after // self.every + 1) * self.every
+        from cronsim import CronSim, CronSimError
+
+        try:
+            start = datetime.datetime.fromtimestamp(after, ZoneInfo(self.timezone))
+            return float(next(CronSim(self.cron or "", start)).timestamp())
+        except (ZoneInfoNotFoundError, OSError) as exc:
+            raise ValueError(f"the time zone {self.timezone!r} is not known") from exc
+        except CronSimError as exc:
+            raise ValueError(f"{self.cron!r} is not a cron expression: {exc}") from exc
+        except StopIteration:
+            raise ValueError(f"{self.cron!r} has no time in the next 50 years") from None
