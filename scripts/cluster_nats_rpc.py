@@ -35,7 +35,7 @@ from tests.cluster.nats_server import nats_server, program
 from tests.cluster.node.nats_lab import Ear
 from toolway.cluster.db.instances import Ownership, ServerInstance
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
-from toolway.cluster.node_auth import CallTokenVerifier, OpenedCall, new_use_id
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier, new_use_id
 from toolway.cluster.routing.call_cipher import ForwardedRequest, join_request
 from toolway.cluster.routing.remote import ForwardingInfo, forwarded_request, token_for_call
 from toolway.gateway.mcp.context import Notify
@@ -107,7 +107,7 @@ async def answer(url: str) -> None:
         "owner", sealer, lambda *place: HELD.fence, time.monotonic, time.time, max_remembered=10**9
     )
 
-    async def entry(call: OpenedCall, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
+    async def entry(token: CallToken, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
         if request.method == SPENT:
             return {SPENT: spent()}
         return jsonrpc.RawResult(memoryview(results[request.body["size"]]), b"}")

@@ -43,10 +43,10 @@ from toolway.cluster.lease import boot_time
 from toolway.cluster.member import Member
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
 from toolway.cluster.node_auth import (
+    CallToken,
     CallTokenVerifier,
     ForwardedCallVerifier,
     NodeAuthenticator,
-    OpenedCall,
     rejection_error,
 )
 from toolway.cluster.node_context import NodeContext
@@ -57,6 +57,7 @@ from toolway.cluster.replication.config import ConfigSource, read_document
 from toolway.cluster.replication.handlers import ApplyConfig, ChangeHandlers, announce_ownership
 from toolway.cluster.replication.rate_limit import LeasedRateLimiter
 from toolway.cluster.routing.node_http import NodeEndpoint
+from toolway.cluster.routing.node_link import LinkServer
 from toolway.cluster.routing.remote import forwarding_info_for
 from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
 from toolway.cluster.sessions import SharedSessions
@@ -370,6 +371,9 @@ class GatewayAttachment(ClusterHooks):
         self.token_verifier = CallTokenVerifier(context.id, context.sealer, context.fence_of, boot_time, time.time)
         self._call_verifier = ForwardedCallVerifier(self._server_view)
         self._node_endpoint = NodeEndpoint(self.token_verifier, self.handle_call)
+        self._links = LinkServer(
+            context.id, context.proofs, self.token_verifier, self.handle_call, self._refuse_node_request
+        )
         self._admin = self._create_admin()
         self.sessions: SharedSessions | None = None  # set by `attach`
 
@@ -389,17 +393,17 @@ class GatewayAttachment(ClusterHooks):
             gateway.ended_sessions,
         )
 
-    def handle_call(self, call: OpenedCall, message: Message, notify: Notify) -> Awaitable[RpcResult]:
-        """Handle a session request or forwarded call that another node sent over HTTP or NATS.
+    def handle_call(self, token: CallToken, message: Message, notify: Notify) -> Awaitable[RpcResult]:
+        """Handle a session request or forwarded call that another node sent on a link, over HTTP or over NATS.
 
         Raises `RpcFailure` if the call token does not allow it.
         """
         assert self._gateway is not None and self.sessions is not None  # the node listens only after `attach`
         if message.method == NODE_REQUEST_METHOD:
-            if call.token.server:
+            if token.server:
                 raise rejection_error("elsewhere")
-            return self.sessions.handle_node_request(call.token.principal, message.body, notify)
-        return self._gateway.handle_forwarded(*self._call_verifier.resolve(call.token), message, notify)
+            return self.sessions.handle_node_request(token.principal, message.body, notify)
+        return self._gateway.handle_forwarded(*self._call_verifier.resolve(token), message, notify)
 
     # -- hooks of the gateway -----------------------------------------------------------------------------------------
 
@@ -420,6 +424,10 @@ class GatewayAttachment(ClusterHooks):
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
         await self._node_endpoint.handle(exchange, refusal)
 
+    @property
+    def links(self) -> LinkServer:
+        return self._links
+
     def is_remote(self, server: str) -> bool:
         return self._context.router.is_remote(server)
 
@@ -432,6 +440,10 @@ class GatewayAttachment(ClusterHooks):
 
     def gauges(self) -> Mapping[str, float]:
         return self._context.gauges()
+
+    def _refuse_node_request(self, is_overloaded: bool) -> RpcFailure | None:
+        assert self._gateway is not None  # the node listens only after `attach`
+        return self._gateway.router.refuse_node_request(is_overloaded=is_overloaded)
 
     def _server_view(self, endpoint: str) -> EndpointView | None:
         return self._gateway.router.server_view(endpoint) if self._gateway is not None else None

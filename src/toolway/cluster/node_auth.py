@@ -3,6 +3,8 @@
     node proof      a node proves itself at every new connection, before it is shown anything (`NodeProofs`)
     credential      names the calling node in the request head; grants nothing by itself (`NodeAuthenticator`)
     call token      for one call, accepted once; carries the key under which the call is sealed (`CallTokenVerifier`)
+    link            hello and welcome of two nodes, and the keys of their connection (`NodeProofs`); there, a call has
+                    the content of a call token without its seal, because the whole connection is sealed
 
 The caller's permissions were checked at the node that received the call.
 
@@ -23,6 +25,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from toolway.cluster.routing.call_cipher import KEY_BYTES, CallCipher, split_request
+from toolway.cluster.routing.link_frames import RANDOM_BYTES, LinkKeys, new_random
 from toolway.gateway.mcp.context import ForwardedCall
 from toolway.gateway.mcp.errors import DENIED, MOVED, OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
 from toolway.gateway.mcp.view import EndpointView
@@ -42,7 +45,10 @@ NODE_CREDENTIAL_LIFETIME_S: Final = 24 * 3600.0  # seconds
 
 CHALLENGE_KIND: Final = "node-challenge"  # seal kinds of node proofs
 PROOF_KIND: Final = "node-proof"
-PROOF_LIFETIME_S: Final = 15.0  # seconds: for challenge and proof
+HELLO_KIND: Final = "link-hello"  # seal kinds of the first messages of a link
+WELCOME_KIND: Final = "link-welcome"
+LINK_VERSION: Final = 1
+PROOF_LIFETIME_S: Final = 15.0  # seconds: for challenge and proof, hello and welcome
 
 TokenRejection: TypeAlias = Literal["expired", "ahead", "changed", "elsewhere", "replayed", "busy", "moved"]
 _REJECTIONS: Final[dict[TokenRejection, tuple[int, str]]] = {
@@ -180,9 +186,22 @@ class CallTokenVerifier:
         request = cipher.open_request(parts[1]) if rejection is None else b""
         if request is None:
             rejection = "changed"
-        elif rejection is None and self._fence_of(token.tenant, token.server, token.index) != token.fence:
-            rejection = "moved"
+        elif rejection is None:
+            rejection = self._check_fence(token)
         return OpenedCall(token, cipher, request or b"", rejection)
+
+    def check_link_call(self, token: CallToken, expires: float) -> TokenRejection | None:
+        """Use up the content of a call token that arrived on a link. Return why the call is rejected, or None.
+
+        `expires` is the wall time of the sender until which the call may begin.
+        """
+        if token.target_node != self._node or not token.use_id:
+            return "elsewhere"
+        rejection = self._check_time(expires, token.sender) or self._mark_used(token.use_id)
+        return rejection or self._check_fence(token)
+
+    def _check_fence(self, token: CallToken) -> TokenRejection | None:
+        return "moved" if self._fence_of(token.tenant, token.server, token.index) != token.fence else None
 
     def _check_time(self, expires: float, sender: str) -> TokenRejection | None:
         left = expires - self._wall_time()
@@ -278,6 +297,59 @@ class NodeProofs:
         if not isinstance(found, list) or len(found) != 5 or not isinstance(found[1], int) or found[1] < epoch:
             return False
         return [found[0], *found[2:]] == [node, address, self._id, nonce]
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    def hello(self, target_node: str) -> tuple[bytes, bytes]:
+        """Return our first message on a link to a node, and the random bytes in it."""
+        random = new_random()
+        value = [LINK_VERSION, self._id, target_node, random.hex()]
+        return self._sealer.seal(HELLO_KIND, value, PROOF_LIFETIME_S).encode(), random
+
+    def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
+        """Return our answer to the hello of another node, the keys of the link, and the id of that node.
+
+        None if the hello is invalid or not for us. A recorded hello gets keys that its sender does not know: ours is
+        the second half of them.
+        """
+        found: Any = self._sealer.open(HELLO_KIND, hello.decode("ascii", "replace"))
+        identity = self._identity()
+        if not isinstance(found, list) or len(found) < 4 or found[2] != self._id or identity is None:
+            return None
+        caller_random = _decode_random(found[3])
+        if found[0] != LINK_VERSION or caller_random is None:
+            return None
+        random, sender = new_random(), str(found[1])
+        value = [LINK_VERSION, *identity, self._address(), sender, found[3], random.hex()]
+        welcome = self._sealer.seal(WELCOME_KIND, value, PROOF_LIFETIME_S).encode()
+        return welcome, LinkKeys.derive(caller_random, random), sender
+
+    def keys_from_welcome(
+        self, welcome: bytes, node: str, epoch: int, address: str, caller_random: bytes
+    ) -> LinkKeys | None:
+        """Return the keys of a link; None unless this is the answer of the node, at this address, to our hello."""
+        found: Any = self._sealer.open(WELCOME_KIND, welcome.decode("ascii", "replace"))
+        if not isinstance(found, list) or len(found) < 7 or not isinstance(found[2], int) or found[2] < epoch:
+            return None
+        random = _decode_random(found[6])
+        if random is None or [found[0], found[1], *found[3:6]] != [
+            LINK_VERSION,
+            node,
+            address,
+            self._id,
+            caller_random.hex(),
+        ]:
+            return None
+        return LinkKeys.derive(caller_random, random)
+
+
+def _decode_random(text: object) -> bytes | None:
+    """Return the random bytes of a hello or welcome; None if they are malformed."""
+    try:
+        random = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        return None
+    return random if len(random) == RANDOM_BYTES else None
 
 
 class ForwardedCallVerifier:

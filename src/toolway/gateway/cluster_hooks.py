@@ -6,6 +6,7 @@ is local. `cluster/node.py` has the implementation for a cluster node.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -46,6 +47,11 @@ class ClusterHooks:
         """Answer the HTTP request of another node. `refusal` is a reason to execute nothing now."""
         raise AssertionError("without a cluster no node is authenticated")
 
+    @property
+    def links(self) -> NodeLinks | None:
+        """Links of other nodes, each one connection for many calls; None without a cluster."""
+        return None
+
     def is_remote(self, server: str) -> bool:
         """Return True if calls to the server are forwarded to another node, which owns it."""
         return False
@@ -63,6 +69,30 @@ class ClusterHooks:
 
 
 NO_CLUSTER: Final = ClusterHooks()
+
+
+class NodeLinks(Protocol):
+    """Links that other nodes have opened to this one: connections on which they send calls."""
+
+    def accept(self) -> asyncio.Protocol | None:
+        """Return the protocol of a new link, which authenticates the other node; None if it is refused."""
+        ...
+
+    def stop_accepting(self) -> None:
+        """Accept no new links, and tell the other nodes to send no new calls here."""
+        ...
+
+    async def wait_idle(self) -> None:
+        """Wait until no call of another node is being executed."""
+        ...
+
+    async def cancel_all(self, timeout: float = 1.0) -> None:
+        """Cancel all calls of other nodes; wait for their error replies, at most `timeout` seconds."""
+        ...
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Close all links, at the latest after `timeout` seconds."""
+        ...
 
 
 class ClusterAdmin(Protocol):

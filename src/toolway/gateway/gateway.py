@@ -101,6 +101,7 @@ class Gateway:
         self.subscriptions = SubscriptionService(hub, self._dispatcher.open_task_id)
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
+        self._cluster = cluster
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
@@ -146,6 +147,7 @@ class Gateway:
         )
         self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
+        self.http_server.accept_upgrade = self.router.accept_upgrade
         self.http_server.begin_flight = ClientFlights(
             hub, self.router, self._authenticator, self._dispatcher, self._modern
         ).begin
@@ -229,6 +231,9 @@ class Gateway:
         await _wait_first(skip_waiting.wait(), asyncio.sleep(delay), delay)
         self.router.rejects_new_requests = True
         self.http_server.stop_accepting()
+        links = self._cluster.links
+        if links is not None:
+            links.stop_accepting()
         await self.subscriptions.close()
         self.legacy_sessions.close_streams()
         self.legacy_sse.close_streams()
@@ -238,12 +243,18 @@ class Gateway:
         self.pending_calls.close()
         await self.legacy_sse.cancel_all()
         await self.http_server.cancel_all()
+        if links is not None:
+            await links.cancel_all()
         self.legacy_sessions.close()
         await self.http_server.close(CLOSE_TIMEOUT_S)
+        if links is not None:
+            await links.close(CLOSE_TIMEOUT_S)
 
     async def _wait_idle(self) -> None:
         """Wait until no request is active, including legacy requests whose connection was lost."""
         await self.http_server.wait_idle()
+        if self._cluster.links is not None:
+            await self._cluster.links.wait_idle()
         while self.legacy_sessions.has_active_requests:  # noqa: ASYNC110 - rare, and no other waiter needs an event
             await asyncio.sleep(0.05)
 

@@ -5,6 +5,7 @@ A path is compared exactly as sent: nothing is decoded, case-folded or trimmed, 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -53,6 +54,8 @@ from toolway.types import Json
 from toolway.upstream.transports.pending_requests import parse_large
 
 NODE_PATH: Final = "/node"  # other nodes of a cluster post their sealed requests here
+NODE_LINK_PATH: Final = "/node/link"  # other nodes turn a connection into a link here; the link authenticates them
+NODE_LINK_PROTOCOL: Final = "toolway-link"
 NODE_PROOF_PATH: Final = "/node/proof"  # needs no token: the challenge in the query is sealed
 MAX_REQUESTS_PER_PRINCIPAL: Final = 4096  # concurrent requests of one principal
 MAX_LIGHT_BYTES: Final = jsonrpc.LARGE_BYTES  # a message of at most this size is cheap to parse
@@ -246,12 +249,29 @@ class Router:
 
     async def _handle_node(self, exchange: Exchange, *, is_overloaded: bool) -> None:
         """Let the cluster answer a request of another node; a refusal is sealed as well."""
-        refusal = None
-        if self.rejects_new_requests:
-            refusal = RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
-        elif is_overloaded:
-            refusal = RpcFailure(OVERLOADED, "too many concurrent requests of this node", {**NOT_EXECUTED})
+        refusal = self.refuse_node_request(is_overloaded=is_overloaded)
         await self._cluster.handle_node_exchange(exchange, refusal)
+
+    def refuse_node_request(self, *, is_overloaded: bool) -> RpcFailure | None:
+        """Return the reason to execute no request of another node now, or None."""
+        if self.rejects_new_requests:
+            return RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
+        if is_overloaded:
+            return RpcFailure(OVERLOADED, "too many concurrent requests of this node", {**NOT_EXECUTED})
+        return None
+
+    def accept_upgrade(self, request: HttpRequest) -> asyncio.Protocol | None:
+        """Return the protocol of a link if another node asks for one; None declines, and HTTP goes on."""
+        links = self._cluster.links
+        if links is None or request.path != NODE_LINK_PATH or request.method != "GET" or request.body:
+            return None
+        if request.headers.get("upgrade") != NODE_LINK_PROTOCOL or self.rejects_new_requests:
+            return None
+        try:
+            self._authenticator.check_host_and_origin(request)
+        except RequestDenied:
+            return None
+        return links.accept()
 
     def _handle_public(self, exchange: Exchange) -> None:
         """Answer a request that needs no principal: CORS preflight, health check or dashboard page.

@@ -35,6 +35,8 @@ class HttpServer:
         self.begin_flight: Callable[[Exchange], bool] | None = (
             None  # handles a request without a task, or returns False
         )
+        #: Returns the protocol that a connection is given to, if a request offers one that is accepted.
+        self.accept_upgrade: Callable[[HttpRequest], asyncio.Protocol | None] | None = None
         self.authenticate_head = authenticate_head
         self.limits = limits if limits is not None else ServerLimits()
         self.draining = False

@@ -43,6 +43,7 @@ class ConnectionHandler(Protocol):
     limits: ServerLimits
     request_handler: RequestHandler
     begin_flight: Callable[[Exchange], bool] | None
+    accept_upgrade: Callable[[HttpRequest], asyncio.Protocol | None] | None
     authenticate_head: AuthenticateHead | None
     body_budget: BodyBudget
     head_cache: HeadCache[HttpRequest]
@@ -197,7 +198,10 @@ class ServerConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
-            self._decline_upgrade(data[offer.args[0] :])
+            rest = data[offer.args[0] :]
+            if self._accept_upgrade(rest):
+                return
+            self._decline_upgrade(rest)
         except httptools.HttpParserError:
             if not self._input_ignored:
                 self._set_rejection(400, "invalid HTTP/1.1 request")
@@ -205,6 +209,21 @@ class ServerConnection(asyncio.Protocol):
             self._check_size()
         if self._rejection is not None:
             self._send_rejection(self._rejection)
+
+    def _accept_upgrade(self, rest: bytes) -> bool:
+        """Give the connection to another protocol, if the server accepts the one that is offered."""
+        accept, transport = self._server.accept_upgrade, self._transport
+        if accept is None or transport is None or self._rejection is not None or self.busy or self._repeated or rest:
+            return False
+        protocol = accept(self._request(b""))
+        if protocol is None:
+            return False
+        name = self._fields["upgrade"].encode("latin-1")
+        transport.write(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: %b\r\n\r\n" % name)
+        self.connection_lost(None)  # this object has no connection any more
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        return True
 
     def _decline_upgrade(self, rest: bytes) -> None:
         """Ignore an offered protocol upgrade and parse the request as HTTP/1.1; reject CONNECT.

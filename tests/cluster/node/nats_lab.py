@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from tests.cluster.nats_server import NatsServer
 from toolway.cluster.nats_rpc.rpc_client import NatsRpcClient, NatsTransport, connect_nats
 from toolway.cluster.nats_rpc.rpc_server import NatsRpcServer
-from toolway.cluster.node_auth import CallToken, CallTokenVerifier, OpenedCall, new_call_key, new_use_id
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier, new_call_key, new_use_id
 from toolway.cluster.routing.call_cipher import ForwardedRequest
 from toolway.cluster.routing.remote import forwarded_request
 from toolway.gateway.mcp.context import Notify
@@ -52,10 +52,10 @@ class Owner:
     door: NatsRpcServer | None = None
     client: Client | None = None
 
-    async def answer(self, call: OpenedCall, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
-        self.asked.append((call.token.server, request.method, request.body))
+    async def answer(self, token: CallToken, request: jsonrpc.Message, tell: Notify) -> Json | jsonrpc.RawResult:
+        self.asked.append((token.server, request.method, request.body))
         try:
-            return await self.how(call.token.server, request, tell)
+            return await self.how(token.server, request, tell)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise

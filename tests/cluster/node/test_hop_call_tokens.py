@@ -168,7 +168,7 @@ async def test_the_token_of_a_caller_stays_where_he_came_in(nodes: Cluster) -> N
     finally:
         await listener.close()
     sent = bytes(owner.tap.sent if owner.replica.options.advertise_url else heard)
-    assert b"POST /node" in sent or b".call." in sent  # it was the right wire
+    assert b"GET /node/link" in sent or b".call." in sent  # it was the right wire
     assert b"words of the call" not in sent
     for secret in (token, TOKEN, KEY.hex()):
         assert secret.encode() not in sent + bytes(heard)

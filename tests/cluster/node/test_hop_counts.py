@@ -53,3 +53,27 @@ async def test_a_call_is_told_of_where_it_came_in_and_at_its_owner_to_those_who_
         async with owner.raw(token=TOKEN) as raw:
             assert (await raw.call("pid")).result
         assert len(there.calls) == 1
+
+
+async def test_a_node_that_knows_no_links_is_sent_posts_and_one_that_does_a_single_connection(tmp_path: Path) -> None:
+    """While a cluster is upgraded, nodes of two versions work side by side."""
+    async with cluster(tmp_path) as nodes:
+        owner, other = nodes.owner(), nodes.other()
+        accept, owner.gateway.http_server.accept_upgrade = owner.gateway.http_server.accept_upgrade, None
+
+        async def call() -> None:
+            async with other.raw(token=TOKEN) as raw:
+                assert (await raw.call("pid")).result
+
+        await call()
+        assert b"POST /node HTTP" in owner.tap.sent
+        owner.gateway.http_server.accept_upgrade = accept
+        owner.tap.sent.clear()
+        await call()
+        assert b"GET /node/link" not in owner.tap.sent  # not asked again for a while
+        for peer in other.replica.context.peers._by_id.values():
+            peer._no_link_until = 0.0
+        owner.tap.sent.clear()
+        for _ in range(3):
+            await call()
+        assert owner.tap.sent.count(b"GET /node/link") == 1 and b"POST" not in owner.tap.sent

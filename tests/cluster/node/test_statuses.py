@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.cluster.node.nats_lab import SEALER, call
-from toolway.cluster.node_auth import CallTokenVerifier, OpenedCall
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier
 from toolway.cluster.routing.call_cipher import join_request
 from toolway.cluster.routing.node_http import NodeEndpoint
 from toolway.gateway.mcp.context import Notify
@@ -38,7 +38,7 @@ class Paper:
         self.answers.append((status, body))
 
 
-async def too_late(call: OpenedCall, message: Message, notify: Notify) -> RpcResult:
+async def too_late(token: CallToken, message: Message, notify: Notify) -> RpcResult:
     raise RpcFailure(DEADLINE, "it was still starting", {"executed": "no"})
 
 

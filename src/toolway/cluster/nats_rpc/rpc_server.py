@@ -414,7 +414,7 @@ class ServerCall(msgspec.Struct, eq=False):
             message = await parse_large(data, "") if jsonrpc.is_large(data) else jsonrpc.parse_message(data)
             if message.kind != "request" or message.id != id_:
                 raise frames.InvalidFrame
-            return jsonrpc.encode_result(id_, await self.state.handler(opened, message, self.notify))
+            return jsonrpc.encode_result(id_, await self.state.handler(opened.token, message, self.notify))
         except (frames.InvalidFrame, jsonrpc.InvalidMessage):
             return jsonrpc.encode_error(id_, INVALID_REQUEST, "invalid request over NATS")
         except RpcFailure as failure:

@@ -17,7 +17,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from toolway.cluster.node_auth import CallTokenVerifier, NodeProofs, OpenedCall
+from toolway.cluster.node_auth import CallToken, CallTokenVerifier, NodeProofs
 from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest, join_request
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.mcp.context import Notify
@@ -45,8 +45,8 @@ _REQUEST_HEADERS: Final = {"Content-Type": SEALED_TYPE, "Accept": "*/*", "Accept
 _MAX_PROOF_BYTES: Final = 4096
 _UNSEALED_REASON: Final = "the response is not sealed with the key of the call"
 
-#: Executes an opened call and returns its result. Raises `RpcFailure`.
-CallHandler = Callable[[OpenedCall, jsonrpc.Message, Notify], Awaitable[RpcResult]]
+#: Executes the call that a token allows, and returns its result. Raises `RpcFailure`.
+CallHandler = Callable[[CallToken, jsonrpc.Message, Notify], Awaitable[RpcResult]]
 
 
 # -- calling node -----------------------------------------------------------------------------------------------------
@@ -196,11 +196,11 @@ class NodeEndpoint:
         response = SealedResponse(exchange, call.cipher)
         try:
             call.check()
-            message = await _parse_request(call.request)
+            message = await parse_request(call.request)
             response.id = message.id
             if refusal is not None:
                 raise refusal
-            response.send_result(await self._handler(call, message, response.notify))
+            response.send_result(await self._handler(call.token, message, response.notify))
         except RpcFailure as failure:
             response.send_error(failure)
         finally:
@@ -231,7 +231,7 @@ class SealedResponse(ResponseWriter):
             exchange.reply(200, self._cipher.seal_reply(message), _SEALED_HEADERS)
 
 
-async def _parse_request(data: bytes) -> jsonrpc.Message:
+async def parse_request(data: bytes) -> jsonrpc.Message:
     """Parse an opened request. Raises `RpcFailure` if it is not a JSON-RPC request."""
     try:
         message = await parse_large(data, "") if jsonrpc.is_large(data) else jsonrpc.parse_message(data)

@@ -8,6 +8,7 @@ while the node is healthy: a node without heartbeats is probed over HTTP, and co
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -17,12 +18,18 @@ from toolway.cluster.db.instances import InstanceStore, Ownership, ServerInstanc
 from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from toolway.cluster.node_auth import NodeProofs
 from toolway.cluster.queries import LogThrottle
+from toolway.cluster.routing.link import CallerLink
+from toolway.cluster.routing.link_frames import LinkError
 from toolway.cluster.routing.node_http import NodeProofFailed, check_node
+from toolway.cluster.routing.node_link import CallerIdentity, switch_request
 from toolway.config.schema import Server, Timeout
 from toolway.gateway.router import NODE_PATH
 from toolway.http.client import HttpClient, HttpError, HttpTarget
 from toolway.http.client_connection import ClientConnection
+from toolway.http.dialer import Dialer, proxy_for
 from toolway.network.policy import NetworkPolicy
+from toolway.types import Certainty
+from toolway.upstream.transport import TransportError
 from toolway.upstream.transports import streamable_http
 
 PEER_CONNECT_TIMEOUT_S: Final = 2.0  # seconds
@@ -30,12 +37,15 @@ PROBE_AFTER_S: Final = 2 * HEARTBEAT_INTERVAL_S  # seconds without a heartbeat a
 MAX_HEALTH_BYTES: Final = 1000  # bytes of a health response
 WRONG_PROCESS_PAUSE_S: Final = 10.0  # seconds to avoid a node after another process responded at its address
 MISROUTED_PAUSE_S: Final = 1.0  # the same if the node itself is alive: the connection was misrouted, perhaps only once
+LINK_RETRY_S: Final = 5.0  # seconds after which a link is tried again if the node did not open it
+NO_LINKS_S: Final = 60.0  # the same if the node, or a proxy before it, does not know links
 WATCH_LINGER_S: Final = 5.0  # seconds for which heartbeats are watched after the last call
 CREDENTIAL_REFRESH_S: Final = 12 * 3600.0  # seconds after which a new credential for a node is issued
 RETIRED_PEER_TIMEOUT_S: Final = 16 * 60.0  # seconds after which no call can wait on the connections of a retired peer
 MAX_CACHED_OWNERS: Final = 100_000  # cached instances
 
 T = TypeVar("T")
+log = logging.getLogger("toolway.cluster")
 
 
 class PeerTimeout(Exception):
@@ -88,6 +98,7 @@ class Peers:
 
     def _retire(self, peer: Peer) -> None:
         """Stop using a connection pool; close it later, when no call can wait on it any more."""
+        peer.retire()
         self._retired.add(peer)
         asyncio.get_running_loop().call_later(RETIRED_PEER_TIMEOUT_S, self._close_retired, peer)
 
@@ -103,9 +114,10 @@ class Peers:
 
 
 class Peer:
-    """Connection pool and failure detector of one other node. `address` is its advertised URL.
+    """Link, connection pool and failure detector of one other node. `address` is its advertised URL.
 
-    The node proves itself at every new connection. Until then, neither the credential nor a call is sent.
+    Calls share the link. A node that does not know links gets one POST per call, on connections of the pool. The node
+    proves itself at every new connection. Until then, neither the credential nor a call is sent.
     """
 
     def __init__(
@@ -130,6 +142,10 @@ class Peer:
         # Without the proof: a node that shuts down has no lease to prove, and still answers the calls it has.
         self._probe_client = HttpClient(limits, self._network_policy())
         self.created_at = self._loop.time()
+        self._dialer = Dialer(self._network_policy(), PEER_CONNECT_TIMEOUT_S)
+        self._link: CallerLink | None = None
+        self._link_lock = asyncio.Lock()
+        self._no_link_until = 0.0
         self._waiting_tasks: dict[asyncio.Task[object], None] = {}
         self._cancelled_tasks: set[asyncio.Task[object]] = set()
         self._last_used = self._loop.time()
@@ -163,6 +179,65 @@ class Peer:
                 self._wrong_process_at = self._loop.time()
                 self._avoid_until = self._wrong_process_at + WRONG_PROCESS_PAUSE_S
             raise
+
+    # -- the link -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ready_link(self) -> CallerLink | None:
+        """The link to this node if it can be used at once, else None."""
+        link = self._link
+        return link if link is not None and link.is_usable and link.is_fresh else None
+
+    async def get_link(self) -> CallerLink | None:
+        """Return the link to this node, which is opened if there is none. None if the node must be sent POSTs.
+
+        Raises `TransportError` (nothing was sent) if the node cannot be reached.
+        """
+        link = self.ready_link
+        if link is not None or self._loop.time() < self._no_link_until:
+            return link
+        async with self._link_lock:
+            link = self._link
+            if link is not None and link.is_usable:
+                if not link.is_fresh:
+                    await link.ping()
+                return link
+            if self._loop.time() < self._no_link_until:
+                return None
+            self._link = None
+            return await self._open_link()
+
+    async def _open_link(self) -> CallerLink | None:
+        target = HttpTarget.parse(self._address)
+        identity = CallerIdentity(self._proofs, self.id, self._get_epoch(self.id) or 0, self._address)
+        try:
+            async with asyncio.timeout(PEER_CONNECT_TIMEOUT_S):
+                link = await self._dialer.dial(
+                    target.origin,
+                    proxy_for(target.origin),
+                    lambda: CallerLink(identity, switch_request(self._address)),
+                    tunnel=True,
+                )
+        except TimeoutError:
+            raise TransportError("no connection to the node in time", Certainty.NOT_SENT) from None
+        except HttpError as exc:
+            raise TransportError(exc.reason, Certainty.NOT_SENT, code=exc.code) from None
+        try:
+            if not await link.wait_open():
+                self._no_link_until = self._loop.time() + NO_LINKS_S
+                return None
+        except LinkError as exc:
+            # A POST finds out what is wrong.
+            log.debug("no link to node %s: %s", self.id, exc)
+            self._no_link_until = self._loop.time() + LINK_RETRY_S
+            return None
+        self._link = link
+        return link
+
+    def retire(self) -> None:
+        """Send no new calls on the link; it is closed when no call is under way."""
+        if self._link is not None:
+            self._link.go()
 
     async def run_while_alive(self, work: Awaitable[T]) -> T:
         """Return the result of `work`, a call to this node.
@@ -234,11 +309,15 @@ class Peer:
         for task in [task for task in self._waiting_tasks if task not in self._cancelled_tasks]:
             self._cancelled_tasks.add(task)
             task.cancel()
+        if self._link is not None:
+            self._link.abort("the node sends no heartbeat")
 
     async def close(self) -> None:
         if self._watch_task is not None:
             self._watch_task.cancel()
             await asyncio.gather(self._watch_task, return_exceptions=True)
+        if self._link is not None:
+            self._link.abort("this node shuts down")
         self.client.close()
         self._probe_client.close()
 

@@ -28,6 +28,7 @@ from toolway.cluster.node_auth import CallToken, CallTokenSealer, issue_call_tok
 from toolway.cluster.replication.catalog import SharedCatalog, answer_catalog_request, is_catalog_request
 from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest
 from toolway.cluster.routing.node_http import NodeHttpTransport
+from toolway.cluster.routing.node_link import encode_call, link_head, new_ticket
 from toolway.cluster.routing.owned import OwnerTransportBase, moved_error
 from toolway.cluster.routing.peers import OwnerCache, Peer, Peers, PeerTimeout
 from toolway.errors import (
@@ -227,18 +228,17 @@ class RemoteTransport(OwnerTransportBase):
         attempt = request.call_state
         context = self._context
         info = attempt.forwarding_info or self._default_info
-        token = token_for_call(info, ownership, context.id, use_id)
-        sent = forwarded_request(request, with_timeout(request.params, info, head_start_divisor), token, context.sealer)
+        params = with_timeout(request.params, info, head_start_divisor)
         try:
             if not node.info.address:
                 key = (ownership.node, node.epoch)
                 transport = self._node_transports.get(key) or await self._open_once(key, context.nats_transport(node))
-                return await transport.request(sent)
+                token = token_for_call(info, ownership, context.id, use_id)
+                return await transport.request(forwarded_request(request, params, token, context.sealer))
             peer = context.peers.get(ownership.node, node.info.address)
             if reason := peer.unavailable_reason:
                 raise _OwnerUnavailable(reason)
-            transport = self._node_transports.get(peer) or await self._open_once(peer, self._http_transport(peer))
-            return await peer.run_while_alive(transport.request(sent))
+            return await peer.run_while_alive(self._send_to_peer(peer, ownership, request, params, info, use_id))
         except PeerTimeout:
             raise _owner_lost_error(attempt.certainty, "its owner stopped responding") from None
         except TransportError as exc:
@@ -257,6 +257,27 @@ class RemoteTransport(OwnerTransportBase):
                 raise
             attempt.certainty = error.certainty or Certainty.NOT_SENT
             raise TransportError(exc.message, attempt.certainty, call_error=error) from None
+
+    async def _send_to_peer(
+        self,
+        peer: Peer,
+        ownership: Ownership,
+        request: Request,
+        params: Json,
+        info: ForwardingInfo,
+        use_id: str,
+    ) -> Json:
+        """Send a request on the link to a node, or as a POST if the node does not know links."""
+        request.call_state.mark_connecting()
+        link = await peer.get_link()
+        if link is None:
+            token = token_for_call(info, ownership, self._context.id, use_id)
+            transport = self._node_transports.get(peer) or await self._open_once(peer, self._http_transport(peer))
+            return await transport.request(forwarded_request(request, params, token, self._context.sealer))
+        head = link_head(ownership, info.principal, info.caller, info.principal_name, info.endpoint)
+        ticket = new_ticket(info.call_id, use_id, info.idempotency_key, info.request_id)
+        sent = Request(request.method, params, request.call_state)
+        return await link.wait(link.start(encode_call(head, ticket), sent, self._inbound, None))
 
     async def _open_once(self, key: object, transport: Transport) -> Transport:
         """Return the open transport for `key`, a node; opens `transport` if there is none yet.

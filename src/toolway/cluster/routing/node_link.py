@@ -1,0 +1,318 @@
+"""Calls between nodes on a link (`link.py`): what a call consists of, how it is sent, and how it is executed.
+
+A call has three parts: `LinkCallHead`, the same for many calls, so that the called node finds what it has settled about
+them; `LinkCallTicket`, for one call, accepted once and for seconds; and the JSON-RPC request. Head and ticket together
+are what a call token says (`node_auth.py`).
+
+A node of an earlier version, or a proxy that does not pass the switch on, does not know links. Then calls are POSTs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+import msgspec
+
+from toolway.cluster.db.instances import Ownership
+from toolway.cluster.node_auth import (
+    CALL_TOKEN_LIFETIME_S,
+    CallToken,
+    CallTokenVerifier,
+    NodeProofs,
+    rejection_error,
+)
+from toolway.cluster.routing.link import MAX_CALLS, CalledLink
+from toolway.cluster.routing.link_frames import LinkKeys
+from toolway.cluster.routing.node_http import CallHandler, parse_request
+from toolway.gateway.mcp.errors import OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
+from toolway.gateway.mcp.responses import encode_error
+from toolway.gateway.router import NODE_LINK_PATH, NODE_LINK_PROTOCOL
+from toolway.http.request import HttpTarget
+from toolway.protocol import jsonrpc
+from toolway.protocol.constants import INVALID_REQUEST
+from toolway.types import Json
+
+MAX_LINKS: Final = 1024  # open links of other nodes
+MAX_UNPROVED_LINKS: Final = 64  # of which the caller has not proved itself yet
+MAX_HEADS: Final = 10_000  # of calls that are remembered
+_LENGTHS: Final = Struct(">HH")
+
+log = logging.getLogger("toolway.cluster")
+
+
+class LinkCallHead(msgspec.Struct, frozen=True, array_like=True):
+    """Part of a call that is the same for many calls: server, fence, principal and endpoint.
+
+    New fields are only added at the end, with a default: nodes of two versions work side by side.
+    """
+
+    tenant: str
+    server: str
+    index: int
+    fence: int
+    principal: str
+    caller_id: str
+    principal_name: str
+    endpoint: str
+
+
+class LinkCallTicket(msgspec.Struct, frozen=True, array_like=True):
+    """Part of a call that is valid for this call only. New fields are only added at the end, with a default."""
+
+    call_id: str
+    use_id: str  # accepted once
+    expires: float  # wall time until which the call may begin
+    idempotency_key: str | None = None
+    request_id: str = ""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(LinkCallHead)
+_ticket_decoder = msgspec.msgpack.Decoder(LinkCallTicket)
+
+
+def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
+    """Encode the parts of a call that precede its request."""
+    first, second = _encoder.encode(head), _encoder.encode(ticket)
+    return _LENGTHS.pack(len(first), len(second)) + first + second
+
+
+def new_ticket(call_id: str, use_id: str, idempotency_key: str | None, request_id: str) -> LinkCallTicket:
+    """Return the ticket of a call that is sent now."""
+    return LinkCallTicket(call_id, use_id, time.time() + CALL_TOKEN_LIFETIME_S, idempotency_key, request_id)
+
+
+def switch_request(address: str) -> bytes:
+    """Return the HTTP request that turns a connection to a node into a link."""
+    target = HttpTarget.parse(f"{address}{NODE_LINK_PATH}")
+    return (
+        f"GET {target.path} HTTP/1.1\r\nHost: {target.origin.authority}\r\n"
+        f"Connection: Upgrade\r\nUpgrade: {NODE_LINK_PROTOCOL}\r\n\r\n"
+    ).encode()
+
+
+class CallerIdentity:
+    """Identity of this node on a link to another one, and the node that it expects there (`LinkIdentity`)."""
+
+    def __init__(self, proofs: NodeProofs, node: str, epoch: int, address: str) -> None:
+        self._proofs = proofs
+        self._node = node
+        self._epoch = epoch
+        self._address = address
+        self._random = b""
+
+    def hello(self) -> bytes:
+        hello, self._random = self._proofs.hello(self._node)
+        return hello
+
+    def accept_welcome(self, welcome: bytes) -> LinkKeys | None:
+        return self._proofs.keys_from_welcome(welcome, self._node, self._epoch, self._address, self._random)
+
+
+# -- called node ------------------------------------------------------------------------------------------------------
+
+
+class LinkServer:
+    """All links that other nodes have opened to this one, and the calls that they send (`LinkHandler`).
+
+    `handler` executes a call. `refusal(overloaded)` returns the reason to execute nothing now, or None.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        proofs: NodeProofs,
+        verifier: CallTokenVerifier,
+        handler: CallHandler,
+        refusal: Callable[[bool], RpcFailure | None],
+    ) -> None:
+        self._node = node
+        self._proofs = proofs
+        self._verifier = verifier
+        self._handler = handler
+        self._refusal = refusal
+        self._links: set[CalledLink] = set()
+        self._heads: dict[bytes, LinkCallHead] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._is_going = False
+
+    def accept(self) -> CalledLink | None:
+        """Return the protocol of a new link; None if there are too many, or if this node shuts down."""
+        unproved = sum(not link.is_authenticated for link in self._links)
+        if self._is_going or len(self._links) >= MAX_LINKS or unproved >= MAX_UNPROVED_LINKS:
+            return None
+        link = CalledLink(self)
+        self._links.add(link)
+        return link
+
+    def __len__(self) -> int:
+        """Return the number of calls that are being executed."""
+        return sum(len(link.calls) for link in self._links)
+
+    # -- LinkHandler --------------------------------------------------------------------------------------------------
+
+    def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
+        return self._proofs.welcome(hello)
+
+    def on_call(self, link: CalledLink, number: int, content: memoryview) -> None:
+        try:
+            token, expires, request = self._open(link, content)
+        except (msgspec.DecodeError, ValueError):
+            failure = RpcFailure(INVALID_REQUEST, "malformed call", {"executed": "no"})
+            link.reply(number, _encode_failure(number, failure))
+            return
+        rejection = self._verifier.check_link_call(token, expires)
+        refusal = rejection_error(rejection) if rejection is not None else self._refusal(len(link.calls) >= MAX_CALLS)
+        if refusal is not None:
+            link.reply(number, _encode_failure(number, refusal))
+            return
+        task = asyncio.get_running_loop().create_task(self._run(link, number, token, request))
+        link.calls[number] = task
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._on_done(link, number, task))
+
+    def _open(self, link: CalledLink, content: memoryview) -> tuple[CallToken, float, bytes]:
+        """Return token, expiry and request of a call. Raises `ValueError` if it is malformed."""
+        if len(content) < _LENGTHS.size:
+            raise ValueError("a call without head")
+        first, second = _LENGTHS.unpack_from(content)
+        start, end = _LENGTHS.size + first, _LENGTHS.size + first + second
+        encoded = bytes(content[_LENGTHS.size : start])
+        head = self._heads.get(encoded)
+        if head is None:
+            head = _head_decoder.decode(encoded)
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[encoded] = head
+        ticket = _ticket_decoder.decode(content[start:end])
+        token = CallToken(
+            self._node,
+            head.tenant,
+            head.server,
+            head.index,
+            head.fence,
+            head.principal,
+            head.caller_id,
+            ticket.call_id,
+            ticket.idempotency_key,
+            link.node,
+            head.principal_name,
+            head.endpoint,
+            ticket.request_id,
+            "",
+            ticket.use_id,
+        )
+        return token, ticket.expires, bytes(content[end:])
+
+    async def _run(self, link: CalledLink, number: int, token: CallToken, request: bytes) -> None:
+        """Execute a call and send its reply."""
+
+        def notify(method: str, params: Json) -> None:
+            if number in link.calls:
+                link.notify(number, jsonrpc.encode_notification(method, params))
+
+        try:
+            message = await parse_request(request)
+            if message.id != number:
+                raise RpcFailure(INVALID_REQUEST, "the request has another number", {"executed": "no"})
+            reply = jsonrpc.encode_result(number, await self._handler(token, message, notify))
+        except RpcFailure as failure:
+            reply = _encode_failure(number, failure)
+        except Exception:
+            log.exception("forwarded call failed")
+            reply = _encode_failure(number, _INTERNAL_FAILURE)
+        if link.calls.pop(number, None) is not None:
+            link.reply(number, reply)
+
+    def _on_done(self, link: CalledLink, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if link.calls.get(number) is task:
+            del link.calls[number]
+            if task.cancelled():  # by the shutdown of the gateway; its outcome is not known
+                link.reply(number, _encode_failure(number, _INTERNAL_FAILURE))
+        if not self._tasks:
+            self._changed.set()
+
+    def on_cancel(self, link: CalledLink, number: int) -> None:
+        task = link.calls.pop(number, None)
+        if isinstance(task, asyncio.Task):
+            task.cancel()
+
+    def on_too_large(self, link: CalledLink, number: int) -> None:
+        failure = RpcFailure(OVERLOADED, "the request is too large for the node", {"executed": "no", "certainty": "C0"})
+        link.reply(number, _encode_failure(number, failure))
+
+    def on_lost(self, link: CalledLink) -> None:
+        self._links.discard(link)
+        calls, link.calls = link.calls, {}
+        for task in calls.values():
+            if isinstance(task, asyncio.Task):
+                task.cancel()
+        self._changed.set()
+
+    # -- shutdown -----------------------------------------------------------------------------------------------------
+
+    def stop_accepting(self) -> None:
+        """Accept no new links, and tell the callers to send no new calls. Those that arrive anyway are refused."""
+        self._is_going = True
+        for link in list(self._links):
+            link.announce_going()
+
+    async def wait_idle(self) -> None:
+        """Wait, without a time limit, until no call is being executed."""
+        while self._tasks:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def cancel_all(self, timeout: float = 1.0) -> None:
+        """Cancel all calls; wait for their replies, at most `timeout` seconds."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Wait until the callers have closed their links, at most `timeout` seconds; then close them."""
+        self.stop_accepting()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while self._links and (left := until - loop.time()) > 0:
+            self._changed.clear()
+            waiting = asyncio.ensure_future(self._changed.wait())
+            await asyncio.wait({waiting}, timeout=left)
+            waiting.cancel()
+        for link in list(self._links):
+            link.abort("this node shuts down")
+
+
+_INTERNAL_FAILURE: Final = RpcFailure(
+    OUTCOME_UNKNOWN,
+    "the call ended without a result at its owner",
+    {"executed": "unknown", "certainty": "C2", "retryable": False, "attempts": 1},
+)
+
+
+def _encode_failure(number: int, failure: RpcFailure) -> bytes:
+    return encode_error(number, failure.code, failure.message, failure.data)
+
+
+def link_head(ownership: Ownership, principal: str, caller: str, principal_name: str, endpoint: str) -> LinkCallHead:
+    """Return the head of calls of a principal to a server instance."""
+    instance = ownership.instance
+    return LinkCallHead(
+        instance.tenant,
+        instance.server,
+        instance.index,
+        ownership.fence,
+        principal,
+        caller,
+        principal_name,
+        endpoint,
+    )
