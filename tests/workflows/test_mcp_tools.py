@@ -15,7 +15,7 @@ from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
 from toolway.types import Json
 from toolway.workflows import Workflows
-from toolway.workflows.mcp_tools import create_workflow_server
+from toolway.workflows.mcp_tools import WorkflowServer
 from toolway.workflows.reader import read_value
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
@@ -36,7 +36,7 @@ async def serving(
     effects = Server(command=sys.executable, args=(str(SERVER_FILE), str(folder / "effects")))
     callback: Any = elicit if answers is not None else None
     async with Hub({"s": effects}) as inner, Workflows(inner, folder / "runs.db") as workflows:
-        server = create_workflow_server(workflows, [read_value(body)], wait_s=wait_s)
+        server = WorkflowServer(workflows, [read_value(body)], wait_s=wait_s)
         async with Hub({"flow": server}, elicitation_callback=callback) as hub:
             yield hub
 

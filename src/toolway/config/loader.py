@@ -25,6 +25,7 @@ from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, par
 from toolway.config.settings import (
     GatewaySettings,
     convert_group_list,
+    locate_workflows,
     parse_gateway,
     parse_network_policy,
     with_network_policy,
@@ -362,7 +363,7 @@ class _ConfigParser:
         Raises `ConfigError` if a setting is invalid: settings applied in part could grant access to anyone.
         """
         try:
-            settings = parse_gateway(self._block, self._variables)
+            settings = locate_workflows(parse_gateway(self._block, self._variables), self._file)
         except ConfigError as exc:
             exc.file = self._file
             exc.line = self._document.lines.get((TOOLWAY_BLOCK,))

@@ -377,7 +377,7 @@ class Server:
         headers: headers of every HTTP request. Default none.
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
         tls: own CA and client certificate for the url. Default None: those of the system.
-        instance: SDK `MCPServer` or `Server` object in this process. Default None.
+        instance: SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`. Default None.
         openapi: HTTP API; each of its operations becomes a tool. Default None.
         era: protocol era, "modern", "legacy" or "bare" (no handshake), without a probe. Default "auto": it is detected.
         enabled: False configures the server without starting it. Default True.
@@ -422,7 +422,7 @@ class Server:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # OAuth settings for the url
     tls: Tls | None = None  # own CA and client certificate for the url
-    instance: Any = None  # an SDK `MCPServer` or `Server` object in this process
+    instance: Any = None  # an SDK `MCPServer` or `Server` object in this process, or a `WorkflowServer`
     openapi: OpenApi | None = None  # an HTTP API; each of its operations becomes a tool
     era: EraSetting = "auto"  # protocol era; auto: detect it; modern, legacy or bare (no handshake): do not probe
     enabled: bool = True  # false: configured, but not started

@@ -332,6 +332,8 @@ class _ScopeMerger:
         block = find_toolway_block(document)
         for key, value in block.items() if isinstance(block, dict) else ():
             found = list_values(value, (TOOLWAY_BLOCK, key), (TOOLWAY_BLOCK, key), lines, origin)
+            if key == "workflows":
+                value = list(config.gateway.workflows)  # relative to this file
             self._merge_setting(key, value, found)
 
     def _add_server(self, name: str, server: Server, origin: Provenance) -> None:

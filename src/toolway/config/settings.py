@@ -184,6 +184,7 @@ class GatewaySettings:
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
     search: SearchSettings = field(default_factory=SearchSettings)  # tool search
+    workflows: tuple[str, ...] = ()  # workflow files that the gateway offers as tools; patterns like "flows/*.yaml"
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -236,6 +237,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         alerts=parse_alerts(block.get("alerts"), variables),
         telemetry=parse_telemetry(block.get("telemetry"), variables),
         search=parse_search(block.get("search"), variables),
+        workflows=_parse_workflows(block.get("workflows"), variables),
     )
     fields.reject_unknown(
         "toolway.gateway",
@@ -259,6 +261,28 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
                 code=CONFIG_KEY_CODE,
             ) from None
     return lines
+
+
+def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str, ...]:
+    patterns = FieldReader({"workflows": value}, variables).get_texts("workflows") if value is not None else ()
+    for pattern in patterns:
+        if not pattern or "**" in pattern:
+            raise ConfigError(
+                "a pattern in toolway.workflows is not allowed",
+                detail=f"found {pattern!r}",
+                hint='name files, or the files of a folder: "flows/*.yaml"',
+                code=CONFIG_KEY_CODE,
+            )
+    return patterns
+
+
+def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:
+    """Return the settings with the workflow files of a config file as absolute paths."""
+    if not settings.workflows or not file:
+        return settings
+    folder = os.path.dirname(os.path.abspath(file))
+    found = tuple(os.path.join(folder, os.path.expanduser(pattern)) for pattern in settings.workflows)
+    return replace(settings, workflows=found)
 
 
 def _parse_variables(fields: FieldReader) -> tuple[str, ...]:

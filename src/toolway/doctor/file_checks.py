@@ -340,6 +340,7 @@ def _add_file(
     loaded = _load(file, environ, folder if is_project else None, gate)
     if loaded is not None:
         file.checks.extend(check_audit(loaded.gateway, environ))
+        file.checks.extend(check_workflows(loaded.gateway))
     plan.files.append(SubjectReport("file", path.name, tuple(file.checks), source=os.fspath(path)))
     if loaded is not None:
         plan.network_policy = plan.network_policy.union(loaded.network_policy)
@@ -415,6 +416,22 @@ def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
 MAX_CHECKED_RECORDS: Final = 5000  # newest records; `toolway audit verify` checks all
 MIN_FREE_BYTES: Final = 100 * 1024 * 1024
 _VERIFY_COMMAND: Final = "toolway audit verify"
+
+
+def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
+    """Check the workflow files that a gateway's settings name."""
+    if not gateway.workflows:
+        return
+    from toolway.workflows.files import read_workflows
+
+    definitions, issues = read_workflows(gateway.workflows)
+    for issue in issues:
+        detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
+        yield Check("workflows", "fail", issue.message, detail, issue.hint, code=issue.code)
+    if not issues and not definitions:
+        yield Check("workflows", "warn", "no workflow file was found", ", ".join(gateway.workflows))
+    elif definitions:
+        yield Check("workflows", "ok", f"{len(definitions)} workflows can be used")
 
 
 def check_audit(gateway: GatewaySettings, environ: Mapping[str, str]) -> Iterator[Check]:

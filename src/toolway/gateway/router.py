@@ -433,6 +433,13 @@ class Router:
             self._views[key] = cached
         return cached[1]
 
+    def may_call(self, principal: Principal, tool: str) -> bool:
+        """Return True if the scopes of a principal include a tool, named `server.tool`."""
+        if principal.scopes is None:
+            return True
+        ref = self._hub.catalog.parse_name(tool)
+        return ref is not None and str(ref) in self._permitted_tools(principal.scopes)
+
     def server_view(self, endpoint: str) -> EndpointView | None:
         """Return the unfiltered view of a server (`server/name`), for calls from another node.
 

@@ -44,6 +44,7 @@ from toolway.serve.sockets import (
     raise_file_limit,
 )
 from toolway.serve.wiring import Telemetry
+from toolway.serve.workflows import JOURNAL_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from toolway.cluster.options import ClusterOptions
 
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
+WORKFLOW_DRAIN_S: Final = 10.0  # seconds that calls of workflow steps may take during a shutdown
 _log = logging.getLogger("toolway.gateway")
 
 
@@ -92,7 +94,7 @@ class GatewayProcess:
             admission=lambda: self._active_config.gateway.admission,
             invisible_characters=lambda: self._active_config.gateway.invisible_characters,
             reload=self.reload,
-            config_history=ConfigHistory(lambda: self._active_config, self.reload, os.environ) if loaded.file else None,
+            config_history=ConfigHistory(self._shown_config, self.reload, os.environ) if loaded.file else None,
             doctor=doctor,
             hosts=settings.hosts,
             origins=settings.origins,
@@ -103,6 +105,12 @@ class GatewayProcess:
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
+        self._workflows = WorkflowService(
+            self.hub,
+            state_dir.folder / JOURNAL_NAME,
+            GatewayRunAccess(self._api_keys, self.gateway.router.may_call),
+            lambda text: self.gateway.activity.add_event("change", "", text),
+        )
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
         self._stop_requested = asyncio.Event()
@@ -124,6 +132,10 @@ class GatewayProcess:
         """
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
+    def _shown_config(self) -> LoadedConfig:
+        """Return the configuration in use, with the problems of its workflow files."""
+        return replace(self._active_config, issues=(*self._active_config.issues, *self._workflows.issues))
+
     def _groups(self) -> Mapping[str, ToolFilter]:
         return self._tool_filters
 
@@ -143,6 +155,7 @@ class GatewayProcess:
         async with self._cluster_connection(host, port, tls), self.hub:
             self.telemetry.start()
             await self._start_cluster_node()
+            await self._start_workflows()
             try:
                 port = await self.gateway.listen(host, port, tls)
             except OSError as exc:
@@ -161,9 +174,16 @@ class GatewayProcess:
                 watching.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
+                await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
 
+    async def _start_workflows(self) -> None:
+        if self._cluster_node is not None:
+            return  # the journal of this machine is not shared with the other nodes
+        await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
+
     async def _drain(self, delay: float) -> None:
+        self._workflows.stop_waiting()
         leaving = asyncio.create_task(self._cluster_node.drain()) if self._cluster_node is not None else None
         await self.gateway.drain(self._fast_shutdown, delay)
         if leaving is not None:
@@ -234,6 +254,7 @@ class GatewayProcess:
             _log.warning("%s", count_waiting(each.server for each in self._file_config.held))
         async with self.hub:
             self.telemetry.start()
+            await self._start_workflows()
             client = asyncio.create_task(self.gateway.stdio_client(endpoint).serve(*take_stdio()))
             ending = asyncio.create_task(self._stop_requested.wait())
             await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -241,6 +262,7 @@ class GatewayProcess:
             ending.cancel()
             await asyncio.gather(client, ending, return_exceptions=True)
             await self.gateway.subscriptions.close()
+            await self._workflows.close(0.0)
             await self.telemetry.close()
 
     def _install_signal_handlers(self) -> None:
@@ -300,6 +322,9 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
+        if self._cluster_node is None:
+            await self._workflows.load(loaded.gateway.workflows, loaded.servers)
+            servers = self._workflows.with_server(servers)
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
@@ -311,7 +336,8 @@ class GatewayProcess:
             _log.warning("gateway address changed in the file: restart the gateway to apply it")
         if previous.telemetry != loaded.gateway.telemetry:
             _log.warning("telemetry settings changed in the file: restart the gateway to apply them")
-        return {"changed": changes, "problems": [problem.message for problem in loaded.issues]}
+        problems = [problem.message for problem in (*loaded.issues, *self._workflows.issues)]
+        return {"changed": changes, "problems": problems}
 
     def _schedule_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload_and_log())
@@ -341,12 +367,13 @@ class GatewayProcess:
                 applied = seen
                 await self._reload_and_log()
 
-    def _file_stamps(self) -> list[tuple[int, int, int] | None]:
+    def _file_stamps(self) -> list[object]:
         """Return modification stamps of the configuration file and of the files it depends on.
 
         A stamp is None for a missing file.
         """
-        return [_file_stamp(file) for file in (self._file_config.file, *self._file_config.watched_files)]
+        files = (self._file_config.file, *self._file_config.watched_files)
+        return [*map(_file_stamp, files), *self._workflows.stamps()]
 
     def _reload_keys(self) -> None:
         """Reload the file of API keys, which another process may have changed.

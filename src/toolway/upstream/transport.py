@@ -281,6 +281,15 @@ class StartingTransport(Transport, Protocol):
         ...
 
 
+@runtime_checkable
+class InProcessServer(Protocol):
+    """Server in this process with a transport of its own; the `instance` of a server definition."""
+
+    def create_transport(self) -> Transport:
+        """Return a new, unopened transport to the server."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TransportServices:
     """Services of the hub that a transport may need: process spawner, environment, credentials."""

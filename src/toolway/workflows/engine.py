@@ -42,7 +42,7 @@ from toolway.workflows.python_workflow import CodeRun, PythonWorkflow
 from toolway.workflows.reader import expressions_of, read_definition, read_value
 from toolway.workflows.schedule import SCHEDULE_KEY
 from toolway.workflows.sqlite_journal import SqliteJournal
-from toolway.workflows.step_call import call_step
+from toolway.workflows.step_call import RunAccess, call_step, error_body
 from toolway.workflows.step_planner import CallAction, Decision, RunMemory, child_outcome, entry_for
 
 MAX_ACTIVE_RUNS: Final = 200
@@ -113,6 +113,7 @@ class Workflows:
         journal: File of the journal, or a journal.
         code: Python workflows whose runs may be in the journal. A workflow that is started here is added.
         clock: Wall clock in seconds since 1970.
+        access: Rights of those who start runs. None allows every call.
 
     Example:
         async with Hub("mcp.json") as hub, Workflows(hub, "runs.db") as workflows:
@@ -127,8 +128,10 @@ class Workflows:
         *,
         code: Iterable[PythonWorkflow] = (),
         clock: Callable[[], float] = time.time,
+        access: RunAccess | None = None,
     ) -> None:
         self._hub = hub
+        self._access = access
         self._journal_source = journal
         self._journal: RunJournal | None = None
         self._clock = clock
@@ -162,8 +165,11 @@ class Workflows:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Stop taking runs, let calls under way end, and close the journal. Unfinished runs go on later."""
+    async def aclose(self, timeout: float = DRAIN_S) -> None:
+        """Stop taking runs, let calls under way end for `timeout` seconds, and close the journal.
+
+        Unfinished runs go on later.
+        """
         if self._scheduler is None:
             return
         self._closing = True
@@ -174,7 +180,7 @@ class Workflows:
         for run in self._active.values():
             run.wake.set()
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=DRAIN_S)
+            _, late = await asyncio.wait(tasks, timeout=timeout)
             for task in late:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -308,6 +314,11 @@ class Workflows:
             yield record
             if record.state in FINAL_STATES:
                 return
+
+    def effect_of(self, tool: str) -> Effect:
+        """Return the effect of a tool as the hub knows it now; UNSAFE if it does not know the tool."""
+        terms = self._hub._core.call_terms(tool)
+        return terms.effect if terms is not None else Effect.UNSAFE
 
     def is_asking(self, record: RunRecord) -> bool:
         """Return True if the run waits for a person, and no answer is on its way."""
@@ -455,6 +466,14 @@ class Workflows:
                     if not calls:
                         await self._write(active.id, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
                         return
+                problem = self._access.find_problem(record.caller, "") if self._access and decision.calls else None
+                if problem is not None:  # nothing more is called for this starter
+                    decision.calls.clear()
+                    if not calls:
+                        stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
+                        await self._write(active.id, [*unwritten, *decision.records], stuck)
+                        self._notify()
+                        return
                 if len(memory.entries) > MAX_ENTRIES:
                     raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
                 unwritten += decision.records
@@ -498,16 +517,18 @@ class Workflows:
             await asyncio.gather(*calls.values(), return_exceptions=True)
             await steps.close()
 
-    async def _call(self, action: CallAction, intent: Entry) -> Entry:
+    async def _call(self, action: CallAction, intent: Entry, caller: str) -> Entry:
         """Make the call of a step. Raises `RunLost` if the run may belong to another process before it is sent."""
         journal = self._get_journal()
         if not journal.lease_s or action.effect is not Effect.UNSAFE:
-            return await call_step(self._hub, action, intent, self._clock)
+            return await call_step(self._hub, action, intent, self._clock, access=self._access, caller=caller)
 
         def may_send() -> bool:
             return journal.holds(intent.life)
 
-        outcome = await call_step(self._hub, action, intent, self._clock, may_send)
+        outcome = await call_step(
+            self._hub, action, intent, self._clock, may_send, access=self._access, caller=caller
+        )
         if outcome.state == "not_executed" and not may_send():
             raise RunLost("this node lost its lease before a call was sent", detail=action.path)
         return outcome
@@ -562,7 +583,7 @@ class Workflows:
         async def call(action: CallAction, intent: Entry) -> Entry:
             if action.child is not None:
                 return await self._call_child(record, action, intent)
-            return await self._call(action, intent)
+            return await self._call(action, intent, record.caller)
 
         code = self._code.get(definition.name) if "python" in definition.body else None
         return _FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
@@ -749,6 +770,15 @@ def _check_form(schema: Json, value: Any, *, code: str = "E-WORKFLOW-ANSWER", su
     if problems:
         detail = "; ".join(str(each.message) for each in problems[:3])
         raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], code=code)
+
+
+def may_answer(question: Json, by: str, roles: tuple[str, ...]) -> bool:
+    """Return True if a person may answer this question of a run."""
+    try:
+        _check_person(question, by, roles)
+    except WorkflowError:
+        return False
+    return True
 
 
 def _check_person(question: Json, by: str, roles: tuple[str, ...]) -> None:

@@ -1,32 +1,50 @@
-"""MCP server whose tools are workflows: a call starts a run and returns its output.
+"""Server in this process whose tools are workflows: a call starts a run and returns its output.
 
-If the run asks a person, the client gets the question as a form: an approval, data, or the outcome of a call that may
-have been executed. A client without forms, or whose time is over, gets the id of the run; `run_status` waits for it.
-The run goes on in any case.
+A client with the tasks extension gets a task. For other clients the call waits; its progress is the progress of the
+run. If the run asks a person, the client gets the question as a form: an approval, data, or the outcome of a call that
+may have been executed. A client without forms, or whose time is over, gets the id of the run; the tool `run_status`
+waits for it. The run goes on in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
-
-import mcp_types as types
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
 
 from toolway._version import __version__
 from toolway.errors import ToolwayError
-from toolway.types import Effect, Json
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MODERN_PROTOCOL_VERSIONS,
+    SERVER_INFO_META_KEY,
+)
+from toolway.protocol.versions import TASKS_EXTENSION
+from toolway.types import Certainty, Effect, Era, Json
+from toolway.upstream.transport import (
+    Disconnect,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    Transport,
+    TransportError,
+    TransportInfo,
+)
 from toolway.workflows.definition import Definition, ToolStep
-from toolway.workflows.engine import Workflows
-from toolway.workflows.journal import FINAL_STATES, RunRecord
+from toolway.workflows.engine import WorkflowError, Workflows, may_answer
+from toolway.workflows.files import STATUS_TOOL
+from toolway.workflows.journal import FINAL_STATES, Entry, RunRecord
 
 DEFAULT_WAIT_S: Final = 45.0  # longest wait of one call; a hub's calls end after 60 s by default
-STATUS_TOOL: Final = "run_status"
+POLL_INTERVAL_MS: Final = 1000  # advice for clients with a task
+KEY_META_KEY: Final = "toolway/idempotencyKey"  # the same key gives the same run
+MAX_SUBSCRIBED_TASKS: Final = 100  # of one subscription
 _STATUS_SCHEMA: Final[Json] = {
     "type": "object",
     "required": ["run"],
@@ -37,148 +55,420 @@ _APPROVAL_FORM: Final[Json] = {
     "required": ["yes"],
     "properties": {"yes": {"type": "boolean", "title": "Approve"}, "note": {"type": "string", "title": "Note"}},
 }
+_HAPPENED, _NOT_HAPPENED, _STOP = "it was executed", "it was not executed", "stop"
 _UNKNOWN_FORM: Final[Json] = {
     "type": "object",
     "required": ["happened"],
     "properties": {
-        "happened": {"type": "string", "enum": ["it was executed", "it was not executed", "stop"]},
+        "happened": {"type": "string", "enum": [_HAPPENED, _NOT_HAPPENED, _STOP]},
         "result": {"type": "string", "title": "Data of the step as JSON, if it was executed"},
     },
 }
+_CAPABILITIES: Final[Json] = {"tools": {"listChanged": True}, "extensions": {TASKS_EXTENSION: {}}}
+_TASK_STATES: Final = {"done": "completed", "cancelled": "cancelled"}  # other final states: failed
 
 
-def create_workflow_server(
-    workflows: Workflows, definitions: Iterable[Definition], *, wait_s: float = DEFAULT_WAIT_S
-) -> Server:
-    """Return an SDK server with a tool for each workflow. Add it to a hub like any server object."""
-    tools = _WorkflowTools(workflows, {each.name: each for each in definitions}, wait_s)
-    return Server("workflows", version=__version__, on_list_tools=tools.list_tools, on_call_tool=tools.call_tool)
+class WorkflowServer:
+    """Server whose tools are workflows. Give it to a hub like any server object.
+
+    Args:
+        workflows: The engine that executes the runs.
+        definitions: The workflows.
+        wait_s: Seconds that a call without the tasks extension waits for its run.
+        roles: Names and roles of a caller, for questions that only some may answer.
+
+    Example:
+        async with Hub({"flow": WorkflowServer(workflows, [definition])}) as hub:
+            result = await hub.call_tool("flow.refund", {"order": "A-17"})
+    """
+
+    def __init__(
+        self,
+        workflows: Workflows,
+        definitions: Iterable[Definition] = (),
+        *,
+        wait_s: float = DEFAULT_WAIT_S,
+        roles: Callable[[str], tuple[str, ...]] = lambda caller: (),
+    ) -> None:
+        self.workflows = workflows
+        self.wait_s = wait_s
+        self.roles = roles
+        self.stopping = asyncio.Event()
+        self._definitions = {each.name: each for each in definitions}
+        self._transports: set[WorkflowTransport] = set()
+
+    @property
+    def definitions(self) -> dict[str, Definition]:
+        """Return the workflows by name."""
+        return self._definitions
+
+    def set_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Replace the workflows. Runs keep the definition that they were started with."""
+        before, self._definitions = self._definitions, {each.name: each for each in definitions}
+        if before != self._definitions:
+            for transport in self._transports:
+                transport.notify_list_changed()
+
+    def stop_waiting(self) -> None:
+        """Answer all calls that wait for a run now, with the id of the run."""
+        self.stopping.set()
+
+    def create_transport(self) -> Transport:
+        return WorkflowTransport(self)
+
+    def attach(self, transport: WorkflowTransport) -> None:
+        """Notify a transport of changed tools from now on."""
+        self._transports.add(transport)
+
+    def detach(self, transport: WorkflowTransport) -> None:
+        """Notify a transport no longer."""
+        self._transports.discard(transport)
 
 
-class _WorkflowTools:
-    def __init__(self, workflows: Workflows, definitions: dict[str, Definition], wait_s: float) -> None:
-        self._workflows = workflows
-        self._definitions = definitions
-        self._wait_s = wait_s
+class WorkflowTransport:
+    """Connection of a hub to a `WorkflowServer`: answers the requests of the modern era."""
 
-    async def list_tools(
-        self, context: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        status = types.Tool(
-            name=STATUS_TOOL,
-            description="Wait for a workflow run and return its output, its question or its state.",
-            input_schema=_STATUS_SCHEMA,
-            annotations=types.ToolAnnotations(read_only_hint=True),
-        )
-        return types.ListToolsResult(tools=[*map(_tool_of, self._definitions.values()), status])
+    def __init__(self, server: WorkflowServer) -> None:
+        self._server = server
+        self._inbound: InboundHandler | None = None
+        self._closed = asyncio.Event()
+        self._received = 0
+        self._methods: dict[str, Callable[[Request], Coroutine[Any, Any, Json]]] = {
+            "server/discover": self._discover,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "tasks/get": self._get_task,
+            "tasks/update": self._update_task,
+            "tasks/cancel": self._cancel_task,
+            "subscriptions/listen": self._listen,
+        }
 
-    async def call_tool(
-        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        arguments = params.arguments or {}
+    @property
+    def _workflows(self) -> Workflows:
+        return self._server.workflows
+
+    # -- the transport
+
+    async def open(self, inbound: InboundHandler) -> None:
+        self._inbound = inbound
+        self._server.attach(self)
+
+    async def request(self, request: Request) -> Json:
+        if self._closed.is_set():
+            raise TransportError("the workflow server was closed", Certainty.NOT_SENT, code="E-CLOSED")
+        self._received += 1
+        method = self._methods.get(request.method)
+        if method is None:
+            raise JSONRPCError(METHOD_NOT_FOUND, f"unknown method {request.method!r}")
+        request.call_state.mark_sent()
+        return await method(request)
+
+    async def notify(self, method: str, params: Json) -> None:
+        """Do nothing: no notification of a client changes a run."""
+
+    def set_protocol(self, era: Era, version: str) -> None:
+        """Do nothing: only the modern era is spoken."""
+
+    def reset_session(self) -> None:
+        """Do nothing: there is no session."""
+
+    async def wait_closed(self) -> Disconnect:
+        await self._closed.wait()
+        return Disconnect("closed by us", "E-CLOSED")
+
+    def info(self) -> TransportInfo:
+        return TransportInfo(messages_sent=self._received, messages_received=self._received, peer_is_modern=True)
+
+    async def close(self) -> None:
+        self._closed.set()
+        self._server.detach(self)
+
+    def notify_list_changed(self) -> None:
+        """Tell the hub that there are other workflows now."""
+        self._tell("notifications/tools/list_changed", {})
+
+    def _tell(self, method: str, params: Json) -> None:
+        if self._inbound is not None:
+            self._inbound.on_notification(method, params)
+
+    # -- lists
+
+    async def _discover(self, request: Request) -> Json:
+        return {
+            "resultType": "complete",
+            "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+            "capabilities": _CAPABILITIES,
+            "_meta": {SERVER_INFO_META_KEY: {"name": "toolway-workflows", "version": __version__}},
+        }
+
+    async def _list_tools(self, request: Request) -> Json:
+        status = {
+            "name": STATUS_TOOL,
+            "description": "Wait for a workflow run and return its output, its question or its state.",
+            "inputSchema": _STATUS_SCHEMA,
+            "annotations": {"readOnlyHint": True},
+        }
+        tools = [self._tool_of(each) for each in self._server.definitions.values()]
+        return {"resultType": "complete", "tools": [*tools, status]}
+
+    def _tool_of(self, definition: Definition) -> Json:
+        steps = [step for step in definition.walk() if isinstance(step, ToolStep)]
+        reads = all((step.effect or self._workflows.effect_of(step.tool)) is Effect.READ for step in steps)
+        return {
+            "name": definition.name,
+            "description": definition.description or f"Workflow with {len(steps)} tool calls.",
+            "inputSchema": definition.inputs or {"type": "object"},
+            "annotations": {"readOnlyHint": reads, "destructiveHint": not reads},
+        }
+
+    # -- calls
+
+    async def _call_tool(self, request: Request) -> Json:
+        params, caller = request.params, request.call_state.caller
+        name, arguments, state = params.get("name"), params.get("arguments") or {}, params.get("requestState")
         try:
-            if params.name == STATUS_TOOL:
-                return await self._follow(context, str(arguments.get("run", "")))
-            if params.request_state is not None:
-                await self._answer(params.request_state, params.input_responses or {})
-                return await self._follow(context, params.request_state)
-            definition = self._definitions.get(params.name)
+            if state is not None:
+                record = await self._find_run(state, caller)
+                answered = await self._answer(record, params.get("inputResponses"), caller)
+                return await self._follow(request, record, with_forms=answered)
+            if name == STATUS_TOOL:
+                return await self._follow(request, await self._find_run(arguments.get("run"), caller))
+            definition = self._server.definitions.get(str(name))
             if definition is None:
-                raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-            run = await self._workflows.start(definition, arguments)
-            return await self._follow(context, run.id)
+                raise JSONRPCError(INVALID_PARAMS, f"Unknown tool: {name}")
+            key = _meta(params).get(KEY_META_KEY)
+            run = await self._workflows.start(
+                definition, arguments, key=key if isinstance(key, str) else None, caller=caller
+            )
+            record = await run.status()
+            if TASKS_EXTENSION in _extensions(params):
+                return {"resultType": "task", **await self._task(record.id, caller)}
+            return await self._follow(request, record)
         except ToolwayError as exc:
             return _failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
-    async def _follow(
-        self, context: ServerRequestContext[Any], id: str
-    ) -> types.CallToolResult | types.InputRequiredResult:
-        """Wait until the run ends or asks, or the time of the call is over."""
-        record = await self._workflows.get(id)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._wait_s):
-                record = await self._wait(context, id)
-        if record.state == "done":
-            output = record.output if isinstance(record.output, dict) else {"result": record.output}
-            return _result(output)
-        if record.state in FINAL_STATES:
-            return _failure({"run": id, "state": record.state, **(record.error or {})})
-        if self._workflows.is_asking(record) and _has_forms(context):
-            requests: types.InputRequests = {each["path"]: _form_of(each) for each in record.asks if _is_open(each)}
-            if requests:
-                return types.InputRequiredResult(input_requests=requests, request_state=id)
-        asks = [{"step": each["path"], "question": each["title"]} for each in record.asks]
-        return _result({"run": id, "state": record.state, "asks": asks})
+    async def _find_run(self, id: object, caller: str) -> RunRecord:
+        """Return a run that the caller may see: the local owner every run, an API key the runs that it started."""
+        record = await self._workflows.get(str(id))
+        if caller and record.caller != caller:
+            raise WorkflowError(f"there is no run {id}", code="E-WORKFLOW-RUN")
+        return record
 
-    async def _wait(self, context: ServerRequestContext[Any], id: str) -> RunRecord:
-        steps = 0
+    async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:
+        """Wait until the run ends or asks, or the time of the call is over. Return what the client gets."""
+        params, caller = request.params, request.call_state.caller
+        waiting = asyncio.ensure_future(self._wait(params, record.id))
+        stopping = asyncio.ensure_future(self._server.stopping.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, timeout=self._server.wait_s, return_when=asyncio.FIRST_COMPLETED)
+            record = waiting.result() if waiting.done() else await self._workflows.get(record.id)
+        finally:
+            for task in (waiting, stopping):
+                task.cancel()
+            await asyncio.gather(waiting, stopping, return_exceptions=True)
+        if record.state == "done":
+            return _result(record.output if isinstance(record.output, dict) else {"result": record.output})
+        if record.state in FINAL_STATES:
+            return _failure({"run": record.id, "state": record.state, **(record.error or {})})
+        if with_forms and _has_forms(params) and self._workflows.is_asking(record):
+            forms = self._forms(record, caller)
+            if forms:
+                return {"resultType": "input_required", "inputRequests": forms, "requestState": record.id}
+        asks = [{"step": each["path"], "question": each["title"]} for each in record.asks]
+        return _result({"run": record.id, "state": record.state, "asks": asks})
+
+    async def _wait(self, params: Json, id: str) -> RunRecord:
+        token = _meta(params).get("progressToken")
+        changes = 0
         async for record in self._workflows.watch(id):
-            steps += 1
-            with contextlib.suppress(Exception):  # a client without a progress token
-                await context.session.report_progress(steps, None, f"{id}: {record.state}")
+            changes += 1
+            if token is not None:
+                message = f"{id}: {record.state}"
+                self._tell("notifications/progress", {"progressToken": token, "progress": changes, "message": message})
             if record.state in FINAL_STATES or self._workflows.is_asking(record):
                 return record
         raise AssertionError("a watch ends with a final state")
 
-    async def _answer(self, id: str, responses: dict[str, Any]) -> None:
-        record = await self._workflows.get(id)
-        kinds = {each["path"]: each["kind"] for each in record.asks if _is_open(each)}
+    # -- questions
+
+    def _forms(self, record: RunRecord, caller: str) -> Json:
+        """Return the open questions of a run that the caller may answer, as forms by path."""
+        return {each["path"]: _form_of(each) for each in record.asks if self._may_answer(each, caller)}
+
+    def _may_answer(self, question: Json, caller: str) -> bool:
+        return may_answer(question, caller, self._server.roles(caller))
+
+    async def _answer(self, record: RunRecord, responses: object, caller: str) -> bool:
+        """Give the answers of a client to the run. Return False if the client declined a question."""
+        if not isinstance(responses, dict):
+            return True
+        kinds = {each["path"]: each["kind"] for each in record.asks if self._may_answer(each, caller)}
+        complete = True
         for path, response in responses.items():
             if path not in kinds:
                 continue  # answered before, by another client
-            content = response.content or {} if isinstance(response, types.ElicitResult) else {}
-            accepted = isinstance(response, types.ElicitResult) and response.action == "accept"
+            response = response if isinstance(response, dict) else {}
+            accepted = response.get("action") == "accept"
+            content = response.get("content")
+            content = content if accepted and isinstance(content, dict) else {}
             if kinds[path] == "unknown":
-                await self._settle(id, path, content if accepted else {})
-            elif kinds[path] == "approve":
-                yes = accepted and content.get("yes") is True
-                await self._workflows.answer(id, path, {"yes": yes, "note": content.get("note") or ""}, by="client")
-            elif accepted:
-                await self._workflows.answer(id, path, {"data": dict(content)}, by="client")
+                complete &= await self._settle(record.id, path, content, caller)
+            elif kinds[path] == "approve" and response.get("action") in ("accept", "decline"):
+                body = {"yes": content.get("yes") is True, "note": str(content.get("note") or "")}
+                await self._workflows.answer(record.id, path, body, by=caller, roles=self._server.roles(caller))
+            elif kinds[path] == "ask" and accepted:
+                roles = self._server.roles(caller)
+                await self._workflows.answer(record.id, path, {"data": content}, by=caller, roles=roles)
+            else:
+                complete = False
+        return complete
 
-    async def _settle(self, id: str, path: str, content: Json) -> None:
+    async def _settle(self, id: str, path: str, content: Json, caller: str) -> bool:
         happened = content.get("happened")
-        if happened == "stop":
-            await self._workflows.cancel(id, by="client")
-        elif happened in ("it was executed", "it was not executed"):
+        if happened == _STOP:
+            await self._workflows.cancel(id, by=caller)
+        elif happened in (_HAPPENED, _NOT_HAPPENED):
             result = None
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, TypeError):
                 result = json.loads(content.get("result") or "null")
-            await self._workflows.settle(id, path, happened=happened == "it was executed", result=result, by="client")
+            await self._workflows.settle(id, path, happened=happened == _HAPPENED, result=result, by=caller)
+        else:
+            return False
+        return True
+
+    # -- tasks
+
+    async def _get_task(self, request: Request) -> Json:
+        return {"resultType": "complete", **await self._task(request.params.get("taskId"), request.call_state.caller)}
+
+    async def _update_task(self, request: Request) -> Json:
+        record = await self._find_task(request)
+        try:
+            await self._answer(record, request.params.get("inputResponses"), request.call_state.caller)
+        except ToolwayError as exc:
+            raise JSONRPCError(INVALID_PARAMS, exc.message, {"code": exc.code, "detail": exc.detail}) from None
+        return {"resultType": "complete"}
+
+    async def _cancel_task(self, request: Request) -> Json:
+        record = await self._find_task(request)
+        if record.state not in FINAL_STATES:
+            with contextlib.suppress(WorkflowError):  # it has just ended
+                await self._workflows.cancel(record.id, by=request.call_state.caller)
+        return {"resultType": "complete"}
+
+    async def _find_task(self, request: Request) -> RunRecord:
+        try:
+            return await self._find_run(request.params.get("taskId"), request.call_state.caller)
+        except WorkflowError:
+            raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
+
+    async def _task(self, id: object, caller: str) -> Json:
+        """Return a run as a task of the tasks extension."""
+        try:
+            await self._find_run(id, caller)
+            record, _, entries, _ = await self._workflows.load(str(id))
+        except WorkflowError:
+            raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
+        task: Json = {
+            "taskId": record.id,
+            "status": "working",
+            "statusMessage": _status_message(record, entries),
+            "createdAt": _iso_time(record.created),
+            "lastUpdatedAt": _iso_time(_last_change(record, entries)),
+            "ttlMs": None,
+            "pollIntervalMs": POLL_INTERVAL_MS,
+        }
+        if record.state in FINAL_STATES:
+            task["status"] = _TASK_STATES.get(record.state, "failed")
+            if record.state == "done":
+                output = record.output if isinstance(record.output, dict) else {"result": record.output}
+                task["result"] = _result(output)
+            elif record.state != "cancelled":
+                error = record.error or {}
+                data = {"run": record.id, "state": record.state, "executed": "yes", **error}
+                task["error"] = {"code": INTERNAL_ERROR, "message": str(error.get("message") or record.state)}
+                task["error"]["data"] = data
+        elif self._workflows.is_asking(record) and (forms := self._forms(record, caller)):
+            task |= {"status": "input_required", "inputRequests": forms}
+        return task
+
+    async def _listen(self, request: Request) -> Json:
+        """Report changed tools, or changes of tasks, until the connection is closed."""
+        wanted = request.params.get("notifications")
+        wanted = wanted if isinstance(wanted, dict) else {}
+        ids = wanted.get("taskIds")
+        tasks = [each for each in ids if isinstance(each, str)][:MAX_SUBSCRIBED_TASKS] if isinstance(ids, list) else []
+        accepted: Json = {"taskIds": tasks} if isinstance(ids, list) else {"toolsListChanged": True}
+        self._tell("notifications/subscriptions/acknowledged", {"notifications": accepted})
+        watchers = [asyncio.create_task(self._report_task(id, request.call_state.caller)) for id in tasks]
+        try:
+            await self._closed.wait()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+        return {"resultType": "complete"}
+
+    async def _report_task(self, id: str, caller: str) -> None:
+        with contextlib.suppress(WorkflowError, JSONRPCError):
+            async for record in self._workflows.watch(id):
+                # The hub subscribes for all of its clients; the gateway has checked whose task it is.
+                self._tell("notifications/tasks", await self._task(id, caller or record.caller))
 
 
-def _tool_of(definition: Definition) -> types.Tool:
-    steps = [step for step in definition.walk() if isinstance(step, ToolStep)]
-    reads = all(step.effect is Effect.READ for step in steps)
-    return types.Tool(
-        name=definition.name,
-        description=definition.description or f"Workflow with {len(steps)} tool calls.",
-        input_schema=definition.inputs or {"type": "object"},
-        annotations=types.ToolAnnotations(read_only_hint=reads, destructive_hint=not reads),
-    )
-
-
-def _form_of(question: Json) -> types.ElicitRequest:
+def _form_of(question: Json) -> Json:
     forms = {"approve": _APPROVAL_FORM, "unknown": _UNKNOWN_FORM}
     schema = forms.get(question["kind"]) or question.get("form") or {"type": "object", "properties": {}}
-    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=question["title"], requested_schema=schema))
+    return {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": question["title"], "requestedSchema": schema},
+    }
 
 
-def _has_forms(context: ServerRequestContext[Any]) -> bool:
-    capabilities = context.session.client_capabilities
-    return capabilities is not None and capabilities.elicitation is not None
+def _meta(params: Json) -> Json:
+    meta = params.get("_meta")
+    return meta if isinstance(meta, dict) else {}
 
 
-def _is_open(question: Json) -> bool:
-    """Return True if the client that started the run may answer: the file names no other person."""
-    return not question.get("who") and question.get("not_by") is None
+def _capabilities(params: Json) -> Json:
+    capabilities = _meta(params).get(CLIENT_CAPABILITIES_META_KEY)
+    return capabilities if isinstance(capabilities, dict) else {}
 
 
-def _result(value: Json) -> types.CallToolResult:
+def _extensions(params: Json) -> Json:
+    extensions = _capabilities(params).get("extensions")
+    return extensions if isinstance(extensions, dict) else {}
+
+
+def _has_forms(params: Json) -> bool:
+    declared = _capabilities(params).get("elicitation")
+    return isinstance(declared, dict) and (not declared or "form" in declared)
+
+
+def _status_message(record: RunRecord, entries: list[Entry]) -> str:
+    if record.asks:
+        return "asks: " + "; ".join(str(each["title"]) for each in record.asks)[:500]
+    last = max(entries, key=lambda each: (each.began, each.ended or 0.0), default=None)
+    if last is None:
+        return record.state
+    return f"{record.state}; step {last.path}: {last.tool or last.kind} {last.state}"
+
+
+def _last_change(record: RunRecord, entries: list[Entry]) -> float:
+    times = [record.created, record.ended or 0.0]
+    return max([*times, *(each.began for each in entries), *(each.ended or 0.0 for each in entries)])
+
+
+def _iso_time(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _result(value: Json) -> Json:
     text = json.dumps(value, ensure_ascii=False)
-    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=value)
+    content = [{"type": "text", "text": text}]
+    return {"resultType": "complete", "content": content, "structuredContent": value, "isError": False}
 
 
-def _failure(error: Json) -> types.CallToolResult:
-    text = f"{error.get('message', '')} [{error.get('code', '')}]"
-    return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=error, is_error=True)
+def _failure(error: Json) -> Json:
+    content = [{"type": "text", "text": f"{error.get('message', '')} [{error.get('code', '')}]"}]
+    return {"resultType": "complete", "content": content, "structuredContent": error, "isError": True}

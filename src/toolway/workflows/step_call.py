@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from toolway.callbacks import FunctionCallbacks
 from toolway.errors import AccessDenied, CallError, InvalidArguments, ToolwayError
 from toolway.hub.hub import Hub
 from toolway.types import Call, Effect, Json, ToolResult
@@ -18,12 +19,30 @@ from toolway.workflows.step_planner import CallAction
 MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
 
 
+class RunAccess(Protocol):
+    """Rights of those who start runs. They are checked again before each call of a step."""
+
+    def caller_id(self, caller: str) -> str:
+        """Return the caller id for the calls of a run; it selects the credentials. "" is the local owner."""
+        ...
+
+    def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
+        """Return why the calls of a run may not be made: the starter is gone, or may not call `tool`.
+
+        With `tool` = "" only the first is checked.
+        """
+        ...
+
+
 async def call_step(
     hub: Hub,
     action: CallAction,
     intent: Entry,
     clock: Callable[[], float],
     may_send: Callable[[], bool] | None = None,
+    *,
+    access: RunAccess | None = None,
+    caller: str = "",
 ) -> Entry:
     """Make the call of a step and return the entry with its outcome. Raises nothing but cancellation.
 
@@ -36,30 +55,20 @@ async def call_step(
     try:
         # An unsafe step is sent once: the hub does not repeat what the journal calls unsafe.
         idempotent = None if action.effect is Effect.UNSAFE else True
-        if may_send is None:
+        if may_send is None and access is None:
             result = await hub.call_tool(
                 action.tool, action.args, timeout=action.timeout, meta=action.meta, idempotent=idempotent
             )
         else:
-            params: Json = {"name": action.tool, "arguments": action.args}
-            if action.meta:
-                params["_meta"] = action.meta
-            call = Call(
-                action.tool,
-                "tools/call",
-                params,
-                timeout=action.timeout,
-                idempotent=idempotent,
-                may_send=may_send,
-            )
-            found = await hub._core.request(call)
-            assert isinstance(found, ToolResult)
-            result = found
+            problem = access.find_problem(caller, action.tool) if access is not None else None
+            if problem is not None:
+                return outcome("not_executed", error_body(problem))
+            result = await _request(hub, action, idempotent, may_send, access, caller)
     except CallError as exc:
         states: dict[str, EntryState] = {"no": "not_executed", "unknown": "unknown", "yes": "failed"}
-        return outcome(states[exc.executed], _error_body(exc))
+        return outcome(states[exc.executed], error_body(exc))
     except ToolwayError as exc:
-        return outcome("not_executed", _error_body(exc))
+        return outcome("not_executed", error_body(exc))
     except asyncio.CancelledError:
         raise
     except Exception as exc:  # a fault of ours: the call may have been sent
@@ -74,6 +83,33 @@ async def call_step(
         }
         return outcome("failed", body)
     return outcome("done", result_body(result))
+
+
+async def _request(
+    hub: Hub,
+    action: CallAction,
+    idempotent: bool | None,
+    may_send: Callable[[], bool] | None,
+    access: RunAccess | None,
+    caller: str,
+) -> ToolResult:
+    """Call the tool of a step, with `access` for a caller of a gateway: then requests of the server get no answer."""
+    params: Json = {"name": action.tool, "arguments": action.args}
+    if action.meta:
+        params["_meta"] = action.meta
+    call = Call(
+        action.tool,
+        "tools/call",
+        params,
+        timeout=action.timeout,
+        idempotent=idempotent,
+        caller=access.caller_id(caller) if access is not None else "",
+        callbacks=FunctionCallbacks(None, None, None) if access is not None else None,
+        may_send=may_send,
+    )
+    result = await hub._core.request(call)
+    assert isinstance(result, ToolResult)
+    return result
 
 
 def result_body(result: ToolResult) -> Json:
@@ -91,7 +127,8 @@ def result_body(result: ToolResult) -> Json:
     return {"data": data, "text": text[:MAX_TEXT_CHARS]}
 
 
-def _error_body(exc: ToolwayError) -> Json:
+def error_body(exc: ToolwayError) -> Json:
+    """Return an error as the body of an entry or of a run."""
     body: Json = {"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint}
     body["executed"] = exc.executed if isinstance(exc, CallError) else "no"
     if isinstance(exc, InvalidArguments | AccessDenied):

@@ -141,18 +141,23 @@ def run_config_validate(context: CommandContext) -> ExitCode:
 
     output = context.output
     loaded = load_masked_config(output, context.target_options.config)
-    severities = {problem.severity for problem in loaded.issues}
+    issues = loaded.issues
+    if loaded.gateway.workflows:
+        from toolway.workflows.files import read_workflows
+
+        issues = (*issues, *read_workflows(loaded.gateway.workflows)[1])
+    severities = {problem.severity for problem in issues}
     if output.as_json:
         output.print_json(
             {
                 "file": str(loaded.file),
                 "valid": "error" not in severities,
                 "servers": list(loaded.servers),
-                "problems": [problem_to_json(p) for p in loaded.issues],
+                "problems": [problem_to_json(p) for p in issues],
             }
         )
     else:
-        output.print_problems(loaded.issues, notes=True)
+        output.print_problems(issues, notes=True)
         count = len(loaded.servers)
         summary = f"{count} {'server' if count == 1 else 'servers'} can be used"
         output.print_line(f"{with_tilde(loaded.file)}: {summary}", "red" if "error" in severities else "green")

@@ -13,7 +13,7 @@ from typing import Final
 from toolway.config.schema import Server
 from toolway.types import Authorizer
 from toolway.upstream.process.spawner import Spawner
-from toolway.upstream.transport import CreateTransport, Transport, TransportServices
+from toolway.upstream.transport import CreateTransport, InProcessServer, Transport, TransportServices
 
 #: Module by kind, imported on first use: a hub without HTTP APIs loads no OpenAPI code, and so on.
 TRANSPORTS: Final[Mapping[str, str]] = {
@@ -30,5 +30,7 @@ def create_transport(
     server: Server, spawner: Spawner, environ: Mapping[str, str], authorizer: Authorizer | None = None
 ) -> Transport:
     """Return a new, unopened transport of the kind that the server's entry configures."""
+    if isinstance(server.instance, InProcessServer):
+        return server.instance.create_transport()
     create: CreateTransport = import_module(TRANSPORTS[server.transport]).create
     return create(server, TransportServices(spawner, environ, authorizer))

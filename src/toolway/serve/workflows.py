@@ -1,0 +1,201 @@
+"""Workflows of a gateway: reads their files, executes their runs and offers them as tools of the server `workflows`.
+
+A file that cannot be used is reported and costs the other workflows and servers nothing. If the journal cannot be
+opened, because another gateway uses it, opening is tried again until it succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from toolway.config.schema import ConfigIssue, Server
+from toolway.errors import AccessDenied, ToolwayError
+from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
+from toolway.hub.core import HubCore
+
+if TYPE_CHECKING:
+    from toolway.workflows.definition import Definition
+    from toolway.workflows.engine import Workflows
+    from toolway.workflows.mcp_tools import WorkflowServer
+
+SERVER_NAME: Final = "workflows"
+JOURNAL_NAME: Final = "workflows.db"
+OPEN_RETRY_S: Final = 2.0
+_KEY_PREFIX: Final = "key:"
+_log = logging.getLogger("toolway.gateway")
+
+
+class GatewayRunAccess:
+    """Rights of the callers of a gateway: a run may call what the API key that started it may call now."""
+
+    def __init__(self, api_keys: ApiKeyStore | None, may_call: Callable[[Principal, str], bool]) -> None:
+        self._api_keys = api_keys
+        self._may_call = may_call
+
+    def caller_id(self, caller: str) -> str:
+        return caller if caller.startswith(_KEY_PREFIX) else ""
+
+    def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
+        principal = self._find_principal(caller)
+        if principal is None:
+            return AccessDenied(
+                "the API key that started the run was revoked",
+                detail=caller,
+                hint="start the workflow again with a valid key",
+                code="E-WORKFLOW-STARTER",
+            )
+        if not tool or self._may_call(principal, tool):
+            return None
+        return AccessDenied(
+            f"{tool} is not allowed for the API key that started the run",
+            detail=f"{principal.name}: its scopes do not include the tool",
+            hint="add the tool to a group of the key, or start the workflow with another key",
+            code="E-WORKFLOW-STARTER",
+        )
+
+    def roles(self, caller: str) -> tuple[str, ...]:
+        """Return the names under which a caller may answer questions: the name of its key, and `admin`."""
+        principal = self._find_principal(caller)
+        if principal is None:
+            return ()
+        return (principal.name, "admin") if principal.admin else (principal.name,)
+
+    def _find_principal(self, caller: str) -> Principal | None:
+        if self._api_keys is None or not caller.startswith(_KEY_PREFIX):
+            return LOCAL_ADMIN
+        return self._api_keys.principal_for(caller.removeprefix(_KEY_PREFIX))
+
+
+class WorkflowService:
+    """Workflows of one gateway: files, engine and server. Without configured files it does nothing."""
+
+    def __init__(
+        self, hub: HubCore, journal: Path, access: GatewayRunAccess, on_problem: Callable[[str], None]
+    ) -> None:
+        self._hub = hub
+        self._journal = journal
+        self._access = access
+        self._on_problem = on_problem
+        self._patterns: tuple[str, ...] = ()
+        self._definitions: list[Definition] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._server: WorkflowServer | None = None
+        self._file_issues: tuple[ConfigIssue, ...] = ()
+        self._journal_issue: ConfigIssue | None = None
+        self.engine: Workflows | None = None
+
+    @property
+    def issues(self) -> tuple[ConfigIssue, ...]:
+        """Return what is wrong with the workflow files and the journal now."""
+        return (*self._file_issues, self._journal_issue) if self._journal_issue is not None else self._file_issues
+
+    def with_server(self, servers: dict[str, Server]) -> dict[str, Server]:
+        """Return the servers of a configuration with the server of the workflows, if there is one."""
+        if self._server is None or not self._patterns or SERVER_NAME in servers:
+            return servers
+        return {**servers, SERVER_NAME: _definition_of(self._server)}
+
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """Return names, times and sizes of the workflow files; they differ if a file was changed."""
+        from toolway.workflows.files import find_files
+
+        found = []
+        for file in find_files(self._patterns):
+            with contextlib.suppress(OSError):
+                stat = os.stat(file)
+                found.append((file, stat.st_mtime_ns, stat.st_size))
+        return found
+
+    async def load(self, patterns: Sequence[str], servers: Iterable[str]) -> None:
+        """Read the workflow files and begin to open the journal, if there are any.
+
+        `servers` are the names of the configured servers: none of them may be called `workflows`.
+        """
+        self._patterns = tuple(patterns)
+        if not self._patterns:
+            self._definitions, self._file_issues = [], ()
+        else:
+            from toolway.workflows.files import read_workflows
+
+            self._definitions, issues = await asyncio.to_thread(read_workflows, self._patterns)
+            if SERVER_NAME in servers:
+                issues.append(_name_taken_issue())
+            known = {each.message for each in self._file_issues}
+            self._file_issues = tuple(issues)
+            for issue in issues:
+                if issue.message not in known:
+                    self._report(issue)
+        if self._server is not None:
+            self._server.set_definitions(self._definitions)
+        elif self._patterns and self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+
+    async def start(self, patterns: Sequence[str], servers: Iterable[str]) -> None:
+        """Read the files, open the journal and add the server; continue the runs that a crash interrupted."""
+        await self.load(patterns, servers)
+        if self._opening is not None:
+            await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
+
+    async def _open(self) -> None:
+        """Open the journal, again and again until it works, and add the server to the hub."""
+        from toolway.hub.hub import Hub
+        from toolway.workflows.engine import Workflows
+        from toolway.workflows.mcp_tools import WorkflowServer
+
+        engine = Workflows(Hub._from_core(self._hub), self._journal, access=self._access)
+        while True:
+            try:
+                await engine.__aenter__()
+                break
+            except ToolwayError as exc:
+                issue = ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error")
+                if self._journal_issue is None:
+                    self._report(issue)
+                self._journal_issue = issue
+            await asyncio.sleep(OPEN_RETRY_S)
+        self._journal_issue = None
+        self.engine = engine
+        self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
+        if self._patterns and SERVER_NAME not in self._hub.servers:
+            await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
+
+    def stop_waiting(self) -> None:
+        """Answer the calls of clients that wait for runs: the gateway shuts down."""
+        if self._server is not None:
+            self._server.stop_waiting()
+
+    async def close(self, timeout: float) -> None:
+        """Let calls of steps under way end for `timeout` seconds. Unfinished runs go on at the next start."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self.engine is not None:
+            await self.engine.aclose(timeout)
+            self.engine = None
+
+    def _report(self, issue: ConfigIssue) -> None:
+        _log.error("workflows: %s", issue)
+        self._on_problem(f"{issue.message}: {issue.detail or issue.hint}")
+
+
+def _definition_of(server: WorkflowServer) -> Server:
+    from toolway.workflows.mcp_tools import KEY_META_KEY
+
+    return Server(instance=server, idempotency_meta_key=KEY_META_KEY)
+
+
+def _name_taken_issue() -> ConfigIssue:
+    return ConfigIssue(
+        SERVER_NAME,
+        f"the server name {SERVER_NAME} is taken, so the workflows are not offered",
+        "toolway.workflows is set, and a server has this name",
+        "rename the server",
+        "E-CONFIG-NAME",
+        "error",
+    )
