@@ -526,9 +526,7 @@ class Workflows:
         def may_send() -> bool:
             return journal.holds(intent.life)
 
-        outcome = await call_step(
-            self._hub, action, intent, self._clock, may_send, access=self._access, caller=caller
-        )
+        outcome = await call_step(self._hub, action, intent, self._clock, may_send, access=self._access, caller=caller)
         if outcome.state == "not_executed" and not may_send():
             raise RunLost("this node lost its lease before a call was sent", detail=action.path)
         return outcome
