@@ -23,6 +23,10 @@ class Canaries:
     def __call__(self, place: str) -> str:
         return self.all.setdefault(place, hashlib.sha256(f"{self._seed} {place}".encode()).hexdigest()[:32])
 
+    def forget(self, *places: str) -> None:
+        for place in places:
+            self.all.pop(place, None)
+
     def seen_in(self, data: bytes) -> set[str]:
         """The places whose secrets, or parts of them, are in `data`: as they are, or in base64."""
         whole = data + b" " + b" ".join(_decoded(word) for word in re.findall(rb"[A-Za-z0-9+/]{24,}={0,2}", data))
@@ -68,7 +72,7 @@ class Arguments:
                 if looks_at[process] <= 50 or looks_at[process] % 50 == 0:
                     with contextlib.suppress(OSError):
                         self._look(process)
-            time.sleep(0.01)
+            time.sleep(0.02)
 
     def _look(self, process: str) -> None:
         with open(f"/proc/{process}/cmdline", "rb") as file:

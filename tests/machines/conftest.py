@@ -1,4 +1,7 @@
-"""How long the machines run: `ci` on every change, the same run each time; `long` (TOOLWAY_LONG=1) before a release."""
+"""How long the machines run: `ci` on every change, the same run each time; `long` (TOOLWAY_LONG=1) before a release.
+
+TOOLWAY_EXAMPLES is the number of examples of `ci`, 500 unless it is set.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from hypothesis import Phase, settings
 
 # Explaining a failure traces every line; shrinking it says enough.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
+EXAMPLES = int(os.environ.get("TOOLWAY_EXAMPLES", "500"))
 settings.register_profile(
-    "ci", max_examples=500, stateful_step_count=50, deadline=None, derandomize=True, phases=PHASES
+    "ci", max_examples=EXAMPLES, stateful_step_count=50, deadline=None, derandomize=True, phases=PHASES
 )
 settings.register_profile(
     "long", max_examples=20_000, stateful_step_count=100, deadline=None, print_blob=True, phases=PHASES

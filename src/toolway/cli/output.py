@@ -142,13 +142,17 @@ class Output:
         """Return `text` with secrets masked, and without control, direction and invisible characters."""
         return sanitize(self.mask(text), _NO_LIMIT)
 
+    @property
+    def shows_spinner(self) -> bool:
+        return not self.quiet and not self.as_json and sys.stderr.isatty()
+
     @contextmanager
     def spinner(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner with `text` while the block runs, if stderr is a terminal.
 
         Yields a function that changes the text.
         """
-        if self.quiet or self.as_json or not sys.stderr.isatty():
+        if not self.shows_spinner:
             yield lambda _: None
             return
         from rich.text import Text

@@ -293,13 +293,15 @@ async def wait_for_tools(
     import asyncio
 
     with output.spinner("starting") as update:
-        spinner_task = asyncio.ensure_future(_update_spinner(servers, update))
+        # Only for people: with many servers, collecting the statuses again and again takes longer than the rest.
+        spinner_task = asyncio.ensure_future(_update_spinner(servers, update)) if output.shows_spinner else None
         try:
             await servers.list_tools(server=only_server, timeout=wait)
         except CallError:
             pass  # the status has more detail
         finally:
-            spinner_task.cancel()
+            if spinner_task is not None:
+                spinner_task.cancel()
     found = servers.status()
     if only_server is None:
         return list(found.values())

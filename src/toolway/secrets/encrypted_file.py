@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 import fcntl
+import functools
 import json
 import os
 from base64 import b64decode, b64encode
@@ -117,9 +118,7 @@ class EncryptedFileStore:
             return self._read_or_create_key(create)
         if not self._passphrase:
             raise self._decrypt_error("it is encrypted with a passphrase", f"export {PASSPHRASE_VARIABLE}=…")
-        from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-
-        return Scrypt(salt=salt, length=32, **_SCRYPT_PARAMS).derive(self._passphrase.encode())
+        return _derive_key(self._passphrase, salt)
 
     def _read_or_create_key(self, create: bool) -> bytes:
         try:
@@ -137,6 +136,14 @@ class EncryptedFileStore:
 
     def _decrypt_error(self, detail: str, hint: str) -> SecretsError:
         return SecretsError("the secrets cannot be decrypted", detail=f"{self._file}: {detail}", hint=hint)
+
+
+@functools.lru_cache(maxsize=2)
+def _derive_key(passphrase: str, salt: bytes) -> bytes:
+    """Derive the key, which takes a tenth of a second on purpose: once per file, not once per secret that is read."""
+    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+    return Scrypt(salt=salt, length=32, **_SCRYPT_PARAMS).derive(passphrase.encode())
 
 
 def _file_error(file: Path, problem: str, exc: OSError) -> SecretsError:

@@ -105,7 +105,8 @@ async def run_ls(
             statuses = await _wait_for_change(servers, statuses)
             output.print_line()
         results = await servers.check_health() if check else {}
-        statuses = [servers.status().get(each.server, each) for each in statuses]
+        now = servers.status()
+        statuses = [now.get(each.server, each) for each in statuses]
     _output_list(output, target, statuses, results)
     failed = {name for name, result in results.items() if result.ok is False}
     return exit_code_for_statuses(statuses, target.problems(), failed)
