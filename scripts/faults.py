@@ -6,7 +6,8 @@ Each seed is one round: `--jobs` pytest sessions in parallel, then the tests tha
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
 docs/reliability.md. Exit code 1 if a test failed or a session crashed.
 
-If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py).
+If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py). Then the tests that
+must run alone for their short times are one more session beside the others.
 """
 
 from __future__ import annotations
@@ -88,11 +89,10 @@ def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> i
     """Run all tests with one seed, add to `results`, and return the number of crashed sessions."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        sessions = [
-            Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in _shares(options)
-        ]
-        results_of_sessions = [session.wait() for session in sessions]
-        results_of_sessions.append(Session(Path(folder), seed, f"0/{options.jobs}", options.only).wait())
+        results_of_sessions: list[dict[str, Any] | None] = []
+        for numbers in _turns(options.jobs):
+            sessions = [Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in numbers]
+            results_of_sessions += [session.wait() for session in sessions]
         round_results: dict[str, Any] = {}
         for found in results_of_sessions:
             _add(round_results, found or {})
@@ -117,8 +117,10 @@ def _repeat_failed(folder: Path, seed: int, results: dict[str, Any]) -> None:
         row["again"] = passed
 
 
-def _shares(options: argparse.Namespace) -> range:
-    return range(1, options.jobs + 1)
+def _turns(jobs: int) -> list[list[int]]:
+    """Return the shares that run side by side, turn after turn. Share 0 are the tests that should run alone."""
+    shares = list(range(1, jobs + 1))
+    return [shares, [0]] if os.environ.get("TOOLWAY_QUIET") else [[0, *shares]]
 
 
 class Session:
