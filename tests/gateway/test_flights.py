@@ -56,7 +56,7 @@ class Ways:
         await until(lambda: not any(upstreams[name].is_busy for name in SERVERS))
         await until(lambda: not hub.running_calls())
         assert len(self.flights) == 0
-        assert not self.lab.gateway.router._active_requests
+        await until(lambda: not self.lab.gateway.router._active_requests)
 
 
 async def until(condition: Callable[[], bool]) -> None:

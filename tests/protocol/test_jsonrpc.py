@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
@@ -154,3 +155,37 @@ def test_a_null_beside_the_result_or_error_is_read_from_a_bare_server() -> None:
 )
 def test_what_is_no_response_is_not_read_from_a_bare_server_either(frame) -> None:
     assert jsonrpc.parse_bare_response(frame) is None
+
+
+def test_the_fast_decoder_accepts_only_what_the_strict_one_accepts() -> None:
+    rng = random.Random(3)
+    texts = [
+        b'{"jsonrpc":"2.0","id":7,"result":{"content":[{"type":"text","text":"a\\nb"}],"isError":false}}',
+        '{"a":[1,-2.5,1e22,null,true,{"b":{}}],"ü":"€","c":"\\"x\\""}'.encode(),
+        b"[0,10,3.25,100000000000000000000,[],{}]",
+    ]
+    equal = 0
+    for _ in range(20_000):
+        data = bytearray(rng.choice(texts))
+        for _ in range(rng.randint(0, 3)):
+            at = rng.randrange(len(data))
+            if rng.random() < 0.5:
+                data[at] = rng.choice(b'{}[]",:0123456789eE.+-\\ux \x00\xc3')
+            else:
+                data[at:at] = data[max(0, at - rng.randint(1, 9)) : at]
+        fast = jsonrpc.decode_canonical(bytes(data))
+        if fast is not None:
+            assert repr(fast) == repr(jsonrpc._decode_strictly(bytes(data))), bytes(data)
+            equal += 1
+    assert equal > 4000
+
+
+@pytest.mark.parametrize("digits", [299, 300, 301, 308, 309, 310, 400, 4000])
+@pytest.mark.parametrize("offset", range(0, 160, 13))
+def test_an_integer_beyond_a_double_is_found_anywhere(digits: int, offset: int) -> None:
+    text = b'["%b",%b]' % (b"x" * offset, b"9" * digits)
+    if digits < 309:
+        assert jsonrpc.decode_json(text)[1] == int(b"9" * digits)
+    else:
+        with pytest.raises(ValueError, match="double"):
+            jsonrpc.decode_json(text)

@@ -43,7 +43,7 @@ class AuthManager:
         self._now = now
         self._on_login = on_login
         self._token_managers: dict[tuple[TokenOwner, OAuth], TokenManager] = {}
-        self._per_user_servers: set[str] = set()
+        self.per_user_servers: set[str] = set()
         self._login_poll: asyncio.Task[None] | None = None
 
     def authorizer(self, name: str, server: Server, caller: str = "") -> Authorizer | None:
@@ -56,7 +56,7 @@ class AuthManager:
 
     def is_per_user(self, name: str) -> bool:
         """Return True if each caller is known to need a separate login for the server `name`."""
-        return name in self._per_user_servers
+        return name in self.per_user_servers
 
     async def log_in(
         self, name: str, server: Server, login: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
@@ -95,16 +95,16 @@ class AuthManager:
         no_login = server.transport == "openapi" and server.auth is None  # such an API expects an API key, not a login
         url = server.http_url  # the metadata of a WebSocket server is at the http form of its url
         if url is None or no_login or has_static_auth(server.headers):
-            self._per_user_servers.discard(name)
+            self.per_user_servers.discard(name)
             return None
         for_all_callers = server.share_connection or settings.grant == "client_credentials"
         owner = TokenOwner(
             name, url, "" if for_all_callers else caller, for_all_callers, server.effective_network_policy
         )
         if for_all_callers:
-            self._per_user_servers.discard(name)
+            self.per_user_servers.discard(name)
         elif server.auth is not None:
-            self._per_user_servers.add(name)
+            self.per_user_servers.add(name)
         key = (owner, settings)
         found = self._token_managers.get(key)
         if found is None:
@@ -143,7 +143,7 @@ class AuthManager:
 
     def _on_activated(self, owner: TokenOwner) -> None:
         if not owner.for_all_callers:
-            self._per_user_servers.add(owner.server)
+            self.per_user_servers.add(owner.server)
 
     # -- missing logins -----------------------------------------------------------------------------------------------
 

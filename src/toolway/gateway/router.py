@@ -147,11 +147,10 @@ class Router:
         exchange.extra_headers = authenticated.response_headers
         exchange.mark_authenticated()
         principal, endpoint = authenticated.principal, authenticated.endpoint
-        is_overloaded = self.is_overloaded(principal)
+        is_overloaded = not self.add_active(principal, exchange)
         if is_overloaded and not principal.is_node:
             self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
             return
-        self.add_active(principal, exchange)
         try:
             if principal.is_node:
                 await self._handle_node(exchange, is_overloaded=is_overloaded)
@@ -170,16 +169,19 @@ class Router:
 
     # -- active requests ----------------------------------------------------------------------------------------------
 
-    def is_overloaded(self, principal: Principal) -> bool:
-        """Return True if as many requests of a principal are being handled as one principal may have."""
-        return len(self._active_requests.get(principal.id, ())) >= MAX_REQUESTS_PER_PRINCIPAL
+    def add_active(self, principal: Principal, exchange: Exchange) -> bool:
+        """Count a request of a principal that is being handled, so that it can be aborted.
 
-    def add_active(self, principal: Principal, exchange: Exchange) -> None:
-        """Count a request of a principal that is being handled, so that it can be aborted."""
+        Return False, and count nothing, if as many requests are being handled as one principal may have. Requests of
+        a node are always counted.
+        """
         active = self._active_requests.get(principal.id)
         if active is None:
             active = self._active_requests[principal.id] = set()
-        active.add(exchange)
+        is_overloaded = len(active) >= MAX_REQUESTS_PER_PRINCIPAL
+        if not is_overloaded or principal.is_node:
+            active.add(exchange)
+        return not is_overloaded
 
     def remove_active(self, principal: Principal, exchange: Exchange) -> None:
         """Forget a request that has been handled."""

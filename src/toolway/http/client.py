@@ -143,9 +143,8 @@ class HttpClient:
         on_change: Callable[[], None],
     ) -> HttpResponse:
         """Send a request at once on a connection from `take_idle`. `on_change` is called in place of a reader."""
-        response = HttpResponse(self, target, encode_request(head, body), None, on_sent)
-        response.on_change = on_change
-        response.start(connection)
+        response = HttpResponse(self, target, b"", None, on_sent, connection.loop.time(), on_change=on_change)
+        connection.start(response, encode_request(head, body), on_sent)
         return response
 
     async def connect(self, origin: Origin) -> None:
@@ -243,7 +242,9 @@ class HttpClient:
     def on_idle(self, connection: ClientConnection) -> None:
         if connection in self._checked:
             return  # its request waits for it
-        idle = self._idle.setdefault(connection.key, [])
+        idle = self._idle.get(connection.key)
+        if idle is None:
+            idle = self._idle[connection.key] = []
         if self._closed or len(idle) >= self.limits.max_idle_connections:
             connection.abort()
         else:
@@ -287,38 +288,15 @@ class HttpResponse(IncomingResponse):
     Header names are lower-case. A repeated header is one value, joined by ", ".
     """
 
-    __slots__ = (
-        "_began",
-        "_client",
-        "_decompressor",
-        "_loop",
-        "_max_idle",
-        "_on_sent",
-        "_request",
-        "_target",
-        "before_send",
-        "on_dial",
-    )
-
-    def __init__(
-        self,
-        client: HttpClient,
-        target: HttpTarget,
-        request: bytes,
-        max_idle: float | None,
-        on_sent: Callable[[], None] | None,
-    ) -> None:
-        super().__init__()
-        self._client = client
-        self._target = target
-        self._request = request
-        self._max_idle = max_idle
-        self._on_sent = on_sent
-        self._loop: asyncio.AbstractEventLoop
-        self._began = 0.0  # when it was sent, on the loop's clock
-        self.on_dial: Callable[[], None] | None = None  # called before a new connection is opened
-        self.before_send: Callable[[], None] | None = None  # if it raises, the request is not sent
-        self._decompressor: Decompressor | None = None
+    _client: HttpClient
+    _target: HttpTarget
+    _request: bytes
+    _max_idle: float | None
+    _on_sent: Callable[[], None] | None
+    _began: float = 0.0  # when it was sent, on the loop's clock
+    on_dial: Callable[[], None] | None = None  # called before a new connection is opened
+    before_send: Callable[[], None] | None = None  # if it raises, the request is not sent
+    _decompressor: Decompressor | None = None
 
     async def __aenter__(self) -> HttpResponse:
         await self.send_and_wait()
@@ -354,7 +332,6 @@ class HttpResponse(IncomingResponse):
 
     def start(self, connection: ClientConnection) -> None:
         """Send the request on a connection that was idle or is new."""
-        self._loop = connection.loop
         self._began = connection.loop.time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
@@ -369,7 +346,7 @@ class HttpResponse(IncomingResponse):
             while not self.status:
                 if self.error is not None:
                     raise self.error
-                self._waiter = self._loop.create_future()
+                self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
         except BaseException:
             self.abandon()

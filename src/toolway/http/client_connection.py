@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
 import httptools
+import msgspec
 
 from toolway.http.exchange import HeadCache, KnownHead, match_head
 from toolway.http.limits import ClientLimits, HttpError, StallDetector
@@ -50,6 +51,7 @@ class ClientConnection(asyncio.Protocol):
         "_fields",
         "_head_bytes",
         "_head_done",
+        "_is_fresh",
         "_keep_alive",
         "_known_head",
         "_limits",
@@ -103,6 +105,8 @@ class ClientConnection(asyncio.Protocol):
         self._keep_alive = False
         self._surplus = False
         self._problem: tuple[str, str] | None = None  # code and reason, set in the parser's callbacks
+        self._stall_detector.reset()
+        self._is_fresh = True  # nothing of this was changed: the response was one known head and its body
 
     # -- socket
 
@@ -118,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         response = self._response
         if response is not None and self._head_done and not self._complete and _ends_with_connection(response.headers):
             self._complete = True
-            self._finish(response)
+            self._finish(response, keep_alive=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -162,8 +166,8 @@ class ClientConnection(asyncio.Protocol):
         `on_sent` is called when the first byte has been sent, at the latest before the result of the exchange
         is known.
         """
-        self._reset_exchange()
-        self._stall_detector.reset()
+        if not self._is_fresh:
+            self._reset_exchange()
         self._response = response
         response.connection = self
         self._on_sent = on_sent
@@ -173,6 +177,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._tls and transport.is_closing():
             # The transport writes immediately if it can: so the system rejected the very first byte.
             self._write_failed = True
+            self._is_fresh = False
         elif on_sent is not None and (self._tls or transport.get_write_buffer_size() < len(data)):
             self._on_sent = None
             on_sent()
@@ -210,6 +215,7 @@ class ClientConnection(asyncio.Protocol):
         if response is None or self._paused:
             return
         self._report_sent()
+        self._is_fresh = False
         unsent = self._transport.get_write_buffer_size()
         if self._head_done:
             if (
@@ -248,6 +254,7 @@ class ClientConnection(asyncio.Protocol):
                 self._deliver_cached(response, *cached)
                 return
         before = response.received
+        self._is_fresh = False
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
@@ -265,7 +272,7 @@ class ClientConnection(asyncio.Protocol):
                 and not (_UNCACHEABLE_HEADERS & response.headers.keys())
             ):
                 self._pool.head_cache.put(data, (response.status, response.headers))
-            self._finish(response)
+            self._finish(response, keep_alive=self._keep_alive and not self._surplus)
         else:
             self._check_limits(response, len(data) - (response.received - before))
 
@@ -274,8 +281,7 @@ class ClientConnection(asyncio.Protocol):
         response.status, response.headers = head
         response.chunks.append(body)
         response.unread = response.received = len(body)
-        self._head_done = self._complete = self._keep_alive = True
-        self._finish(response)
+        self._finish(response, keep_alive=True)
 
     def _check_limits(self, response: IncomingResponse, overhead: int) -> None:
         """Fail the request if the response's head or framing is too long.
@@ -298,7 +304,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.pause_reading()
         response.wake()
 
-    def _finish(self, response: IncomingResponse) -> None:
+    def _finish(self, response: IncomingResponse, *, keep_alive: bool) -> None:
         transport = self._transport
         response.sent = self._written
         response.complete = True
@@ -307,14 +313,17 @@ class ClientConnection(asyncio.Protocol):
         if self._linger_timer is not None:
             self._linger_timer.cancel()
             self._linger_timer = None
-        if self._keep_alive and not self._surplus and self.usable and not transport.get_write_buffer_size():
+        if keep_alive and not self._lost and not transport.is_closing() and not transport.get_write_buffer_size():
             if self._paused:
                 self.on_drained()
             self.idle_since = self.loop.time()
             self._pool.on_idle(self)
         else:
             transport.abort()
-        response.wake()
+        if response.on_change is not None:
+            response.on_change()
+        else:
+            response.wake()
 
     # -- the parser's callbacks
 
@@ -394,39 +403,25 @@ class ResponseSource(Protocol):
     def on_drained(self) -> None: ...
 
 
-class IncomingResponse:
+class IncomingResponse(msgspec.Struct, eq=False, kw_only=True):
     """State of one response: a connection fills it, and at most one reader waits for it."""
 
-    __slots__ = (
-        "_waiter",
-        "any_received",
-        "chunks",
-        "complete",
-        "connection",
-        "error",
-        "headers",
-        "min_rate_enforced",
-        "on_change",
-        "received",
-        "sent",
-        "status",
-        "unread",
-    )
+    any_received: bool = False  # True after the first byte was received
+    status: int = 0  # zero until the head is complete
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    chunks: deque[bytes] = msgspec.field(default_factory=deque)
+    unread: int = 0  # bytes in `chunks`
+    received: int = 0  # body bytes in all
+    min_rate_enforced: bool = False  # True if the minimum rate of the body is enforced
+    complete: bool = False
+    error: HttpError | None = None
+    sent: int = 0
+    connection: ResponseSource | None = None  # while the exchange is in progress
+    on_change: Callable[[], None] | None = None  # called in place of a reader that waits
+    _waiter: asyncio.Future[None] | None = None
 
-    def __init__(self) -> None:
-        self.any_received = False  # True after the first byte was received
-        self.status = 0  # zero until the head is complete
-        self.headers: dict[str, str] = {}
-        self.chunks: deque[bytes] = deque()
-        self.unread = 0  # bytes in `chunks`
-        self.received = 0  # body bytes in all
-        self.min_rate_enforced = False  # True if the minimum rate of the body is enforced
-        self.complete = False
-        self.error: HttpError | None = None
-        self.sent = 0
-        self.connection: ResponseSource | None = None  # while the exchange is in progress
-        self.on_change: Callable[[], None] | None = None  # called in place of a reader that waits
-        self._waiter: asyncio.Future[None] | None = None
+    def __repr__(self) -> str:
+        return object.__repr__(self)  # without the fields: a request has credentials
 
     def wake(self) -> None:
         """Wake the reader that waits in `wait`, or call `on_change`, if there is one."""

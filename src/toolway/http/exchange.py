@@ -82,39 +82,25 @@ class ConnectionWriter(Protocol):
     def abort(self) -> None: ...
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """One request to the server and its response: call `reply`, or `open`, `write` … and `end`."""
 
-    __slots__ = (
-        "_chunked",
-        "_close",
-        "_connection",
-        "_is_http10",
-        "completed",
-        "disconnected",
-        "extra_headers",
-        "on_cancel",
-        "on_disconnect",
-        "on_tick",
-        "opened",
-        "request",
-        "request_id",
-    )
+    _connection: ConnectionWriter
+    request: HttpRequest
+    _close: bool
+    _is_http10: bool  # HTTP/1.0 has no chunks: closing the connection ends a response
+    extra_headers: Headers = ()  # headers added to any response
+    request_id: str = ""  # sent as `X-Request-ID` with any response
+    opened: bool = False  # the response has started
+    completed: bool = False  # the response is complete
+    disconnected: bool = False  # the client is disconnected
+    on_disconnect: Callable[[], None] | None = None  # called on disconnect, instead of cancelling the handler
+    on_cancel: Callable[[], None] | None = None  # set if no task handles the request: must start one
+    on_tick: Callable[[float], None] | None = None  # called about once a second, with the loop's time
+    _chunked: bool = False
 
-    def __init__(self, connection: ConnectionWriter, request: HttpRequest, close: bool, is_http10: bool) -> None:
-        self.request = request
-        self.extra_headers: Headers = ()  # headers added to any response
-        self.request_id = ""  # sent as `X-Request-ID` with any response
-        self.opened = False  # the response has started
-        self.completed = False  # the response is complete
-        self.disconnected = False  # the client is disconnected
-        self.on_disconnect: Callable[[], None] | None = None  # called on disconnect, instead of cancelling the handler
-        self.on_cancel: Callable[[], None] | None = None  # set if no task handles the request: must start one
-        self.on_tick: Callable[[float], None] | None = None  # called about once a second, with the loop's time
-        self._connection = connection
-        self._close = close
-        self._is_http10 = is_http10  # HTTP/1.0 has no chunks: closing the connection ends a response
-        self._chunked = False
+    def __repr__(self) -> str:
+        return object.__repr__(self)  # without the fields: a request has credentials
 
     def mark_authenticated(self) -> None:
         """Mark the client as authenticated: its connection is not among the first to be evicted."""
@@ -282,14 +268,18 @@ class HeadCache(Generic[T]):
     def split(self, data: bytes, parsed: T) -> KnownHead[T] | None:
         """Return the head of the message `data`, so that `match_head` finds it in the next one; None if it cannot."""
         span = _find_length(data)
-        return (data[: span[0]], data[span[1] : span[2] + 4], parsed) if span is not None else None
+        if span is None:
+            return None
+        before, after = data[: span[0]], data[span[1] : span[2] + 4]
+        return before, len(before), after, len(after), parsed
 
     def __len__(self) -> int:
         return len(self._heads)
 
 
-#: Head of the last message of a connection: the bytes before and after the Content-Length digits, and the parsed head.
-KnownHead = tuple[bytes, bytes, T]
+#: Head of the last message of a connection: the bytes before and after the Content-Length digits, each with their
+#: number, and the parsed head.
+KnownHead = tuple[bytes, int, bytes, int, T]
 
 
 def match_head(known: KnownHead[T], data: bytes) -> tuple[T, bytes] | None:
@@ -297,15 +287,16 @@ def match_head(known: KnownHead[T], data: bytes) -> tuple[T, bytes] | None:
 
     Most messages of a connection have the head of the one before, and comparing is cheaper than a search.
     """
-    before, after, parsed = known
+    before, begin, after, size, parsed = known
     if not data.startswith(before):
         return None
-    begin = len(before)
     stop = data.find(b"\r", begin, begin + 8)
     if stop <= begin or not data.startswith(after, stop):
         return None
-    body = data[stop + len(after) :]
-    return (parsed, body) if data[begin:stop] == b"%d" % len(body) else None
+    end = stop + size
+    if data[begin:stop] != b"%d" % (len(data) - end):
+        return None
+    return parsed, data[end:]
 
 
 def _find_length(data: bytes) -> tuple[int, int, int] | None:

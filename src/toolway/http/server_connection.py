@@ -186,7 +186,7 @@ class ServerConnection(asyncio.Protocol):
             return False
         if server.authenticate_head is not None:
             principal_id = server.authenticate_head(request)
-            if not isinstance(principal_id, str):
+            if type(principal_id) is not str:
                 return False
             self._principal_id = principal_id
         if not server.body_budget.reserve(size, self._principal_id):
@@ -457,10 +457,12 @@ class ServerConnection(asyncio.Protocol):
 
     def finish_exchange(self, close: bool) -> None:
         """End the exchange after its response: close, start the next pipelined request, or idle."""
+        server = self._server
         if self._exchange is not None and not self._exchange.disconnected:
-            self._server.on_exchange_ended(self)
+            server.on_exchange_ended(self)
         self._exchange = None
-        self._release_handled()
+        server.body_budget.release(self._handling_bytes, self._principal_id)
+        self._handling_bytes = 0
         if self._transport is None:
             return
         if close:
@@ -468,7 +470,7 @@ class ServerConnection(asyncio.Protocol):
         elif self._pipelined:
             self._start_exchange(*self._pipelined.popleft())
         else:
-            self._server.on_waiting(self)
+            server.on_waiting(self)
 
     def send(self, data: bytes) -> None:
         """Write to the client. Abort the connection if the client leaves too many bytes unread."""

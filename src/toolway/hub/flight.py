@@ -35,7 +35,7 @@ from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.retry import RetryMiddleware
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
-from toolway.protocol.json_schema import SchemaValidator
+from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
 from toolway.upstream.transport import RequestExchange, TransportError
 
@@ -43,6 +43,7 @@ MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has
 SWEEP_INTERVAL_S: Final = 1.0
 #: Keys of a caller's `_meta` that need the pipeline; every other key is passed on.
 PIPELINE_META_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate", "baggage", LOG_LEVEL_META_KEY})
+_EXECUTED: Final = Certainty.EXECUTED
 _log = logging.getLogger(__name__)
 
 
@@ -57,9 +58,9 @@ class Flight(ABC):
         "_started_at",
         "arguments",
         "call_id",
-        "is_small",
         "meta",
         "plan",
+        "request_bytes",
     )
 
     in_library: ClassVar[bool] = False  # the caller is a program, whose current trace the call may belong to
@@ -70,7 +71,7 @@ class Flight(ABC):
         self.arguments = arguments
         self.call_id = call_id
         self.meta = meta  # what the caller adds to the `_meta` of the request
-        self.is_small = False  # the request is known to be small, so that its size need not be measured
+        self.request_bytes = 0  # number of bytes of the request; 0 if unknown
         self._is_over = False
         self._exchange: RequestExchange
 
@@ -98,8 +99,12 @@ class Flight(ABC):
             return False
         if limiter.paused_until and limiter.is_paused(flights.now):
             return False
-        if plan.validator is not None and not _is_valid(plan.validator, self.arguments):
-            return False
+        if plan.validator is not None:
+            try:
+                if not plan.validator.is_valid(self.arguments, self.request_bytes):
+                    return False
+            except ValueError:
+                return False  # a value that is not JSON
         context: str | None = ""  # of the trace that the call is left out of
         if flights.instrumentation.is_tracing:
             context = flights.instrumentation.skip_trace(in_library=self.in_library)
@@ -107,7 +112,8 @@ class Flight(ABC):
             return False
         exchange = None
         try:
-            meta = plan.meta_for(capabilities, self.meta)
+            is_known = self.meta is None and plan.capabilities is capabilities
+            meta = plan.meta if is_known else plan.meta_for(capabilities, self.meta)
             if context:
                 meta = add_trace_context(meta, context)
             exchange = plan.session.start(plan.tool.name, self.arguments, meta, self)
@@ -130,11 +136,15 @@ class Flight(ABC):
     def arrived(self, result: Json, frame: bytes) -> None:
         """Pass a result on to the caller, if it is a plain one. Called by the transport."""
         plan, flights = self.plan, self._flights
-        if not flights.is_plain(plan, result):
+        if (
+            "content" not in result
+            or result.get("resultType", "complete") != "complete"
+            or ("structuredContent" in result and not flights.has_valid_output(plan, result))
+        ):
             self.take_over()
             return
         self._is_over = True
-        flights.remove(self)
+        flights.flying.discard(self)
         flights.landed += 1
         now = flights.now()
         plan.limiter.release(plan.caller)
@@ -158,7 +168,7 @@ class Flight(ABC):
             return None
         self._is_over = True
         flights = self._flights
-        flights.remove(self)
+        flights.flying.discard(self)
         flights.taken_over += 1
         taken = TakenOverCall(flights, self.build_call(), self.plan, self._exchange, self._began, self._started_at)
         self.hand_over(taken)
@@ -183,47 +193,38 @@ class Flight(ABC):
         return now - self._began >= MAX_FLIGHT_S
 
     def _report(self, result: Json) -> None:
-        plan, ended, began = self.plan, phase_clock(), self._started_at
+        plan, tool, ended, began = self.plan, self.plan.tool, phase_clock(), self._started_at
         seconds = ended - began
+        queued = ("queue", began)
         outcome = "tool_error" if result.get("isError") is True else "ok"
         instrumentation = self._flights.instrumentation
         if instrumentation.wants_attempts:
-            name = plan.tool.name
             instrumentation.emit(
-                AttemptFinished(
-                    plan.tool.server, self.call_id, "tools/call", name, 1, outcome, "yes", Certainty.EXECUTED
-                )
+                AttemptFinished(tool.server, self.call_id, "tools/call", tool.name, 1, outcome, "yes", _EXECUTED)
             )
         instrumentation.record(
             CallFinished(
-                plan.tool.server,
+                tool.server,
                 "tools/call",
                 plan.target,
                 outcome,
                 "yes",
                 seconds,
                 self.call_id,
-                plan.tool.name,
+                tool.name,
                 plan.caller,
                 "",
                 time.time() - seconds,
                 1,
-                Certainty.EXECUTED,
+                _EXECUTED,
                 plan.policy.default_effect,
-                phase_marks=(("queue", began), ("queue", began), ("send", began), ("server", began)),
+                phase_marks=(queued, queued, ("send", began), ("server", began)),
                 ended_at=ended,
                 jsonrpc_id=self._exchange.id,
-                params=self.params,
+                params=self.params if self.meta else {"name": tool.name, "arguments": self.arguments},
             ),
-            is_small=self.is_small,
+            is_small=0 < self.request_bytes <= SMALL_REQUEST_BYTES,
         )
-
-
-def _is_valid(validator: SchemaValidator, arguments: Json) -> bool:
-    try:
-        return validator.is_valid(arguments)
-    except ValueError:
-        return False  # a value that is not JSON
 
 
 class TakenOverCall:
@@ -298,37 +299,32 @@ class Flights:
         below_retry = middleware[middleware.index(self._retry) + 1 :]
         self._attempt = compose(below_retry, dispatcher.dispatch)  # this can send
         self._observe = observe  # reports the end of a call that began at a given time
-        self._flying: set[Flight] = set()
+        self.flying: set[Flight] = set()  # those under way
         self._loop = asyncio.get_running_loop()
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._flying)
+        return len(self.flying)
 
     def calls(self) -> list[Call]:
         """Return the calls that are under way without a coroutine."""
-        return [flight.build_call() for flight in self._flying]
+        return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:
-        self._flying.add(flight)
+        self.flying.add(flight)
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-    def remove(self, flight: Flight) -> None:
-        self._flying.discard(flight)
 
     def _sweep(self) -> None:
         """Hand all flights that take long to the pipeline."""
         now = self.now()
-        for flight in [each for each in self._flying if each.is_long(now)]:
+        for flight in [each for each in self.flying if each.is_long(now)]:
             flight.take_over()
-        self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep) if self._flying else None
+        self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep) if self.flying else None
 
-    def is_plain(self, plan: Plan, result: Json) -> bool:
-        """Return True if a result can be passed on as it is: a complete tool result with a valid output."""
-        if "content" not in result or result.get("resultType", "complete") != "complete":
-            return False
-        return "structuredContent" not in result or self._output_validator.validate(plan.tool, result) is None
+    def has_valid_output(self, plan: Plan, result: Json) -> bool:
+        """Return True if the structured content of a result matches the schema of its tool."""
+        return self._output_validator.validate(plan.tool, result) is None
 
     async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
         """Wait for a call that was sent: like the chain, but below every check that could reject it."""

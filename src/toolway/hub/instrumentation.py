@@ -96,7 +96,8 @@ class Instrumentation:
         self.enabled = False
         self.enabled_for_forwarded = False
         self.version = 0  # grows with every change of the observers
-        self._wants_attempts = False
+        self.is_tracing = False
+        self.wants_attempts = False  # an observer wants to know when calls start and attempts end
         self._update_flags()
 
     def add_sink(self, sink: EventSink) -> None:
@@ -118,10 +119,6 @@ class Instrumentation:
     def set_tracer(self, tracer: Tracer | None) -> None:
         self._tracer = tracer
         self._update_flags()
-
-    @property
-    def is_tracing(self) -> bool:
-        return self._tracer is not None
 
     @property
     def allows_flights(self) -> bool:
@@ -149,7 +146,8 @@ class Instrumentation:
         self.enabled = has_subscribers or has_call_sinks or self._tracer is not None
         self.enabled_for_forwarded = has_subscribers or bool(self._forwarded_sinks) or self._tracer is not None
         self.state_type = TimedCallState if self.enabled else CallState
-        self._wants_attempts = any(sink.wants_attempts for sink in self._sinks) or any(
+        self.is_tracing = self._tracer is not None
+        self.wants_attempts = any(sink.wants_attempts for sink in self._sinks) or any(
             self._broadcaster.has_subscribers(kind) for kind in (CallStarted, AttemptFinished)
         )
 
@@ -194,7 +192,7 @@ class Instrumentation:
         # A call that started before it was observed has no timed state.
         if self._tracer is not None and isinstance(state, TimedCallState):
             state.trace = self._tracer.start_trace(call)
-        if self._wants_attempts:
+        if self.wants_attempts:
             trace = _trace_id(call)
             event = CallStarted(_server_name(call), call.id, call.method, call.target, call.caller, trace, time.time())
             self.emit(event, forwarded=call.forwarded)
@@ -208,11 +206,6 @@ class Instrumentation:
         if self._tracer is not None and isinstance(call.state, TimedCallState):
             call.state.trace = self._tracer.skipped()
         return call
-
-    @property
-    def wants_attempts(self) -> bool:
-        """Return True if an observer wants to know when calls start and attempts end."""
-        return self._wants_attempts
 
     def on_sent(self, call: Call) -> None:
         """Emit the start of a call that was sent without a coroutine; only if `wants_attempts`."""
@@ -234,7 +227,7 @@ class Instrumentation:
         """Record that a call ended with a result."""
         outcome = "tool_error" if reply.is_error else "ok"
         source = "cache" if reply.from_cache else "replay" if reply.replayed else ""
-        if self._wants_attempts:
+        if self.wants_attempts:
             self._emit_attempt(call, reply.server, reply.name, outcome, Certainty.EXECUTED, None)
         self._finish(call, reply.server, reply.name, outcome, Certainty.EXECUTED, seconds, source)
 
@@ -258,7 +251,7 @@ class Instrumentation:
         """
         certainty = exc.certainty if exc.certainty is not None else Certainty.NOT_SENT
         call.state.record_failed_attempt(exc.code, certainty)
-        if self._wants_attempts:
+        if self.wants_attempts:
             self._emit_attempt(call, call.server, call.name, exc.code, certainty, retry_delay)
 
     def _emit_attempt(

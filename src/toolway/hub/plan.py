@@ -38,15 +38,15 @@ class Plan:
 
     __slots__ = (
         "_breaker_removals",
-        "_capabilities",
         "_catalog_generation",
-        "_meta",
         "_observers",
         "_planner",
         "_server",
         "budget",
         "caller",
+        "capabilities",
         "limiter",
+        "meta",
         "policy",
         "server_breaker",
         "session",
@@ -79,8 +79,8 @@ class Plan:
         self._catalog_generation = planner.catalog.generation
         self._breaker_removals = planner.breakers.removals
         self._observers = planner.instrumentation.version
-        self._capabilities: Json | None = None
-        self._meta = msgspec.Raw()
+        self.capabilities: Json | None = None
+        self.meta = msgspec.Raw()
 
     def is_valid(self) -> bool:
         """Return True if nothing has changed that the plan depends on."""
@@ -92,7 +92,7 @@ class Plan:
             and planner.upstreams.servers.get(name) is self._server
             and planner.breakers.removals == self._breaker_removals
             and planner.instrumentation.version == self._observers
-            and not planner.auth.is_per_user(name)
+            and name not in planner.auth.per_user_servers
         )
 
     def meta_for(self, capabilities: Json, extra: Json | None) -> msgspec.Raw | Json:
@@ -100,11 +100,11 @@ class Plan:
         if extra:
             meta: Json = add_protocol_meta({"_meta": extra}, self.session.protocol.version, CLIENT_INFO, capabilities)
             return dict(meta["_meta"])
-        if self._capabilities is not capabilities and self._capabilities != capabilities:
+        if self.capabilities is not capabilities and self.capabilities != capabilities:
             version = self.session.protocol.version
-            self._meta = msgspec.Raw(encode_json(add_protocol_meta({}, version, CLIENT_INFO, capabilities)["_meta"]))
-            self._capabilities = capabilities
-        return self._meta
+            self.meta = msgspec.Raw(encode_json(add_protocol_meta({}, version, CLIENT_INFO, capabilities)["_meta"]))
+            self.capabilities = capabilities
+        return self.meta
 
 
 def add_trace_context(meta: msgspec.Raw | Json, traceparent: str) -> msgspec.Raw | Json:

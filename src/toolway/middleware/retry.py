@@ -226,7 +226,8 @@ class RetryBudget:
 
     def record_attempt(self, now: float) -> None:
         """Count the first attempt of a call; the number of retries is limited to a share of these."""
-        self._advance(now)
+        if int(now) != self._second:
+            self._advance(now)
         self._attempts[self._second % BUDGET_WINDOW_S] += 1
 
     def try_acquire(self, now: float) -> bool:

@@ -45,13 +45,14 @@ class SchemaValidator:
         except (ValueError, RecursionError) as exc:
             self.skip_reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
 
-    def is_valid(self, instance: Any) -> bool:
+    def is_valid(self, instance: Any, text_bytes: int = 0) -> bool:
         """Return False if `instance` violates the schema; True if it matches or is not validated.
 
-        Raises `ValueError` if `instance` contains a value that is not JSON, such as a date.
+        `text_bytes` is the size of a JSON text that holds `instance`, if known: it bounds the number of values. Raises
+        `ValueError` if `instance` contains a value that is not JSON, such as a date.
         """
-        validator = self._validator
-        if validator is None or _count_values(instance, MAX_VALIDATION_WORK // self._cost) is None:
+        validator, max_values = self._validator, MAX_VALIDATION_WORK // self._cost
+        if validator is None or (not 0 < text_bytes <= max_values and _count_values(instance, max_values) is None):
             return True
         return bool(validator.is_valid(instance))
 

@@ -6,7 +6,7 @@ passed on unchanged. Unknown fields of a server pass through.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import jiter
 import msgspec
@@ -97,7 +97,7 @@ def encode_notification(method: str, params: Json) -> bytes:
     return encode_json({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-class RawResult(NamedTuple):
+class RawResult(msgspec.Struct, frozen=True, gc=False):
     """A result to forward as received bytes (`received`), followed by `suffix` as its new end."""
 
     received: memoryview
@@ -141,7 +141,8 @@ def parse_message(frame: bytes) -> Message:
     Raises `InvalidMessage` if the bytes are not a valid message or exceed a limit.
     """
     try:
-        return _build_message(decode_json(frame))
+        value = decode_canonical(frame)
+        return _build_message(value if value is not None else _decode_strictly(frame))
     except (ValueError, RecursionError) as exc:
         raise InvalidMessage(str(exc), extract_id(frame)) from None
 
@@ -152,7 +153,9 @@ def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
     Also return True if the message has only jsonrpc, id and result.
     """
     try:
-        value = decode_json(frame)
+        value = decode_canonical(frame)
+        if value is None:
+            value = _decode_strictly(frame)
     except (ValueError, RecursionError):
         return None
     if type(value) is not dict or "method" in value or "error" in value:
@@ -249,25 +252,49 @@ def decode_json(data: bytes) -> Any:
 
     Raises `ValueError` if the bytes are not valid JSON, have duplicate keys or exceed a limit.
     """
+    value = decode_canonical(data)
+    return value if value is not None else _decode_strictly(data)
+
+
+def _decode_strictly(data: bytes) -> Any:
+    size = len(data)
     value = jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="all")
     # The bytes of a small message prove that it is within the limits. So do the values of a large message if they are
     # few, as usual: 100 kB of text are one value. Only the remaining messages are checked exactly.
-    if len(data) <= SMALL_BYTES:
-        if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
-            shape = data.translate(_NUMBER_SHAPE)
-            has_exponent = b"0e000" in shape or b"0e+000" in shape
-            if not has_exponent and (len(data) <= 2 * _DIGIT_STRIDE or b"00" not in shape[::_DIGIT_STRIDE]):
-                return value
-        within_limits = False
-    else:
-        within_limits = _has_few_values(value, FEW_VALUES) or (
-            len(data) <= LARGE_BYTES
+    if not (
+        (size > SMALL_BYTES and _has_few_values(value, FEW_VALUES))
+        or (
+            size <= LARGE_BYTES
             and data.count(b"[") + data.count(b"{") <= MAX_DEPTH
             and data.count(b",") < MAX_KEYS
             and not _may_hold_huge_number(data)
         )
-    if not within_limits:
+    ):
         _check_limits(value)
+    return value
+
+
+_decode_last_key = msgspec.json.Decoder().decode  # strict but for duplicate keys: the last one wins
+
+
+def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
+    """Decode a small JSON text that is written like our own; None if it is not, or may exceed a limit.
+
+    Most programs write such texts. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
+    steps together take half the time of a decoder that looks for duplicate keys.
+    """
+    size = len(data)
+    if size > SMALL_BYTES:
+        return None
+    try:
+        value = _decode_last_key(data)
+        if encode_json(value) != data or data.count(b"[") + data.count(b"{") > max_depth:
+            return None
+    except (ValueError, RecursionError, OverflowError):
+        return None
+    # Only an integer can be beyond a double here.
+    if size >= _HUGE_DIGITS and data[::_DIGIT_STRIDE].translate(_NUMBER_SHAPE).find(b"00") >= 0:
+        return None
     return value
 
 
@@ -289,13 +316,14 @@ _NUMBER_SHAPE: Final = bytes(
     48 if b in b"0123456789" else 101 if b in b"eE" else 43 if b in b"+" else 32 for b in range(256)
 )
 _DIGIT_STRIDE: Final = 150  # a run of 300 digits hits two consecutive samples at this stride
+_HUGE_DIGITS: Final = 300  # digits of an integer that may be beyond a double
 
 
 def _may_hold_huge_number(data: bytes) -> bool:
     shape = data.translate(_NUMBER_SHAPE)
-    if b"0e000" in shape or b"0e+000" in shape:
+    if shape.find(b"0e000") >= 0 or shape.find(b"0e+000") >= 0:  # `in` raises and drops an exception inside
         return True
-    return len(data) > 2 * _DIGIT_STRIDE and b"00" in shape[::_DIGIT_STRIDE]
+    return len(data) >= _HUGE_DIGITS and shape[::_DIGIT_STRIDE].find(b"00") >= 0
 
 
 _MAX_DOUBLE: Final = 1.7976931348623157e308
@@ -344,22 +372,23 @@ def _scan_nodes(nodes: list[Any], below: list[Any]) -> int:
 
 
 def _build_message(value: Any) -> Message:
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise ValueError("not a JSON-RPC object")
     id_ = value.get("id")
     if id_ is not None and not is_valid_id(id_):
         raise ValueError("id is neither a short string nor a safe integer")
     method = value.get("method")
-    if isinstance(method, str):
+    if type(method) is str:
         params = value.get("params")
         if params is None:
             params = {}
-        if not isinstance(params, dict):
+        if type(params) is not dict:
             raise ValueError("params is not an object")
         return Message("notification" if id_ is None else "request", id_, method, params)
-    if isinstance(value.get("result"), dict) and "error" not in value:
-        return Message("result", id_, "", value["result"], len(value) == 3)
-    if isinstance(value.get("error"), dict) and "result" not in value:
+    result = value.get("result")
+    if type(result) is dict and "error" not in value:
+        return Message("result", id_, "", result, len(value) == 3)
+    if type(value.get("error")) is dict and "result" not in value:
         return Message("error", id_, body=value["error"])
     raise ValueError("neither a request nor a response")
 

@@ -158,13 +158,11 @@ class Session:
         None if it would have to wait: then nothing was done. Raises `TransportError` if it cannot be sent. If it was
         sent, `end_flight` or `adopt` must follow.
         """
-        transport = self._starting_transport
-        if transport is None or self._session_lost:
+        transport, protocol = self._starting_transport, self.negotiated
+        if transport is None or protocol is None or self._session_lost:
             return None
         params = {"name": name, "arguments": arguments, "_meta": meta}
-        exchange = transport.start(
-            Request("tools/call", params, _NO_STATE, self.protocol.version, None, True), listener
-        )
+        exchange = transport.start(Request("tools/call", params, _NO_STATE, protocol.version, None, True), listener)
         self.flights += exchange is not None
         return exchange
 

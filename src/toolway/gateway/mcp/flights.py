@@ -13,9 +13,9 @@ import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.mcp.call_reader import CallReader, ClientCall
 from toolway.gateway.mcp.context import RequestContext
-from toolway.gateway.mcp.dispatcher import IDEMPOTENCY_META_KEY, RequestDispatcher
-from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
@@ -24,23 +24,12 @@ from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
-from toolway.hub.flight import PIPELINE_META_KEYS, Flight, TakenOverCall
-from toolway.hub.plan import MIN_TIMEOUT_S, Plan
+from toolway.hub.flight import Flight, TakenOverCall
+from toolway.hub.plan import Plan
 from toolway.protocol import jsonrpc
-from toolway.protocol.constants import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-)
-from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
 from toolway.types import Call, Json
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
-_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
-_OWN_META_KEYS: Final = frozenset(
-    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, TIMEOUT_META_KEY}
-)
-_PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +42,7 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     tool_filter: ToolFilter | None  # of the endpoint, if it is a group
     views_version: int
     routing: RoutingHeaders
+    reader: CallReader
 
 
 class ClientFlights:
@@ -86,19 +76,19 @@ class ClientFlights:
         ):
             return False
         planned = notes.plan
-        if not isinstance(planned, HeadPlan) or not self._is_valid(planned, authenticated):
+        if type(planned) is not HeadPlan or not self._is_valid(planned, authenticated):
             planned = self._find_plan(request, authenticated)
             if planned is None:
                 return False
-        parsed = _parse_call(request.body, planned.routing)
-        if parsed is None or router.is_overloaded(planned.principal):
+        call = planned.reader.read(request.body)
+        if call is None or not router.add_active(planned.principal, exchange):
             return False
         exchange.request_id = router.new_request_id()
-        flight = ClientFlight(self, planned, exchange, *parsed)
-        if not flight.begin(parsed[1]["_meta"][CLIENT_CAPABILITIES_META_KEY]):
+        flight = ClientFlight(self, planned, exchange, call)
+        if not flight.begin(call.meta.capabilities):
+            router.remove_active(planned.principal, exchange)
             return False
         exchange.mark_authenticated()
-        router.add_active(planned.principal, exchange)
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
 
@@ -144,48 +134,23 @@ class ClientFlights:
         tool_filter = self.router.filter_of_group(endpoint)
         if tool_filter is None and endpoint and not endpoint.startswith("server/"):
             return None
-        return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, routing)
-
-
-def _parse_call(body: bytes, routing: RoutingHeaders) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of a request that is a usual tool call and agrees with its headers; else None."""
-    try:
-        value = jsonrpc.decode_json(body)
-        params, id_ = value["params"], value["id"]
-        if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
-            return None
-        meta = params["_meta"]
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-        return None  # the router says what is wrong with it
-    if not routing.matches("tools/call", params, meta) or not _PIPELINE_META_KEYS.isdisjoint(meta):
-        return None
-    timeout = meta.get(TIMEOUT_META_KEY)
-    if timeout is not None and not (type(timeout) in (int, float) and timeout >= MIN_TIMEOUT_S * 1000):
-        return None
-    if type(params.get("arguments")) is not dict or type(meta[CLIENT_CAPABILITIES_META_KEY]) is not dict:
-        return None
-    return id_, params
+        return HeadPlan(
+            plan, principal, endpoint, view, tool_filter, self.router.views_version, routing, CallReader(routing)
+        )
 
 
 class ClientFlight(Flight):
     """Flight of one call of a modern HTTP client."""
 
-    __slots__ = ("_http", "_id", "_owner", "_planned", "_received")
+    __slots__ = ("_call", "_http", "_owner", "_planned")
 
-    def __init__(
-        self, owner: ClientFlights, planned: HeadPlan, http: Exchange, id: jsonrpc.MessageId, params: Json
-    ) -> None:
-        meta: Json = params["_meta"]
-        extra = None
-        if not meta.keys() <= _OWN_META_KEYS:
-            extra = {key: value for key, value in meta.items() if key not in _OWN_META_KEYS}
-        super().__init__(owner.hub.flights, planned.plan, params["arguments"], http.request_id, extra)
+    def __init__(self, owner: ClientFlights, planned: HeadPlan, http: Exchange, call: ClientCall) -> None:
+        Flight.__init__(self, owner.hub.flights, planned.plan, call.arguments, http.request_id, call.meta.extra)
         self._owner = owner
         self._planned = planned
         self._http = http
-        self.is_small = len(http.request.body) <= SMALL_REQUEST_BYTES
-        self._id = id
-        self._received = params
+        self._call = call
+        self.request_bytes = len(http.request.body)
 
     def land(self, result: Json, frame: bytes, id: int) -> None:
         http = self._http
@@ -193,7 +158,7 @@ class ClientFlight(Flight):
         http.on_disconnect = http.on_cancel = None
         received = jsonrpc.slice_result(frame, id) if frame else None
         raw = finalize_raw_result("modern", result, received) if received is not None else None
-        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % jsonrpc.encode_json(self._id)
+        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
         if raw is not None:
             http.reply_json((prefix, raw.received, raw.suffix))
         else:
@@ -210,7 +175,7 @@ class ClientFlight(Flight):
         return taken.task if taken is not None else None
 
     def build_call(self) -> Call:
-        params = {**self.params, "_meta": self._received["_meta"]}
+        params = {**self.params, "_meta": self._call.meta.value}
         return self._owner.dispatcher.build_sent_call(self._build_context(), params, self.plan.tool)
 
     def hand_over(self, taken: TakenOverCall) -> None:
@@ -225,17 +190,16 @@ class ClientFlight(Flight):
         taken.task.add_done_callback(on_done)
 
     def _build_context(self) -> RequestContext:
-        planned = self._planned
-        capabilities = self._received["_meta"][CLIENT_CAPABILITIES_META_KEY]
+        planned, call = self._planned, self._call
         context = RequestContext(
             planned.principal,
             planned.view,
             planned.endpoint,
             "modern",
-            capabilities,
-            request_id=self._id,
+            call.meta.capabilities,
+            request_id=jsonrpc.decode_json(call.id),
             version=planned.routing.version or "",
-            requested_name=self._received["name"],
+            requested_name=planned.routing.name or "",
         )
         context.set_ids(self._http)
         return context

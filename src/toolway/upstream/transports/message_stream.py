@@ -208,7 +208,7 @@ class MessageStream(ABC):
 
     def _on_frame(self, frame: bytes) -> None:
         self._messages_received += 1
-        if jsonrpc.is_large(frame):
+        if len(frame) > jsonrpc.LARGE_BYTES and jsonrpc.is_large(frame):
             self._decode_task = self._start_task(self._on_large_frame(frame))
             return
         try:

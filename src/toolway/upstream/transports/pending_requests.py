@@ -34,7 +34,7 @@ class StreamExchange(RequestExchange):
         method: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(id, call_state, listener)
+        RequestExchange.__init__(self, id, call_state, listener)
         self.method = method
         self.line: Frame | None = None  # as written to the stream
         self._loop = loop

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from toolway._lazy import dataclass
 
 OVERSIZED_HEAD_BYTES = 4096  # bytes kept of an oversized line: enough to read an id
@@ -58,7 +60,7 @@ class Framer:
         *lines, rest = chunk.split(b"\n")
         out: list[bytes | OversizedLine] = []
         for line in lines:
-            done = self._finish_line(line)
+            done = self._finish_line(line) if self._buffer or self.skipped or len(line) > self._limit else line
             if done is not None:
                 out.append(done)
         if rest:
@@ -96,17 +98,17 @@ MAX_QUEUED_BYTES: Final = 32 * 1024 * 1024  # bytes queued for one server
 MAX_FRAMES_PER_WRITE: Final = 64  # frames in one system call
 
 
-class Frame:
+class Frame(msgspec.Struct, eq=False):
     """One message (line) in the write queue of a pipe, with its sent and cancelled flags."""
 
-    __slots__ = ("cancelled", "data", "may_send", "on_sent", "sent")
+    data: bytes
+    on_sent: Callable[[], None] | None
+    may_send: Callable[[], bool] | None = None  # if set, asked before its first byte is written
+    sent: bool = False  # the kernel has all of it
+    cancelled: bool = False
 
-    def __init__(self, data: bytes, on_sent: Callable[[], None] | None) -> None:
-        self.data = data
-        self.on_sent = on_sent
-        self.may_send: Callable[[], bool] | None = None  # if set, asked before its first byte is written
-        self.sent = False  # the kernel has all of it
-        self.cancelled = False
+    def __repr__(self) -> str:
+        return object.__repr__(self)  # without the message, which may have secrets
 
 
 class PipeFull(Exception):
@@ -205,7 +207,8 @@ class PipeWriter:
             if written and self._stuck_timer is not None:
                 self._restart_stuck_timer()
             self._on_written(written)
-        self._stop_waiting()
+        if self._stuck_timer is not None:
+            self._stop_waiting()
 
     def _next_buffers(self) -> list[bytes | memoryview]:
         """Return the buffers of the next write: the rest of the first frame, and frames after it."""
@@ -223,18 +226,21 @@ class PipeWriter:
 
         Cancelled frames are removed.
         """
-        while self._queue:
-            frame = self._queue[0]
+        queue = self._queue
+        while queue:
+            frame = queue[0]
             if frame.cancelled and not self._offset:
                 self._pop_frame()
                 continue
-            left = len(frame.data) - self._offset
+            size = len(frame.data)
+            left = size - self._offset
             if written < left:
                 self._offset += written
                 return
             written -= left
             self._offset = 0
-            self._pop_frame()
+            queue.popleft()
+            self._queued_bytes -= size
             frame.sent = True
             on_sent, frame.on_sent = frame.on_sent, None  # it refers to the request, which refers to this frame
             if on_sent is not None:

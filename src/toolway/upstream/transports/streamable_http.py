@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -75,12 +75,12 @@ class HttpExchange(RequestExchange):
         listener: ExchangeListener | None,
         transport: StreamableHttpTransport,
     ) -> None:
-        super().__init__(id, call_state, listener)
+        RequestExchange.__init__(self, id, call_state, listener)
         self._transport = transport
         self.lines: HeaderBlock  # headers of this request
-        self.head: RequestTemplate | None = None  # encoded head, if it is cached
-        self.body = b""
-        self.in_session = False
+        self.head: RequestTemplate | None  # encoded head, if it is cached
+        self.body: bytes
+        self.in_session: bool
         self.response: HttpResponse | None = None  # if it was sent
 
     def on_response(self) -> None:
@@ -89,7 +89,13 @@ class HttpExchange(RequestExchange):
         assert response is not None
         if listener is None:
             return
-        if response.error is None and response.status == 200 and _is_plain_json(response.headers):
+        headers = response.headers
+        if (
+            response.error is None
+            and response.status == 200
+            and (headers.get("content-type") == JSON_TYPE or http_responses.media_type(headers) == JSON_TYPE)
+            and "content-encoding" not in headers
+        ):
             if not response.complete and response.unread <= MAX_PLAIN_BYTES:
                 response.min_rate_enforced = True
                 return
@@ -214,17 +220,10 @@ class StreamableHttpTransport:
         authorizer = self._authorizer
         if self._closed or (authorizer is not None and not authorizer.is_inactive):
             return None  # a credential may have to be refreshed first
+        exchange = self._new_exchange(request, listener)
         max_idle = NEW_CONNECTION_MAX_IDLE_S if request.new_connection else None
-        connection = self._client.take_idle(self._target.origin, max_idle)
-        if connection is None:
-            return None
-        exchange = None
-        try:
-            exchange = self._new_exchange(request, listener)
-        finally:
-            if exchange is None or exchange.head is None:
-                self._client.on_idle(connection)
-        if exchange.head is None:
+        connection = self._client.take_idle(self._target.origin, max_idle) if exchange.head is not None else None
+        if connection is None or exchange.head is None:
             return None
         exchange.response = self._client.send_on(
             connection, exchange.head, self._target, exchange.body, exchange.mark_sent, exchange.on_response
@@ -375,7 +374,7 @@ class StreamableHttpTransport:
         Raises `ValueError` if a header is invalid.
         """
         name = request.params.get("name")
-        key = (request.version, request.method, name if isinstance(name, str) else "")
+        key = (request.version, request.method, name if type(name) is str else "")
         cached = self._head_cache.get(key) if request.input_schema is None else None
         if cached is not None:
             return cached
@@ -586,11 +585,6 @@ class StreamableHttpTransport:
                 headers = (self._base_headers.get, self._session_headers, encode_headers(await self._auth_headers()))
                 async with self._client.send("DELETE", self._target, headers):
                     pass
-
-
-def _is_plain_json(headers: Mapping[str, str]) -> bool:
-    is_json = headers.get("content-type") == JSON_TYPE or http_responses.media_type(headers) == JSON_TYPE
-    return is_json and "content-encoding" not in headers
 
 
 async def _parse_message(frame: bytes, method: str) -> jsonrpc.Message:

@@ -1,0 +1,135 @@
+"""Reads usual tool calls of modern clients: from the body of a request to a `ClientCall`.
+
+A client repeats most of its requests: only id and arguments change. So a body is split first, without decoding its
+parts. The `_meta` is decoded only if it differs from the one before. A body that is written in an unusual way is
+decoded as a whole, with the same result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from toolway.gateway.mcp.dispatcher import IDEMPOTENCY_META_KEY
+from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
+from toolway.gateway.mcp.modern import RoutingHeaders
+from toolway.hub.flight import PIPELINE_META_KEYS
+from toolway.hub.plan import MIN_TIMEOUT_S
+from toolway.protocol import jsonrpc
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from toolway.types import Json
+
+_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+_OWN_META_KEYS: Final = frozenset(
+    {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, TIMEOUT_META_KEY}
+)
+_PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
+#: Length of a compact body without the values of id, name, arguments and `_meta`.
+_FRAME_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":,"arguments":,"_meta":}}')
+_PARAMS_DEPTH: Final = 2  # of the values in the params
+_ZERO: Final = ord("0")
+_MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
+
+
+class ClientMeta(msgspec.Struct, frozen=True, gc=False):
+    """The `_meta` of a call, which agrees with the headers and needs nothing that only the pipeline does."""
+
+    value: Json
+    capabilities: Json  # of the client
+    extra: Json | None  # what is passed on to the server
+
+
+class ClientCall(msgspec.Struct, frozen=True, gc=False):
+    """Id, arguments and `_meta` of a usual tool call."""
+
+    id: bytes  # encoded
+    arguments: Json
+    meta: ClientMeta
+
+
+class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    name: str
+    arguments: msgspec.Raw
+    meta: msgspec.Raw = msgspec.field(name="_meta")
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    jsonrpc: Literal["2.0"]
+    id: msgspec.Raw
+    method: Literal["tools/call"]
+    params: _Params
+
+
+_split = msgspec.json.Decoder(_Body).decode
+
+
+class CallReader:
+    """Reads the calls whose requests have one HTTP head, and remembers the last `_meta`."""
+
+    __slots__ = ("_fixed_bytes", "_last_meta", "_last_raw_meta", "_routing")
+
+    def __init__(self, routing: RoutingHeaders) -> None:
+        self._routing = routing
+        self._fixed_bytes = _FRAME_BYTES + len(jsonrpc.encode_json(routing.name))
+        self._last_raw_meta = b""
+        self._last_meta: ClientMeta
+
+    def read(self, body: bytes) -> ClientCall | None:
+        """Return the call in a body if it is usual and agrees with the headers; None if the router must handle it."""
+        try:
+            parts = _split(body)
+        except (ValueError, RecursionError):
+            return self._read_whole(body)
+        params = parts.params
+        id_, raw_arguments, raw_meta = bytes(parts.id), bytes(params.arguments), bytes(params.meta)
+        # Space and duplicate keys would make the body longer than the sum of its parts.
+        if (
+            len(body) != self._fixed_bytes + len(id_) + len(raw_arguments) + len(raw_meta)
+            or params.name != self._routing.name
+            or not id_.isdigit()
+            or len(id_) > _MAX_ID_DIGITS
+            or id_[0] == _ZERO
+        ):
+            return self._read_whole(body)
+        arguments = jsonrpc.decode_canonical(raw_arguments, jsonrpc.MAX_DEPTH - _PARAMS_DEPTH)
+        if type(arguments) is not dict:
+            return self._read_whole(body)
+        if raw_meta != self._last_raw_meta:
+            whole = self._read_whole(body)
+            if whole is not None and len(raw_meta) <= jsonrpc.SMALL_BYTES:
+                self._last_raw_meta, self._last_meta = raw_meta, whole.meta
+            return whole
+        return ClientCall(id_, arguments, self._last_meta)
+
+    def _read_whole(self, body: bytes) -> ClientCall | None:
+        try:
+            value: Any = jsonrpc.decode_json(body)
+            params, id_ = value["params"], value["id"]
+            if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
+                return None
+            raw_meta, arguments = params["_meta"], params["arguments"]
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return None  # the router says what is wrong with it
+        if not self._routing.matches("tools/call", params, raw_meta) or type(arguments) is not dict:
+            return None
+        meta = _check_meta(raw_meta)
+        return ClientCall(jsonrpc.encode_json(id_), arguments, meta) if meta is not None else None
+
+
+def _check_meta(value: Json) -> ClientMeta | None:
+    """Return the `_meta` of a request; None if the pipeline must handle it."""
+    if not _PIPELINE_META_KEYS.isdisjoint(value):
+        return None
+    timeout = value.get(TIMEOUT_META_KEY)
+    if timeout is not None and not (type(timeout) in (int, float) and timeout >= MIN_TIMEOUT_S * 1000):
+        return None
+    capabilities = value[CLIENT_CAPABILITIES_META_KEY]
+    if type(capabilities) is not dict:
+        return None
+    extra = {key: each for key, each in value.items() if key not in _OWN_META_KEYS}
+    return ClientMeta(value, capabilities, extra or None)
