@@ -281,7 +281,7 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
     """Decode a small JSON text that is written like our own; None if it is not, or may exceed a limit.
 
     Most programs write such texts. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
-    steps together take half the time of a decoder that looks for duplicate keys.
+    steps together take half the time of a decoder that detects duplicate keys.
     """
     size = len(data)
     if size > SMALL_BYTES:
