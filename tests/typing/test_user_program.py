@@ -19,17 +19,22 @@ def run(*command: str) -> tuple[int, str]:
     return result.returncode, result.stdout + result.stderr
 
 
-def test_mypy_strict_accepts_it(tmp_path: Path) -> None:
-    code, text = run(
-        sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(PROGRAM)
-    )
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command, with one cache for all tests here: without one, each would check all of Toolway."""
+    cache = tmp_path_factory.mktemp("mypy")
+    return [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}"]
+
+
+def test_mypy_strict_accepts_it(mypy: list[str]) -> None:
+    code, text = run(*mypy, str(PROGRAM))
     assert code == 0, text
 
 
-def test_mypy_sees_a_mistake(tmp_path: Path) -> None:
+def test_mypy_sees_a_mistake(mypy: list[str], tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(PROGRAM.read_text().replace("max_attempts=3", "attempts=3"))
-    code, text = run(sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(wrong))
+    code, text = run(*mypy, str(wrong))
     assert code == 1 and "attempts" in text
 
 

@@ -1,5 +1,7 @@
 """A record that only one test has, and two gateways that the tests of a module share."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,10 +20,24 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def made_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with all tables, which tests copy: to run all migrations takes longer than most tests."""
+    file = tmp_path_factory.mktemp("made") / "record"
+
+    async def make() -> None:
+        engine = open_engine(f"sqlite:///{file}")
+        await upgrade_schema(engine)
+        await engine.dispose()
+
+    asyncio.run(make())
+    return file
+
+
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+async def engine(made_record: Path, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    shutil.copyfile(made_record, tmp_path / "record")
     engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
-    await upgrade_schema(engine)
     yield engine
     await engine.dispose()
 
