@@ -82,8 +82,13 @@ machines: setup ## the state machines: 500 examples of 50 steps each
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
 
-workflows: setup ## kill -9 the process of 1,000 workflow runs again and again, ten seeds (ARGS="--runs 100 --seeds 1")
+workflows: setup ## kill -9 the process of 1,000 workflow runs again and again, ten seeds (ARGS="--runs 100 --seeds 1"; ARGS=temporal)
+ifeq ($(ARGS),temporal)
+	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/temporal.txt
+	$(PYTHON) -m pytest tests/workflows/test_temporal.py
+else
 	$(PYTHON) -m tests.workflows.kills $(ARGS)
+endif
 
 sim: setup ## hub and gateway in virtual time: 500 seeds × 200 calls each (ARGS="--front gateway --seeds 5000")
 	$(PYTHON) scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200)

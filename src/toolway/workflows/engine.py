@@ -220,7 +220,7 @@ class Workflows:
             _check_parameters(workflow, values)
         else:
             definition = read_definition(workflow)
-            _check_inputs(definition, values)
+            check_inputs(definition, values)
         self._definitions[definition.hash] = definition
         now = self._clock()
         record = RunRecord(
@@ -255,7 +255,7 @@ class Workflows:
         definition = read_definition(workflow)
         if definition.schedule is None:
             raise WorkflowError(f"{definition.name} has no schedule", hint="write schedule: {every: 1h} in its file")
-        _check_inputs(definition, definition.schedule.inputs)
+        check_inputs(definition, definition.schedule.inputs)
         await self.unschedule(definition.name, except_for=definition.hash)
         return await self._create_next(definition, self._clock(), caller)
 
@@ -748,7 +748,8 @@ def _as_json(question: Any) -> Json:
     return found
 
 
-def _check_inputs(definition: Definition, values: Json) -> None:
+def check_inputs(definition: Definition, values: Json) -> None:
+    """Raise `WorkflowError` if the inputs of a run do not match the schema of its workflow."""
     if definition.inputs is None:
         return
     _check_form(definition.inputs, values, code="E-WORKFLOW-INPUT", subject=f"the input of {definition.name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
     from toolway.workflows.journal import Entry, RunRecord
+    from toolway.workflows.python_workflow import PythonWorkflow
+    from toolway.workflows.temporal import TemporalWorkflows
 
+TEMPORAL_URL = "temporal://"
 ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a person
 _STATE_STYLES = {"done": "green", "asks": "yellow", "waiting": "cyan", "failed": "bold red", "stuck": "bold red"}
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Workflow file, YAML or JSON.", show_default=False)]
@@ -39,8 +42,13 @@ CodeFile = Annotated[
     typer.Option("--code", metavar="FILE.py[:NAME]", help="Code of a Python workflow.", show_default=False),
 ]
 JournalFile = Annotated[
-    Path | None,
-    typer.Option("--journal", metavar="FILE", help="Journal of runs. Default: runs.db.", show_default=False),
+    str | None,
+    typer.Option(
+        "--journal",
+        metavar="FILE",
+        help="Journal of runs, or temporal://HOST:PORT. Default: runs.db.",
+        show_default=False,
+    ),
 ]
 
 
@@ -174,11 +182,8 @@ async def _check(context: CommandContext, file: Path) -> ExitCode:
     return ExitCode.OK
 
 
-async def _run(
-    context: CommandContext, file: Path, words: list[str], key: str | None, journal: Path | None
-) -> ExitCode:
+async def _run(context: CommandContext, file: Path, words: list[str], key: str | None, journal: str | None) -> ExitCode:
     from toolway.cli.commands.tools import parse_arguments
-    from toolway.workflows.engine import Workflows
     from toolway.workflows.python_workflow import PythonWorkflow, load_workflow
     from toolway.workflows.reader import read_file
 
@@ -187,14 +192,13 @@ async def _run(
     inputs = parse_arguments(words)
     async with (
         _open_hub(context, definition) as hub,
-        Workflows(hub, _journal_file(journal)) as workflows,
+        _open_workflows(hub, journal) as workflows,
     ):
         run = await workflows.start(workflow, inputs, key=key, caller=getpass.getuser())
         return await _follow(context.output, workflows, run.id)
 
 
-async def _resume(context: CommandContext, id: str, code: str | None, journal: Path | None) -> ExitCode:
-    from toolway.workflows.engine import Workflows
+async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
     from toolway.workflows.python_workflow import load_workflow
 
     async with _reader(journal) as reader:
@@ -206,12 +210,12 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: P
         )
     async with (
         _open_hub(context, definition) as hub,
-        Workflows(hub, _journal_file(journal), code=[load_workflow(code)] if code else []) as workflows,
+        _open_workflows(hub, journal, [load_workflow(code)] if code else []) as workflows,
     ):
         return await _follow(context.output, workflows, id)
 
 
-async def _follow(output: Output, workflows: Workflows, id: str) -> ExitCode:
+async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str) -> ExitCode:
     """Show the progress of a run until it ends or asks; print its output."""
     from toolway.workflows.journal import FINAL_STATES
 
@@ -237,7 +241,7 @@ async def _follow(output: Output, workflows: Workflows, id: str) -> ExitCode:
     return ExitCode.OK
 
 
-async def _ls(context: CommandContext, state: str | None, lines: int, journal: Path | None) -> ExitCode:
+async def _ls(context: CommandContext, state: str | None, lines: int, journal: str | None) -> ExitCode:
     import time
 
     async with _reader(journal) as reader:
@@ -266,7 +270,7 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: P
     return ExitCode.OK
 
 
-async def _show(context: CommandContext, id: str, journal: Path | None) -> ExitCode:
+async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
     async with _reader(journal) as reader:
         record, _, entries, messages = await reader.load(id)
     output = context.output
@@ -306,7 +310,7 @@ async def _show(context: CommandContext, id: str, journal: Path | None) -> ExitC
 
 
 async def _answer(
-    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: Path | None
+    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: str | None
 ) -> ExitCode:
     async with _reader(journal) as reader:
         await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(await reader.get(id)))
@@ -314,14 +318,14 @@ async def _answer(
 
 
 async def _settle(
-    context: CommandContext, id: str, step: str | None, happened: bool, result: Any, journal: Path | None
+    context: CommandContext, id: str, step: str | None, happened: bool, result: Any, journal: str | None
 ) -> ExitCode:
     async with _reader(journal) as reader:
         await reader.settle(id, step, happened=happened, result=result, by=getpass.getuser())
     return _print_next(context.output, id)
 
 
-async def _cancel(context: CommandContext, id: str, undo: bool, journal: Path | None) -> ExitCode:
+async def _cancel(context: CommandContext, id: str, undo: bool, journal: str | None) -> ExitCode:
     async with _reader(journal) as reader:
         await reader.cancel(id, undo=undo, by=getpass.getuser())
     return _print_next(context.output, id)
@@ -358,26 +362,68 @@ async def _wait_for_tools(hub: Hub, definition: Definition) -> None:
 
 
 @asynccontextmanager
-async def _reader(journal: Path | None) -> AsyncIterator[Workflows]:
+async def _open_workflows(
+    hub: Hub, journal: str | None, code: Sequence[PythonWorkflow] = ()
+) -> AsyncIterator[Workflows | TemporalWorkflows]:
+    """Open an engine that executes runs in this process."""
+    from toolway.workflows.engine import Workflows
+
+    if journal is not None and journal.startswith(TEMPORAL_URL):
+        async with _open_temporal(hub, journal) as workflows:
+            yield workflows
+    else:
+        async with Workflows(hub, _journal_file(journal), code=code) as local:
+            yield local
+
+
+@asynccontextmanager
+async def _reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
     """Open the journal beside the process that executes the runs: read, and add messages."""
     import asyncio
 
     from toolway.workflows.engine import Workflows
     from toolway.workflows.sqlite_journal import SqliteJournal
 
+    if journal is not None and journal.startswith(TEMPORAL_URL):
+        async with _open_temporal(None, journal) as workflows:
+            yield workflows
+        return
     opened = await asyncio.to_thread(SqliteJournal, _journal_file(journal), owner=False)
-    workflows = Workflows.for_reading(opened)
     try:
-        yield workflows
+        yield Workflows.for_reading(opened)
     finally:
         await opened.close()
 
 
-def _journal_file(journal: Path | None) -> Path:
+@asynccontextmanager
+async def _open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWorkflows]:
+    """Connect to a Temporal server; the namespace is the path of the URL."""
+    try:
+        from temporalio.client import Client
+
+        from toolway.workflows.temporal import TemporalWorkflows
+    except ImportError as exc:
+        raise ConfigError(
+            "workflows on Temporal need the extra temporal", detail=str(exc), hint="pip install 'toolway[temporal]'"
+        ) from exc
+    address, _, namespace = url.removeprefix(TEMPORAL_URL).partition("/")
+    try:
+        client = await Client.connect(address, namespace=namespace or "default")
+    except RuntimeError as exc:
+        raise ConfigError(
+            f"the Temporal server {address} cannot be reached",
+            detail=str(exc)[:300],
+            hint="start one: temporal server start-dev",
+        ) from exc
+    async with TemporalWorkflows(hub, client) as workflows:
+        yield workflows
+
+
+def _journal_file(journal: str | None) -> Path:
     from toolway.config.locations import gateway_state_folder
 
     if journal is not None:
-        return journal
+        return Path(journal)
     folder = gateway_state_folder(os.environ)
     if folder is None:
         raise ConfigError("there is no folder for the journal of runs", hint="set HOME, or use --journal FILE")
