@@ -9,13 +9,14 @@ An argument `delay` is slept before the effect, `delay_after` after it, `first_d
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 TOOLS = {
     "read": {"readOnlyHint": True},
@@ -27,6 +28,8 @@ TOOLS = {
 }
 _lock = threading.Lock()
 _write_lock = threading.Lock()
+_keys: set[str] = set()  # of the effects in the file up to `_position`
+_position = 0
 
 
 def main() -> None:
@@ -72,17 +75,29 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
         found = [each for each in read_effects(effects) if not id_ or each["id"] == id_]
         data: dict[str, Any] = {"items": found, "echo": arguments}
     else:
-        with _lock:
-            key = meta.get("key") if name == "pay_once" else None
-            is_first = key is None or all(each.get("key") != key for each in read_effects(effects))
+        key = meta.get("key") if name == "pay_once" else None
+        with _lock, effects.open("a+") as file:
+            if key is not None:
+                fcntl.flock(file, fcntl.LOCK_EX)  # several servers may share the file
+                _read_keys(file)
+            is_first = key not in _keys
             if is_first:
-                with effects.open("a") as file:
-                    file.write(json.dumps({"tool": name, "id": id_, "key": key}) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
+                file.write(json.dumps({"tool": name, "id": id_, "key": key}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         data = {"id": id_, "ok": True}
     time.sleep(arguments.get("delay_after", 0) + (arguments.get("first_delay_after", 0) if is_first else 0))
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
+
+
+def _read_keys(file: IO[str]) -> None:
+    """Read the keys of the effects that were added to the file since the last time."""
+    global _position
+    file.seek(_position)
+    while (line := file.readline()).endswith("\n"):
+        _position += len(line.encode())
+        if (key := json.loads(line)["key"]) is not None:
+            _keys.add(key)
 
 
 def read_effects(path: Path) -> list[dict[str, Any]]:

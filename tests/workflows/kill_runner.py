@@ -1,9 +1,10 @@
 """Process that executes workflow runs until it is killed or all runs have ended.
 
-    python -m tests.workflows.kill_runner FOLDER RUNS
+    python -m tests.workflows.kill_runner FOLDER RUNS             # a journal in the folder
+    python -m tests.workflows.kill_runner FOLDER RUNS URL NODE    # a node of a cluster, with the journal in PostgreSQL
 
 At its first start it creates the runs, each with a key, so that a second start finds the same ones. It settles what a
-run asks by reading the effects of the server, as a person would.
+run asks by reading the effects of the server, as a person would. A node executes the runs that others create.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from pathlib import Path
 
 from tests.workflows.effect_server import read_effects
 from toolway import Hub, Server
+from toolway.cluster.lease_clock import LeaseSettings
 from toolway.types import Json
 from toolway.workflows import Workflows
 from toolway.workflows.journal import FINAL_STATES
 
 SERVER_FILE = Path(__file__).with_name("effect_server.py")
+CLUSTER_KEY = b"k" * 32
+LEASE = LeaseSettings(ttl=6.0, renew_interval=1.0, hold=4.5)
 
 
 def definition() -> Json:
@@ -54,32 +58,80 @@ def definition() -> Json:
     }
 
 
+async def start_runs(workflows: Workflows, count: int) -> None:
+    """Start the runs, each with a key: those that exist are found."""
+    for number in range(count):
+        await workflows.start(definition(), {"run": f"run{number}"}, key=f"run{number}")
+
+
+async def settle_until_ended(workflows: Workflows, folder: Path, count: int) -> None:
+    """Answer what the runs ask, until all have ended. Write what was asked, and the states at the end."""
+    while True:
+        records = [each for state in ("asks", "stuck") for each in await workflows.list_runs(state, count)]
+        effects = {each["id"] for each in read_effects(folder / "effects")} if records else set()
+        for record in records:
+            if not workflows.is_asking(record):
+                continue
+            for question in record.asks:
+                name = f"{record.input['run']}/{question['path']}"
+                with (folder / "asked").open("a") as file:
+                    file.write(f"{name}\n")
+                await workflows.settle(record.id, question["path"], happened=name in effects)
+        if not records and all(each.state in FINAL_STATES for each in await workflows.list_runs(None, count)):
+            break
+        await asyncio.sleep(0.3)
+    states = {record.state for record in await workflows.list_runs(None, count)}
+    (folder / "ended").write_text(" ".join(sorted(states)))
+
+
+def effect_server(folder: Path) -> Server:
+    """Return the server that writes its effects to the folder."""
+    return Server(command=sys.executable, args=(str(SERVER_FILE), str(folder / "effects")), idempotency_meta_key="key")
+
+
 async def main(folder: Path, count: int) -> None:
-    server = Server(
-        command=sys.executable,
-        args=(str(SERVER_FILE), str(folder / "effects")),
-        idempotency_meta_key="key",
+    async with Hub({"s": effect_server(folder)}) as hub, Workflows(hub, folder / "runs.db") as workflows:
+        await start_runs(workflows, count)
+        await settle_until_ended(workflows, folder, count)
+
+
+async def execute_as_node(folder: Path, url: str, id: str) -> None:
+    """Execute runs of the shared journal, under a lease, until the file `ended` exists."""
+    from toolway.cluster.db.engine import open_engine
+    from toolway.cluster.db.integrity import Integrity
+    from toolway.cluster.db.nodes import NodeInfo, NodeStore
+    from toolway.cluster.db.run_journal import PostgresJournal
+    from toolway.cluster.lease import Lease, boot_time
+    from toolway.cluster.queries import QueryRunner
+
+    engine = open_engine(url)
+    lease = Lease(
+        NodeInfo(id, "", "1"),
+        NodeStore(engine, Integrity(CLUSTER_KEY), LEASE),
+        QueryRunner(LEASE.hold - LEASE.renew_interval),
+        boot_time,
+        LEASE,
+        on_acquired=lambda: None,
+        on_lost=lambda: None,
+        load=lambda: 0,
     )
-    async with Hub({"s": server}) as hub, Workflows(hub, folder / "runs.db") as workflows:
-        for number in range(count):
-            await workflows.start(definition(), {"run": f"run{number}"}, key=f"run{number}")
-        while True:
-            records = await workflows.list_runs(None, count)
-            for record in records:
-                if not workflows.is_asking(record):
-                    continue
-                for question in record.asks:
-                    with (folder / "asked").open("a") as file:
-                        file.write(f"{record.input['run']}/{question['path']}\n")
-                    effects = {each["id"] for each in read_effects(folder / "effects")}
-                    happened = f"{record.input['run']}/{question['path']}" in effects
-                    await workflows.settle(record.id, question["path"], happened=happened)
-            if all(record.state in FINAL_STATES for record in records):
-                break
-            await asyncio.sleep(0.1)
-        states = {record.state for record in records}
-        (folder / "ended").write_text(" ".join(sorted(states)))
+    renewing = asyncio.create_task(lease.run())
+
+    def identity() -> tuple[str, int] | None:
+        return (id, lease.epoch) if lease.epoch is not None else None
+
+    journal = PostgresJournal(url, "default", CLUSTER_KEY, identity, LEASE)
+    async with Hub({"s": effect_server(folder)}) as hub, Workflows(hub, journal):
+        while not (folder / "ended").exists():
+            await asyncio.sleep(0.2)
+    renewing.cancel()
+    await lease.release()
+    await engine.dispose()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    folder = Path(sys.argv[1])
+    if len(sys.argv) == 3:
+        asyncio.run(main(folder, int(sys.argv[2])))
+    else:
+        asyncio.run(execute_as_node(folder, sys.argv[3], sys.argv[4]))

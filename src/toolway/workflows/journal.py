@@ -112,10 +112,13 @@ class JournalError(ToolwayError):
 class RunJournal(Protocol):
     """Store of runs. A method that returns has its change on disk."""
 
-    #: Number of this process among those that used the journal; of a cluster node the number of its lease, 0 without.
-    life: int
     lease_s: float  # seconds after which another process may take the runs of this one; 0 = no other process may
     on_changed: Callable[[], None] | None  # called if another process has written; may never be called
+
+    @property
+    def life(self) -> int:
+        """Number of this process among those that used the journal; of a cluster node that of its lease, else 0."""
+        ...
 
     def holds(self, life: int) -> bool:
         """Return True if the runs that were taken in this life still belong to this process."""

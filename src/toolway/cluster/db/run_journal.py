@@ -45,6 +45,7 @@ from toolway.workflows.journal import (
 )
 
 MAX_GROUP: Final = 200  # runs in one statement
+MAX_TAKEN: Final = 50  # runs taken at once, so that other nodes take some too
 LISTEN_RETRY_S: Final = 1.0
 CHANNEL: Final = "toolway_runs"  # of NOTIFY; the payload is the tenant
 _NONCE_BYTES: Final = 12
@@ -127,7 +128,9 @@ class PostgresJournal:
         identity = self._identity()
         if identity is None:
             return []
-        values = {"tenant": self._tenant, "node": identity[0], "epoch": identity[1], "now": now, "room": room}
+        node, epoch = identity
+        room = min(room, MAX_TAKEN)
+        values = {"tenant": self._tenant, "node": node, "epoch": epoch, "now": now, "room": room}
         async with self._reader.use() as db:
             found = await (await db.execute(_LOOK, values)).fetchall()
             self._next_due = next((due for kind, _, due in found if kind == "next"), None)
