@@ -168,12 +168,12 @@ def facts() -> list[Fact]:
     flat = [f"{name} ({count})" for name, count in packages.items() if count > MAX_MODULES_PER_PACKAGE]
     repeated = [f"{name} ({count})" for name, count in basenames.items() if count > MAX_SAME_BASENAME]
     low, high = MEDIAN_LINES
-    lines = sum(len(text.splitlines()) for text in sources.values())
-    most = lines // LINES_PER_FILE
+    total = sum(len(text.splitlines()) for text in sources.values())
+    most = total // LINES_PER_FILE
     lazy = sum(_lazy_imports(tree) for tree in trees.values())
     return [
         Fact("files", str(len(paths)), f"at most {most}: one for {LINES_PER_FILE} lines", len(paths) <= most),
-        Fact("lines", str(lines), "", True),
+        Fact("lines", str(total), "", True),
         Fact("median module", f"{median:g} lines", f"{low} to {high}", low <= median <= high),
         Fact("import cycles", str(len(loops)), "0", not loops, tuple(" ⇄ ".join(each) for each in loops)),
         Fact("imports inside functions", str(lazy), "", True),
