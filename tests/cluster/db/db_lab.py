@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -93,7 +94,7 @@ class Lab:
         with suppress(asyncio.CancelledError):
             await task
 
-    async def until(self, what: Callable[[], bool], seconds: float = 20.0) -> float:
+    async def until(self, what: Callable[[], bool], seconds: float = 60.0) -> float:
         began = time.monotonic()
         while not what():
             assert time.monotonic() - began < seconds, self.book.shares()
@@ -106,9 +107,14 @@ class Lab:
 
     def all_owned(self, *ids: str) -> bool:
         """By these nodes, and each by the one that should own it."""
-        ring = Ring(Node(id) for id in ids)
-        owners = {place: held.node for place, held in self.book.owners.items()}
-        return owners == {place: ring.ranked(place.slot)[0] for place in PLACES}
+        return {place: held.node for place, held in self.book.owners.items()} == _owners(ids)
+
+
+@functools.cache
+def _owners(ids: tuple[str, ...]) -> dict[ServerInstance, str]:
+    """Who should own each place. A ring takes long to make: asked again and again, it would keep leases from renewal."""
+    ring = Ring(Node(id) for id in ids)
+    return {place: ring.ranked(place.slot)[0] for place in PLACES}
 
 
 class _Cut:

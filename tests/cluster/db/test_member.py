@@ -41,8 +41,8 @@ async def test_a_node_that_is_cut_off_stops_before_another_begins_and_comes_back
         await lab.until(lambda: lab.all_owned("a", "b"))
         member = lab.members["b"][0]
         lab.cut("b")
-        await lab.until(lambda: not member.owned, TERMS.hold + 1)
-        await lab.until(lambda: lab.all_owned("a"), TERMS.ttl + 8)
+        await lab.until(lambda: not member.owned, within(TERMS.hold + 1))
+        await lab.until(lambda: lab.all_owned("a"), within(TERMS.ttl + 8))
         lab.cut("b", False)
         await lab.until(lambda: lab.all_owned("a", "b"))  # its share is handed back to it, a few places at a time
 
