@@ -112,7 +112,7 @@ class Lab:
 
 @functools.cache
 def _owners(ids: tuple[str, ...]) -> dict[ServerInstance, str]:
-    """Who should own each place. A ring takes long to make: asked again and again, it would keep leases from renewal."""
+    """Who should own each place. To make a ring takes long: in a loop it would keep leases from being renewed."""
     ring = Ring(Node(id) for id in ids)
     return {place: ring.ranked(place.slot)[0] for place in PLACES}
 
