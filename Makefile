@@ -82,7 +82,7 @@ machines: setup ## the state machines: 500 examples of 50 steps each
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
 
-workflows: setup ## kill -9 the process of 1,000 workflow runs again and again, ten seeds (ARGS="--runs 100 --seeds 1"; ARGS=temporal)
+workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite and PostgreSQL (ARGS="--runs 100 --seeds 1", --stop; ARGS=temporal)
 ifeq ($(ARGS),temporal)
 	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/temporal.txt
 	$(PYTHON) -m pytest tests/workflows/test_temporal.py
