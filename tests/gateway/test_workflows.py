@@ -25,10 +25,11 @@ from toolway.errors import ConfigError
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.hub import Hub
-from toolway.serve.workflows import GatewayRunAccess
+from toolway.serve.workflows import JOURNAL_NAME, GatewayRunAccess
 from toolway.workflows import Workflows
 from toolway.workflows.mcp_tools import WorkflowServer
 from toolway.workflows.reader import read_value
+from toolway.workflows.sqlite_journal import SqliteJournal
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 pytestmark = pytest.mark.anyio
@@ -267,6 +268,23 @@ async def test_a_stopped_gateway_answers_a_waiting_client_with_the_run(tmp_path:
             run.signal()
             assert (await called).result["structuredContent"]["state"] in ("running", "waiting")
         assert await run.ended() == 0
+
+
+async def test_a_gateway_starts_workflows_by_their_schedule_and_stops_if_the_file_has_none(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    scheduled = {"name": "tick", "schedule": {"every": 1, "inputs": {"id": "T"}}, "inputs": INPUTS, "steps": [PAY]}
+    write_flow(folder, scheduled)
+    async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
+        await until(lambda: len(effects(folder)) >= 2, 60)
+        write_flow(folder, {key: value for key, value in scheduled.items() if key != "schedule"})
+        journal = Workflows.for_reading(SqliteJournal(folder / "state" / JOURNAL_NAME, owner=False))
+        async with asyncio.timeout(60):
+            while await journal.list_runs("waiting"):
+                await asyncio.sleep(0.05)
+        await journal._get_journal().close()
+        assert await run.stop() == 0
+    ended = effects(folder)
+    assert set(ended) == {"T"}
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------

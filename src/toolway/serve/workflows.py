@@ -133,6 +133,7 @@ class WorkflowService:
                     self._report(issue)
         if self._server is not None:
             self._server.set_definitions(self._definitions)
+            await self._schedule()
         elif self._patterns and self._opening is None:
             self._opening = asyncio.create_task(self._open())
 
@@ -164,6 +165,16 @@ class WorkflowService:
         self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
         if self._patterns and SERVER_NAME not in self._hub.servers:
             await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
+        await self._schedule()
+
+    async def _schedule(self) -> None:
+        """Create the next runs of workflows with a schedule. They have the rights of the gateway itself."""
+        if self.engine is None:
+            return
+        try:
+            await self.engine.set_schedules(self._definitions)
+        except ToolwayError as exc:
+            self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     def stop_waiting(self) -> None:
         """Answer the calls of clients that wait for runs: the gateway shuts down."""

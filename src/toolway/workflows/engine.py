@@ -256,14 +256,25 @@ class Workflows:
         if definition.schedule is None:
             raise WorkflowError(f"{definition.name} has no schedule", hint="write schedule: {every: 1h} in its file")
         check_inputs(definition, definition.schedule.inputs)
-        await self.unschedule(definition.name, except_for=definition.hash)
+        name, version = definition.name, definition.hash
+        await self._cancel_next(lambda record: record.workflow == name and record.definition != version)
         return await self._create_next(definition, self._clock(), caller)
 
-    async def unschedule(self, name: str, *, except_for: str | None = None) -> None:
+    async def set_schedules(self, workflows: Iterable[Definition]) -> None:
+        """Schedule exactly these workflows: the next runs of all other workflows are cancelled."""
+        scheduled = [each for each in workflows if each.schedule is not None]
+        await self._cancel_next(lambda record: record.definition not in {each.hash for each in scheduled})
+        for definition in scheduled:
+            await self.schedule(definition)
+
+    async def unschedule(self, name: str) -> None:
         """Cancel the next run of a scheduled workflow. Runs that have begun go on."""
+        await self._cancel_next(lambda record: record.workflow == name)
+
+    async def _cancel_next(self, condition: Callable[[RunRecord], bool]) -> None:
         for record in await self.list_runs("waiting", MAX_SCHEDULED_RUNS):
             is_next = (record.key or "").startswith(SCHEDULE_KEY) and record.created > self._clock()
-            if record.workflow == name and is_next and record.definition != except_for:
+            if is_next and condition(record):
                 with contextlib.suppress(WorkflowError):  # it has ended
                     await self.cancel(record.id, by="the schedule")
 
@@ -473,6 +484,7 @@ class Workflows:
                         stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
                         await self._write(active.id, [*unwritten, *decision.records], stuck)
                         self._notify()
+                        await self._tell_parent(_apply(record, stuck))
                         return
                 if len(memory.entries) > MAX_ENTRIES:
                     raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
