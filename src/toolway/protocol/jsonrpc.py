@@ -299,15 +299,18 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _has_few_values(root: Any, max_values: int) -> bool:
-    """Return True if a decoded message has at most `max_values` values."""
-    level = [root]
-    while level:
-        max_values -= len(level)
-        if max_values < 0:
+    """Return True if a decoded message has at most `max_values` values, and only numbers within a double."""
+    nodes = [root]
+    for node in nodes:  # grows meanwhile
+        kind = type(node)
+        if kind is dict:
+            nodes.extend(node.values())
+        elif kind is list:
+            nodes.extend(node)
+        elif kind is not str and kind in _NUMBER_TYPES and not -_MAX_DOUBLE <= node <= _MAX_DOUBLE:
             return False
-        below: list[Any] = []
-        _scan_nodes(level, below)
-        level = below
+        if len(nodes) > max_values:
+            return False
     return True
 
 
