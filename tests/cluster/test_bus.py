@@ -21,7 +21,7 @@ from tests.cluster.nats_server import NatsServer, nats_server, program
 from tests.faults.cluster.engines import nats_cluster
 from tests.faults.cluster.engines_setup import Loopback
 from toolway.cluster import heartbeat
-from toolway.cluster.bus import HEARTBEAT_TIMEOUT_S, MAX_MESSAGE_BYTES, Bus, HeartbeatListener, subject_token
+from toolway.cluster.bus import HEARTBEAT_TIMEOUT_S, MAX_MESSAGE_BYTES, Bus, Heartbeats, subject_token
 from toolway.gateway.sealing import Sealer
 from toolway.types import Json
 
@@ -58,7 +58,7 @@ async def _until(what: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.01)
 
 
-async def _until_silent(ear: HeartbeatListener, seconds: float) -> None:
+async def _until_silent(ear: Heartbeats, seconds: float) -> None:
     await _until(lambda: ear.seconds_silent >= HEARTBEAT_TIMEOUT_S, seconds)
 
 

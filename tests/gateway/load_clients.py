@@ -84,7 +84,9 @@ class Connection:
 
     @classmethod
     async def to(cls, port: int, host: str = "127.0.0.1") -> Connection:
-        """Raises `OSError`."""
+        """`host` may be the path of a Unix socket. Raises `OSError`."""
+        if host.startswith("/"):
+            return cls(*await asyncio.open_unix_connection(host, limit=2**22))
         return cls(*await asyncio.open_connection(host, port, limit=2**22))
 
     async def request(self, method: str, path: str, fields: Mapping[str, str], body: bytes = b"") -> Answer:

@@ -22,7 +22,7 @@ import binascii
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -33,7 +33,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from toolway._lazy import compile_pattern
-from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener
+from toolway.cluster.heartbeat import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, HeartbeatListener, Heartbeats
 from toolway.cluster.nats_connection import NatsConnection
 from toolway.cluster.node_auth import MAX_CLOCK_SKEW_S, CallTokenSealer
 from toolway.types import Json
@@ -54,7 +54,7 @@ _MAX_CREDS_BYTES: Final = 64 * 1024  # bytes
 
 MessageHandler: TypeAlias = Callable[[str, Json], None]  # (kind, body); must not block
 
-__all__ = ["HEARTBEAT_INTERVAL_S", "HEARTBEAT_TIMEOUT_S", "Bus", "HeartbeatListener", "subject_token"]
+__all__ = ["HEARTBEAT_INTERVAL_S", "HEARTBEAT_TIMEOUT_S", "Bus", "Heartbeats", "subject_token"]
 log = logging.getLogger("toolway.cluster")
 
 
@@ -146,12 +146,21 @@ class Bus:
     # -- received messages --------------------------------------------------------------------------------------------
 
     async def _handle_message(self, message: Msg) -> None:
-        kind = message.subject.removeprefix(f"{self.subject_prefix}.news.")
-        decoded = self._unseal(message.data) if len(message.data) <= MAX_MESSAGE_BYTES else None
-        if decoded is not None and self._sealer is not None and not self._is_new(message.data[:NONCE_BYTES]):
+        self.handle_data(message.data, message.subject.removeprefix(f"{self.subject_prefix}.news."))
+
+    def handle_data(self, data: bytes, subject: str | None = None) -> None:
+        """Open a received message and pass it on. `subject` is the kind of message that was subscribed to, if any."""
+        decoded = self._unseal(data) if len(data) <= MAX_MESSAGE_BYTES else None
+        if decoded is not None and self._sealer is not None and not self._is_new(data[:NONCE_BYTES]):
             return
-        if not isinstance(decoded, dict) or decoded.get("kind") != kind or not isinstance(decoded.get("body"), dict):
-            self._warn_unreadable(kind)
+        kind = decoded.get("kind") if isinstance(decoded, dict) and subject is None else subject
+        if (
+            not isinstance(decoded, dict)
+            or not isinstance(kind, str)
+            or decoded.get("kind") != kind
+            or not isinstance(decoded.get("body"), dict)
+        ):
+            self._warn_unreadable(str(kind))
         elif decoded.get("from") != self._node:
             self._on_message(kind, decoded["body"])
 
@@ -215,12 +224,15 @@ class Bus:
                     await self._nats.publish(f"{self.subject_prefix}.beat.{self._node}", b"")
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
-    @asynccontextmanager
-    async def watch(self, node: str) -> AsyncIterator[HeartbeatListener]:
+    def watch(self, node: str) -> AbstractAsyncContextManager[Heartbeats]:
         """Listen for the heartbeats of another node while the context is open.
 
         Concurrent callers share one listener.
         """
+        return self._watch(node)
+
+    @asynccontextmanager
+    async def _watch(self, node: str) -> AsyncIterator[Heartbeats]:
         listener = self._listener_for(node)
         listener.users += 1
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -58,6 +58,15 @@ class HeartbeatClock:
         wait = min(left, HEARTBEAT_INTERVAL_S)
         self._check_due = now + wait
         return wait
+
+
+class Heartbeats(Protocol):
+    """Heartbeats of one other node."""
+
+    @property
+    def seconds_silent(self) -> float:
+        """Seconds without a heartbeat of the node; times in which none could be received do not count."""
+        ...
 
 
 class HeartbeatListener:

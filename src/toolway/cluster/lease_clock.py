@@ -31,6 +31,8 @@ class LeaseSettings:
 
 
 DEFAULT_LEASE_SETTINGS: Final = LeaseSettings()
+#: Workers of one machine: a worker that ended is noticed by its parent, and only one of them owns servers.
+WORKER_LEASE_SETTINGS: Final = LeaseSettings(ttl=60.0, renew_interval=10.0, hold=50.0)
 
 
 class LeaseClock:

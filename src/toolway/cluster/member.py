@@ -31,8 +31,10 @@ from toolway.cluster.placement import CLAIM_STEP_S, ORPHAN_CLAIM_STEP_S, Node, P
 from toolway.cluster.queries import LogThrottle, QueryRunner
 
 FIRST_CLAIM_DELAY_S: Final = 2.0  # seconds after the first lease without claims: nodes that start together should share
+MAX_QUERY_S: Final = 4.0  # seconds for a query
 POLL_INTERVAL_S: Final = 1.0  # seconds between two database polls; messages from other nodes trigger earlier polls
 LEASE_END_MARGIN_S: Final = 0.02  # seconds after the end of another node's lease at which we poll
+WORKER_POLL_INTERVAL_S: Final = 5.0  # the same for workers of one machine, whose messages hardly ever get lost
 RESYNC_INTERVAL_S: Final = 30.0  # seconds between two resyncs of all owned instances
 FORCED_RESYNC_S: Final = 10.0  # seconds in which every poll resyncs, after a result was lost
 CLAIM_BATCH: Final = 500  # instances read and claimed in one batch
@@ -45,7 +47,7 @@ __all__ = ["Member", "OnOwnershipChanged", "OwnershipHandler"]
 class Member:
     """Membership of this node in the cluster: keeps its lease, claims and releases servers.
 
-    `now` is a clock that runs on while the machine sleeps.
+    `now` is a clock that runs on while the machine sleeps. `shares` is False if no other node owns servers.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Member:
         handler: OwnershipHandler,
         now: Callable[[], float],
         settings: LeaseSettings = DEFAULT_LEASE_SETTINGS,
+        *,
+        shares: bool = True,
     ) -> None:
         self.info = info
         self._nodes = nodes
@@ -63,7 +67,9 @@ class Member:
         self._poll = ClusterPoll(instances.engine)
         self._handler = handler
         self._now = now
-        self._run_query = QueryRunner(settings.hold - settings.renew_interval)
+        self._shares = shares
+        self._poll_interval = POLL_INTERVAL_S if shares else WORKER_POLL_INTERVAL_S
+        self._run_query = QueryRunner(min(MAX_QUERY_S, settings.hold - settings.renew_interval))
         self._plan = PlacementPlan(_placement_node(info))
         self._owned = OwnedInstances(handler)
         self._lease = Lease(
@@ -164,7 +170,7 @@ class Member:
                 async with asyncio.timeout(self._poll_delay):
                     await self._wakeup.wait()
             self._wakeup.clear()
-            self._poll_delay = POLL_INTERVAL_S
+            self._poll_delay = self._poll_interval
             epoch = self._lease.epoch
             if epoch is None:
                 continue
@@ -181,7 +187,7 @@ class Member:
     async def _reconcile(self, epoch: int) -> None:
         snapshot = await self._run_query(self._poll.fetch(self.info.id, self.info.tenant, self._plan.pools))
         await self._update_nodes(snapshot)
-        self._poll_delay = _next_poll_delay(snapshot)
+        self._poll_delay = _next_poll_delay(snapshot, self._poll_interval)
         if not self._draining and self._claim_from is not None and self._now() >= self._claim_from:
             await self._claim_unowned(epoch, snapshot)
         if self._now() >= self._resync_at:
@@ -284,7 +290,7 @@ class Member:
 
     def _on_lease_acquired(self) -> None:
         if self._claim_from is None:
-            self._claim_from = self._now() + FIRST_CLAIM_DELAY_S
+            self._claim_from = self._now() + (FIRST_CLAIM_DELAY_S if self._shares else 0.0)
         self._force_resync()
         self._wakeup.set()
 
@@ -296,13 +302,13 @@ class Member:
         self._resync_at, self._force_resync_until = 0.0, self._now() + FORCED_RESYNC_S
 
 
-def _next_poll_delay(snapshot: ClusterSnapshot) -> float:
+def _next_poll_delay(snapshot: ClusterSnapshot, interval: float) -> float:
     """Return the seconds until the next poll of the database.
 
     It is short if a node died, since nodes ranked before us may have died as well and its instances need an owner. If a
     node does not renew its lease, we poll when the lease ends.
     """
-    wait = ORPHAN_CLAIM_STEP_S if snapshot.dead_nodes else POLL_INTERVAL_S
+    wait = ORPHAN_CLAIM_STEP_S if snapshot.dead_nodes else interval
     return wait if snapshot.next_expiry_s is None else min(wait, snapshot.next_expiry_s + LEASE_END_MARGIN_S)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +40,8 @@ from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.poll import InstanceCounter
 from toolway.cluster.db.tokens import DbTokenStore
 from toolway.cluster.lease import boot_time
-from toolway.cluster.member import Member
+from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, WORKER_LEASE_SETTINGS
+from toolway.cluster.member import WORKER_POLL_INTERVAL_S, Member
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc
 from toolway.cluster.node_auth import (
     CallToken,
@@ -56,7 +57,7 @@ from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.replication.config import ConfigSource, read_document
 from toolway.cluster.replication.handlers import ApplyConfig, ChangeHandlers, announce_ownership
 from toolway.cluster.replication.rate_limit import LeasedRateLimiter
-from toolway.cluster.routing.node_http import NodeEndpoint
+from toolway.cluster.routing.node_http import UNIX_PREFIX, NodeEndpoint
 from toolway.cluster.routing.node_link import LinkServer
 from toolway.cluster.routing.remote import forwarding_info_for
 from toolway.cluster.session_handover import NODE_REQUEST_METHOD, NodeRequests
@@ -65,7 +66,7 @@ from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
 from toolway.errors import ConfigError
 from toolway.events import ClusterDatabaseRefused
-from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers
+from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers, WorkerReport
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import Notify
 from toolway.gateway.mcp.errors import RpcFailure
@@ -82,10 +83,13 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.cluster.db.run_journal import PostgresJournal
     from toolway.cluster.db.vectors import DbVectorStore
+    from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
 MARK_DRAINING_TIMEOUT_S: Final = 2.0  # seconds to mark this node as draining in the database
+#: Requests of one worker to another (`workers/group.py`).
+WORKER_ACTIONS: Final = frozenset({"report", "keys", "reload"})
 HANDOVER_TIMEOUT_S: Final = 35.0  # seconds at shutdown to hand over owned instances: a call in flight has 30
 
 log = logging.getLogger("toolway.cluster")
@@ -103,16 +107,20 @@ class ClusterNode:
         self.sealer = Sealer(options.tenant_key, time.time)
         self.engine: AsyncEngine = open_engine(options.database_url)
         self.integrity = Integrity(options.tenant_key)
-        self.nodes, self.instances = NodeStore(self.engine, self.integrity), InstanceStore(self.engine)
+        self._lease_settings = DEFAULT_LEASE_SETTINGS if options.worker is None else WORKER_LEASE_SETTINGS
+        self.nodes = NodeStore(self.engine, self.integrity, self._lease_settings)
+        self.instances = InstanceStore(self.engine)
         self.config_store = ConfigStore(self.engine, self.sealer, self.integrity)
         self.config_source = ConfigSource(self.config_store, options.tenant)
-        self.change_feed = ChangeFeed(ChangeReader(self.engine), options.tenant, self._publish)
-        self.bus = Bus(
-            options.cluster_name, self.id, self.change_feed.handle_message, self._on_gap, options.tenant, self.sealer
+        self.change_feed = ChangeFeed(
+            *(ChangeReader(self.engine), options.tenant, self._publish),
+            *((WORKER_POLL_INTERVAL_S,) if options.worker is not None else ()),
         )
+        self.bus = self._create_bus()
         self.nats_rpc = NatsRpc(options.nats_urls, options.nats_credentials, self.bus.subject_prefix, self.id)
         self.context = self._create_context(ListStore(self.engine, self.integrity))
         self.catalog, self.router = self.context.shared_catalog, self.context.router
+        self.router.keeps_limits = options.worker is not None
         key_table = ApiKeyTable(self.engine, self.integrity)
         self.api_keys = DbApiKeyStore(key_table, options.tenant, token, boot_time)
         self.rate_limiter = LeasedRateLimiter(
@@ -125,13 +133,22 @@ class ClusterNode:
             wrap_transport=self.router.wrap_transport,
             forwarding_info=forwarding_info_for,
             per_caller_in_cluster=self.router.is_per_caller,
-            open_vector_store=self._open_vector_store,
+            open_vector_store=self._open_vector_store if options.worker is None else None,
+            plans_in_cluster=options.worker is not None,
         )
         self.gateway_hooks = GatewayAttachment(
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
         )
         self._config_file = ""
         self._tasks: list[asyncio.Task[Any]] = []
+
+    def _create_bus(self) -> Bus:
+        options, handle = self.options, self.change_feed.handle_message
+        if options.worker is None:
+            return Bus(options.cluster_name, self.id, handle, self._on_gap, options.tenant, self.sealer)
+        from toolway.cluster.workers.local_bus import LocalBus
+
+        return LocalBus(options.worker.bus_path, self.id, handle, self.sealer, options.tenant)
 
     async def _publish(self, kind: str, body: Json) -> bool:
         return await self.bus.publish(kind, body)
@@ -175,12 +192,14 @@ class ClusterNode:
     @property
     def hub_options(self) -> dict[str, Any]:
         """Keyword arguments for the `Hub` of this node."""
-        return {
+        options: dict[str, Any] = {
             "environment": self.environment,
             "idempotency_store": self.idempotency_store,
             "catalog_storage": self.catalog,
-            "token_store": self.token_store,
         }
+        if self.options.worker is None:  # the workers of a machine share the logins of its user
+            options["token_store"] = self.token_store
+        return options
 
     # -- startup ------------------------------------------------------------------------------------------------------
 
@@ -195,10 +214,21 @@ class ClusterNode:
             await upgrade_schema(self.engine)
             await self.catalog.refresh()
             await self.token_store.load_revisions()
+            if self.options.worker is not None:
+                await self.nodes.remove_named(self.options.tenant, self.options.worker.name)
+                await self.publish_servers(file.servers)
+                await self.bus.connect(())
+                return file
             await self.publish_config(file)
             found = await self._load_config(file)
         self._tasks.append(asyncio.create_task(self._connect_nats()))
         return found
+
+    async def publish_servers(self, servers: Mapping[str, Server]) -> None:
+        """Store which servers need an owner, for the workers of one machine: each reads the configuration itself."""
+        entries = {name: {"command": "-"} if server.enabled else {} for name, server in servers.items()}
+        await self.config_store.import_document(self.options.tenant, {SERVER_MAP_KEYS[0]: entries}, "", force=True)
+        self.context.wake()
 
     async def publish_config(self, file: LoadedConfig, *, force: bool = False) -> None:
         """Store a configuration file as that of all nodes, unless it was imported before.
@@ -251,9 +281,10 @@ class ClusterNode:
         self.gateway_hooks.attach(gateway)
         self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
         self.api_keys.register(self.change_feed)
-        ChangeHandlers(
+        handlers = ChangeHandlers(
             self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
-        ).register(self.change_feed)
+        )
+        handlers.register(self.change_feed, shares_config=self.options.worker is None)
         with reporting_database_errors():
             await self.change_feed.start()
         self.rate_limiter.start()
@@ -264,9 +295,15 @@ class ClusterNode:
         Return the host name that other nodes use for this node, or "" if they reach it over NATS only.
         """
         options = self.options
-        address = await asyncio.to_thread(detect_address, options, host, port, tls=tls)
+        if options.worker is not None:
+            address = f"{UNIX_PREFIX}{options.worker.socket_path}"
+        else:
+            address = await asyncio.to_thread(detect_address, options, host, port, tls=tls)
         info = NodeInfo(self.id, address, __version__, options.capacity, options.labels, options.tenant)
-        member = Member(info, self.nodes, self.instances, self.router, boot_time)
+        member = Member(
+            *(info, self.nodes, self.instances, self.router, boot_time, self._lease_settings),
+            shares=options.worker is None,
+        )
         member.on_ownership_changed = partial(announce_ownership, self.change_feed)
         self.context.join(member)
         self._tasks.append(asyncio.create_task(member.run()))
@@ -316,6 +353,8 @@ class ClusterNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.change_feed.close()
+        if self.gateway_hooks.workers is not None:
+            await self.gateway_hooks.workers.close()
         if self.sessions is not None:
             await self.sessions.close()
         await self.rate_limiter.close()
@@ -333,6 +372,8 @@ class ClusterNode:
 
         Each server is started by the node that owns it.
         """
+        if self.options.worker is not None:
+            servers = {name: replace(server, instances=1) for name, server in servers.items()}
         self.catalog.keep_only(servers)
         self.router.set_servers(servers)
         return {name: replace(server, lazy=True) for name, server in servers.items()}
@@ -376,6 +417,15 @@ class GatewayAttachment(ClusterHooks):
         )
         self._admin = self._create_admin()
         self.sessions: SharedSessions | None = None  # set by `attach`
+        self.workers: WorkerGroup | None = None  # set by `attach_workers`
+
+    def attach_workers(self, hub: HubCore, reload: Reload, keys: WorkerKeyStore | None) -> None:
+        """Connect this worker to all other workers; after `attach`."""
+        from toolway.cluster.workers.group import WorkerGroup
+
+        assert self._gateway is not None and self._options.worker is not None
+        requests = NodeRequests(self._context, self._options.tenant)
+        self.workers = WorkerGroup(self._options.worker, self._context, requests, hub, self._gateway, reload, keys)
 
     def attach(self, gateway: Gateway) -> None:
         """Set the gateway, which must have been created with this object as its `cluster`."""
@@ -402,6 +452,8 @@ class GatewayAttachment(ClusterHooks):
         if message.method == NODE_REQUEST_METHOD:
             if token.server:
                 raise rejection_error("elsewhere")
+            if self.workers is not None and message.body.get("do") in WORKER_ACTIONS and not token.principal:
+                return self.workers.execute(message.body)
             return self.sessions.handle_node_request(token.principal, message.body, notify)
         return self._gateway.handle_forwarded(*self._call_verifier.resolve(token), message, notify)
 
@@ -438,8 +490,23 @@ class GatewayAttachment(ClusterHooks):
         if self.sessions is not None:
             self.sessions.share_browser_logout(digest)
 
+    async def forward_admin(self, exchange: Exchange) -> bool:
+        return self.workers is not None and await self.workers.forward(exchange)
+
+    async def collect_reports(self) -> None:
+        if self.workers is not None:
+            await self.workers.collect()
+
+    def worker_reports(self) -> Iterable[WorkerReport]:
+        return self.workers.live_reports() if self.workers is not None else ()
+
+    def on_metrics_shown(self) -> None:
+        if self.workers is not None:
+            self.workers.save_totals()
+
     def gauges(self) -> Mapping[str, float]:
-        return self._context.gauges()
+        gauges = self._context.gauges()
+        return gauges if self.workers is None else {name: gauges[name] for name in gauges if name != "nats"}
 
     def _refuse_node_request(self, is_overloaded: bool) -> RpcFailure | None:
         assert self._gateway is not None  # the node listens only after `attach`

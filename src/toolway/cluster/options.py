@@ -55,6 +55,31 @@ _TRUE_WORDS: Final = frozenset({"1", "true", "yes"})
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """Place of a worker (`toolway serve --workers N`): its number and the folder of the sockets of all workers."""
+
+    number: int  # worker 0 owns the servers, and answers /admin and /metrics for all
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """First part of the node id, the same after a restart of the worker."""
+        return f"worker{self.number}"
+
+    @property
+    def socket_path(self) -> str:
+        return f"{self.folder}/{self.number}.http"
+
+    @property
+    def bus_path(self) -> str:
+        return f"{self.folder}/{self.number}.bus"
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """Validated options of one cluster node, from flags and environment variables."""
 
@@ -68,6 +93,7 @@ class ClusterOptions:
     advertise_url: str | None = None  # HTTP URL for other nodes; "" = NATS only; None = detect
     capacity: int = 1000  # maximum number of owned servers; nodes with more get a larger share
     labels: tuple[str, ...] = ()  # labels that servers may require of their node
+    worker: WorkerPlace | None = None  # set if the node is a worker of one machine, without NATS
 
     def new_id(self) -> str:
         """Return a new unique node id: the node name and a random suffix.

@@ -7,8 +7,8 @@ is local. `cluster/node.py` has the implementation for a cluster node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.legacy_session import LegacySession
@@ -16,6 +16,7 @@ from toolway.gateway.mcp.responses import EventStream
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange
 from toolway.protocol.jsonrpc import Message
+from toolway.telemetry.metrics import MetricsStore
 from toolway.types import Json
 
 
@@ -63,9 +64,39 @@ class ClusterHooks:
     def on_browser_session_ended(self, digest: str, until: float) -> None:
         """Tell all nodes that a dashboard session ended, which would have expired at the wall time `until`."""
 
+    # -- several workers ----------------------------------------------------------------------------------------------
+
+    async def forward_admin(self, exchange: Exchange) -> bool:
+        """Let the worker that answers for all workers answer a request to /admin, /metrics or /login.
+
+        Return False if this process has to answer it itself.
+        """
+        return False
+
+    async def collect_reports(self) -> None:
+        """Get the reports of all other workers, before a request about the whole gateway is answered."""
+
+    def worker_reports(self) -> Iterable[WorkerReport]:
+        """Return the last report of each other worker that runs."""
+        return ()
+
+    def on_metrics_shown(self) -> None:
+        """Take note that the counters of all workers are shown now: they must not decrease later."""
+
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
         return {}
+
+
+class WorkerReport(NamedTuple):
+    """Report of another worker at the same address: its counters and gauges."""
+
+    store: MetricsStore
+    stalls: tuple[int, float]  # of the event loop: number and seconds
+    stats: Json  # like `Gateway.own_stats`
+    running: Mapping[str, int]  # running calls by server
+    messages: Mapping[str, Sequence[int]]  # messages sent and received by server
+    searches: tuple[int, int, int, Mapping[str, int]]  # that fit, that found nothing, refused calls, calls by meta-tool
 
 
 NO_CLUSTER: Final = ClusterHooks()

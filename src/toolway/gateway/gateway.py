@@ -108,10 +108,11 @@ class Gateway:
         browser_sessions = BrowserSessions(
             sealer, api_keys, time.time, self.ended_sessions, cluster.on_browser_session_ended
         )
+        self._cluster = cluster
         self._exports_metrics = metrics is not None
-        self._metrics = metrics if metrics is not None else Metrics()
-        self.activity = ActivityRecorder(lambda: hub.servers, self._metrics)
-        hub.add_sink(self._metrics)
+        self.metrics = metrics if metrics is not None else Metrics()
+        self.activity = ActivityRecorder(lambda: hub.servers, self.metrics)
+        hub.add_sink(self.metrics)
         hub.add_sink(self.activity)
         calls = CallsAdmin(hub, self.activity, api_keys)
         self._overview = overview = OverviewAdmin(
@@ -119,7 +120,7 @@ class Gateway:
         )
         self.dashboard_url = partial(overview.dashboard_url, LOCAL_ADMIN)  # a dashboard path with a one-time code
         self._modern = ModernEndpoint(self._dispatcher, self._discovery, self.subscriptions)
-        search = SearchAdmin(hub, self.search_tools, groups)
+        search = SearchAdmin(hub, self.search_tools, groups, cluster)
         admin = AdminEndpoint(
             ServersAdmin(hub, self.activity, config_history, admission, cluster),
             calls,
@@ -156,14 +157,14 @@ class Gateway:
             api_keys.on_revoked(self.search_tools.log.forget)
         self._started_at = time.time()
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Start listening for HTTP clients.
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, reuse_port: bool = False) -> int:
+        """Start listening for HTTP clients. With `reuse_port`, other processes may listen at the same address.
 
         Return the port, which differs from `port` if that is 0. Raises `OSError` if the address cannot be bound.
         """
         self.subscriptions.start()
         self._uses_tls = tls is not None
-        port = await self.http_server.listen(host, port, tls)
+        port = await self.http_server.listen(host, port, tls, reuse_port=reuse_port)
         self._authenticator.set_bound_address(host, port)
         return port
 
@@ -186,7 +187,7 @@ class Gateway:
         """Record no recent activity for the dashboard. Metrics go on, if they are exported."""
         self._hub.remove_sink(self.activity)
         if not self._exports_metrics:
-            self._hub.remove_sink(self._metrics)
+            self._hub.remove_sink(self.metrics)
 
     def stdio_client(self, endpoint: str = "") -> StdioClient:
         """Return the handler that serves one client over stdin and stdout, with the view of an endpoint.
@@ -200,6 +201,15 @@ class Gateway:
         return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
 
     def _stats(self) -> Json:
+        """Return the counters of the gateway, of all its workers."""
+        stats = self.own_stats()
+        for report in self._cluster.worker_reports():
+            for name in ("connections", "running", "subscriptions", "pending"):
+                stats[name] += report.stats.get(name, 0)
+        return stats
+
+    def own_stats(self) -> Json:
+        """Return the counters of this process."""
         return {
             "started": self._started_at,
             "connections": len(self.http_server),

@@ -19,6 +19,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import (
     PAGE_KEY_HEADER,
+    SESSION_PATH,
     BrowserSessions,
     DashboardEndpoint,
     is_dashboard_path,
@@ -139,7 +140,8 @@ class Router:
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
-                self._handle_public(exchange)
+                if request.path != SESSION_PATH or not await self._cluster.forward_admin(exchange):
+                    self._handle_public(exchange)
                 return
         except RequestDenied as denied:
             exchange.reply(*self._log_denied(request, denied))
@@ -314,6 +316,10 @@ class Router:
 
     async def _route_other(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
         path = exchange.request.path
+        if endpoint is None and (_is_admin_path(path) or path == "/metrics" or path.startswith("/login/")):
+            if await self._cluster.forward_admin(exchange):
+                return
+            await self._cluster.collect_reports()
         if self.rejects_new_requests and exchange.request.method == "GET" and (endpoint is not None or path == "/sse"):
             self._reject_shutting_down(exchange)
         elif endpoint is not None:

@@ -70,7 +70,12 @@ class StateDir:
     def open_key_store(self) -> FileApiKeyStore:
         from toolway.gateway.principals import FileApiKeyStore
 
-        return FileApiKeyStore(self.folder / "keys.json", self.read_token())
+        return FileApiKeyStore(self.keys_file, self.read_token())
+
+    @property
+    def keys_file(self) -> Path:
+        """File with the hashes of the API keys."""
+        return self.folder / "keys.json"
 
     def write_running(self, running: RunningGateway) -> None:
         """Write `running.json`, by which the command line finds this gateway."""

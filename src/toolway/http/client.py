@@ -74,7 +74,8 @@ class HttpClient:
     """HTTP client with a connection pool, for origins that the network policy allows.
 
     Belongs to one event loop. `close` fails every request in progress. `check_connection` is called with every new
-    connection before anything else is sent on it, and raises `HttpError` if the connection must not be used.
+    connection before anything else is sent on it, and raises `HttpError` if the connection must not be used. With
+    `unix_path`, all connections are to that Unix socket.
     """
 
     def __init__(
@@ -83,11 +84,13 @@ class HttpClient:
         network_policy: NetworkPolicy = PUBLIC_ONLY,
         tls: Tls | None = None,
         check_connection: ConnectionCheck | None = None,
+        unix_path: str = "",
     ) -> None:
         self.limits = limits or ClientLimits()
         self._check_connection = check_connection
         self._checked: set[ClientConnection] = set()  # connections that are being checked
-        self._dialer = Dialer(network_policy, self.limits.connect_timeout, tls)
+        self._dialer = Dialer(network_policy, self.limits.connect_timeout, tls, unix_path)
+        self._unix_path = unix_path
         self._proxies: dict[Origin, Proxy | None] = {}
         self.head_cache: HeadCache[ResponseHead] = HeadCache(MAX_CACHED_HEADS)
         self._connections: set[ClientConnection] = set()
@@ -260,7 +263,7 @@ class HttpClient:
 
     def _proxy_for(self, origin: Origin) -> Proxy | None:
         if origin not in self._proxies:
-            self._proxies[origin] = proxy_for(origin)
+            self._proxies[origin] = proxy_for(origin) if not self._unix_path else None
         return self._proxies[origin]
 
     def _tick(self) -> None:

@@ -36,13 +36,17 @@ _USER_TIMEOUT: Final = ("TCP_USER_TIMEOUT", 50_000)
 class Dialer:
     """Opens connections to addresses that the network policy allows.
 
-    A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings other than those of the system.
+    A DNS lookup fails after `lookup_timeout` seconds. `tls` are TLS settings other than those of the system. With
+    `unix_path`, every connection is to that Unix socket, without DNS, proxy and TLS.
     """
 
-    def __init__(self, network_policy: NetworkPolicy, lookup_timeout: float, tls: Tls | None = None) -> None:
+    def __init__(
+        self, network_policy: NetworkPolicy, lookup_timeout: float, tls: Tls | None = None, unix_path: str = ""
+    ) -> None:
         self._network_policy = network_policy
         self._lookup_timeout = lookup_timeout
         self._tls = tls
+        self._unix_path = unix_path
 
     async def dial(
         self, origin: Origin, proxy: Proxy | None, protocol_factory: Callable[[], P], *, tunnel: bool = False
@@ -53,6 +57,8 @@ class Dialer:
         follows. There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         tls_context = None
+        if self._unix_path:
+            return await _connect_unix(self._unix_path, protocol_factory)
         try:
             if origin.scheme == "https":
                 tls_context = await get_tls_context(self._tls)
@@ -94,6 +100,19 @@ class Dialer:
         # The operator chose the proxy by the environment.
         proxy_policy = replace(ALLOW_ALL, lookup=self._network_policy.lookup)
         return await resolve_host(proxy.host, proxy.port, proxy_policy, self._lookup_timeout)
+
+
+async def _connect_unix(path: str, protocol_factory: Callable[[], P]) -> P:
+    """Connect to a Unix socket of this machine. Raises `HttpError` if nothing listens there."""
+    try:
+        _, protocol = await asyncio.get_running_loop().create_unix_connection(protocol_factory, path)
+        return protocol
+    except OSError as exc:
+        raise HttpError(
+            f"cannot connect to the socket {path} ({_os_error_text(exc)})",
+            code="E-HTTP-CONNECT",
+            hint="check that the process that listens there is running",
+        ) from None
 
 
 # -- TCP --------------------------------------------------------------------------------------------------------------

@@ -55,11 +55,11 @@ class HttpServer:
         self._empty = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None, *, reuse_port: bool = False) -> int:
         """Accept connections at `host` and `port`, with TLS if `tls` is set.
 
-        Return the port, which differs from `port` if that is 0. Raises `OSError` if the address cannot be
-        bound.
+        Return the port, which differs from `port` if that is 0. With `reuse_port`, other processes may listen there
+        too, and the kernel distributes the connections. Raises `OSError` if the address cannot be bound.
         """
         self.loop = asyncio.get_running_loop()
         listener = await self.loop.create_server(
@@ -70,12 +70,21 @@ class HttpServer:
             ssl_handshake_timeout=self.limits.head_timeout if tls is not None else None,
             backlog=BACKLOG,
             reuse_address=True,
+            reuse_port=reuse_port or None,
         )
+        self._add_listener(listener)
+        return int(listener.sockets[0].getsockname()[1])
+
+    async def listen_unix(self, path: str) -> None:
+        """Accept connections at a Unix socket too. Raises `OSError` if the path cannot be bound."""
+        self.loop = asyncio.get_running_loop()
+        self._add_listener(await self.loop.create_unix_server(lambda: ServerConnection(self), path, backlog=BACKLOG))
+
+    def _add_listener(self, listener: asyncio.Server) -> None:
         self.limits = replace(self.limits, max_connections=min(self.limits.max_connections, _affordable_connections()))
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = self.loop.create_task(self._sweep())
-        return int(listener.sockets[0].getsockname()[1])
 
     async def wait_idle(self) -> None:
         """Wait, without a time limit, until no request is being handled."""

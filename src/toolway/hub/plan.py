@@ -139,7 +139,8 @@ class Planner:
         self.instrumentation = instrumentation
         # In a cluster each call carries data for the node that owns the server.
         in_cluster = environment.forwarding_info is not None or environment.wrap_transport is not None
-        self.enabled = enabled and not in_cluster and os.environ.get(SWITCH) != "off"
+        may_plan = not in_cluster or environment.plans_in_cluster
+        self.enabled = enabled and may_plan and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:

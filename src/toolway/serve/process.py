@@ -50,6 +50,7 @@ from toolway.types import Json
 if TYPE_CHECKING:
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
+    from toolway.serve.workers import ParentLink
 
 KEPT_BYTES: Final = 2 * 1024 * 1024  # glibc then keeps up to twice as much
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
@@ -58,7 +59,10 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class GatewayProcess:
-    """The process of `toolway serve`: a gateway with configuration file, state and cluster node."""
+    """The process of `toolway serve`: a gateway with configuration file, state and cluster node.
+
+    With `parent`, it is one of several workers at one address.
+    """
 
     def __init__(
         self,
@@ -68,9 +72,11 @@ class GatewayProcess:
         auth: bool = True,
         doctor: RunDoctor | None = None,
         cluster: ClusterOptions | None = None,
+        parent: ParentLink | None = None,
     ) -> None:
         self._file_config = self._active_config = loaded  # last read, and in use; in a cluster these may differ
         self._state_dir = state_dir
+        self._parent = parent
         self._cluster_node = _create_cluster_node(cluster, state_dir, auth=auth) if cluster is not None else None
         self._api_keys = _open_key_store(state_dir, self._cluster_node) if auth else None
         settings = loaded.gateway
@@ -114,6 +120,7 @@ class GatewayProcess:
         )
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
+        self._draining_since = 0.0  # when the parent began to stop the other workers
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_lock = asyncio.Lock()  # one reload at a time
@@ -124,6 +131,11 @@ class GatewayProcess:
     def node_id(self) -> str:
         """Id of this node in its cluster; empty if cluster mode is off."""
         return self._cluster_node.id if self._cluster_node is not None else ""
+
+    @property
+    def _shares_config(self) -> bool:
+        """True if the configuration is in the database of a cluster. Workers read the file, each for itself."""
+        return self._cluster_node is not None and self._parent is None
 
     @property
     def _config_path(self) -> str:
@@ -152,18 +164,27 @@ class GatewayProcess:
             raise no_auth_error(host)
         raise_file_limit()
         self._install_signal_handlers()
-        check_bindable(host, port)  # before any server is started
+        if self._parent is None:
+            check_bindable(host, port)  # before any server is started
+        else:
+            port = self._parent.port  # bound by the parent
+            self._parent.watch(self._on_others_draining, self.stop)
+            await self._parent.wait_turn(self._stop_requested)
+            if self._stop_requested.is_set():
+                return
         async with self._cluster_connection(host, port, tls), self.hub:
             self.telemetry.start()
             await self._start_cluster_node()
             await self._start_workflows()
             try:
-                port = await self.gateway.listen(host, port, tls)
+                port = await self._listen(host, port, tls)
             except OSError as exc:
                 raise listen_error(host, port, exc) from None
-            await self._join_cluster(host, port, tls)
             url = f"{'https' if tls else 'http'}://{format_host(host)}:{port}"
-            self._state_dir.write_running(RunningGateway(url, os.getpid(), self._config_path))
+            if self._parent is None:
+                self._state_dir.write_running(RunningGateway(url, os.getpid(), self._config_path))
+            else:
+                self._parent.announce_ready()
             watching = asyncio.create_task(self._watch_file())
             starting = asyncio.create_task(self._freeze_gc())
             _keep_freed_memory()
@@ -178,6 +199,24 @@ class GatewayProcess:
                 self._state_dir.remove_running()
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
+        if self._parent is not None:
+            self._parent.clean_up()
+
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Join the cluster, if there is one, and listen for clients. Return the port. Raises `OSError`."""
+        if self._parent is None:
+            port = await self.gateway.listen(host, port, tls)
+            await self._join_cluster(host, port, tls)
+            return port
+        assert self._cluster_node is not None and self._cluster_node.options.worker is not None
+        await self.gateway.http_server.listen_unix(self._cluster_node.options.worker.socket_path)
+        await self._join_cluster(host, port, tls)
+        return await self.gateway.listen(host, port, tls, reuse_port=True)
+
+    def _on_others_draining(self) -> None:
+        """Report to load balancers that the gateway is going to end, while the other workers drain."""
+        self.gateway.router.ready = False
+        self._draining_since = asyncio.get_running_loop().time()
 
     async def _start_workflows(self) -> None:
         if self._cluster_node is not None:
@@ -186,6 +225,10 @@ class GatewayProcess:
 
     async def _drain(self, delay: float) -> None:
         self._workflows.stop_waiting()
+        if self._parent is not None:
+            waited = asyncio.get_running_loop().time() - self._draining_since if self._draining_since else 0.0
+            await self.gateway.drain(self._fast_shutdown, 0.0 if self._parent.is_orphan else max(0.0, delay - waited))
+            return
         leaving = asyncio.create_task(self._cluster_node.drain()) if self._cluster_node is not None else None
         await self.gateway.drain(self._fast_shutdown, delay)
         if leaving is not None:
@@ -219,6 +262,12 @@ class GatewayProcess:
     async def _start_cluster_node(self) -> None:
         if self._cluster_node is not None:
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
+            if not self._shares_config:
+                from toolway.cluster.workers.group import WorkerKeyStore
+
+                keys = self._api_keys if isinstance(self._api_keys, WorkerKeyStore) else None
+                self._cluster_node.gateway_hooks.attach_workers(self.hub, self._reload_file, keys)
+                await self._apply_cluster_config(self._active_config)
 
     async def _join_cluster(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         if self._cluster_node is not None:
@@ -283,10 +332,18 @@ class GatewayProcess:
     # -- configuration file -------------------------------------------------------------------------------------------
 
     async def reload(self) -> Json:
-        """Read the configuration file again and apply it. Return the changes as JSON.
+        """Read the configuration file again and apply it, in all workers. Return the changes as JSON.
 
         Raises `ConfigError` if the file is invalid; the old configuration then stays in use.
         """
+        result = await self._reload_file()
+        workers = self._cluster_node.gateway_hooks.workers if self._cluster_node is not None else None
+        if workers is not None:
+            result = {**result, "problems": [*result.get("problems", ()), *await workers.reload_others()]}
+        return result
+
+    async def _reload_file(self) -> Json:
+        """Read the configuration file again and apply it in this process. Raises `ConfigError`."""
         async with self._reload_lock:
             if self._api_keys is not None:
                 self._api_keys.reload()
@@ -296,16 +353,19 @@ class GatewayProcess:
             _reject_new_errors(self._file_config, loaded)
             self._report_held(loaded)
             kept = _held_servers(self._file_config, loaded)
-            if kept and self._cluster_node is not None:
+            if kept and self._shares_config:
                 raise ConfigError(
                     count_waiting(kept), detail="their entries were changed, and not by toolway", code=HELD_CODE
                 )
             self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
-            if self._cluster_node is not None:
+            if self._cluster_node is not None and self._shares_config:
                 # The change feed delivers it to this node too.
                 await self._cluster_node.publish_config(loaded, force=True)
                 return {"changed": [], "published_to": "all nodes"}
-            return await self._apply_config(loaded)
+            changes = await self._apply_config(loaded)
+            if self._cluster_node is not None:
+                await self._cluster_node.publish_servers(loaded.servers)
+            return changes
 
     def _report_held(self, loaded: LoadedConfig) -> None:
         """Log the entries that wait for approval since this reload, and show them among the events."""
@@ -348,7 +408,7 @@ class GatewayProcess:
 
     async def _reload_and_log(self) -> None:
         try:
-            result = await self.reload()
+            result = await self._reload_file()  # each worker watches the file and gets signals
         except ConfigError as exc:
             _log.error("configuration rejected, the old one stays in use: %s", exc)
         except Exception:
@@ -360,7 +420,7 @@ class GatewayProcess:
         applied = seen = self._file_stamps()
         while True:
             await asyncio.sleep(FILE_POLL_INTERVAL_S)
-            if self._cluster_node is None:
+            if not self._shares_config:
                 self._reload_keys()
             before, seen = seen, self._file_stamps()
             if seen[0] is None and before[0] is not None:
@@ -406,6 +466,10 @@ def _keep_freed_memory() -> None:
 def _open_key_store(state_dir: StateDir, cluster_node: ClusterNode | None) -> ApiKeyStore:
     if cluster_node is None:
         return state_dir.open_key_store()
+    if cluster_node.options.worker is not None:
+        from toolway.cluster.workers.group import WorkerKeyStore
+
+        return WorkerKeyStore(state_dir.keys_file, state_dir.read_token())
     with suppress(ConfigError, OSError):
         if state_dir.open_key_store().list_keys():
             _log.warning("local API keys are not valid in a cluster: create them again in the cluster")

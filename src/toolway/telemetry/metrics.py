@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from toolway.events import CallFinished, Connected, Disconnected, Event, LoopResumed, LoopStalled
 from toolway.types import Json
@@ -58,6 +58,8 @@ class Metrics:
         self.on_calls = self._store.add_all  # no wrapper: every call pays for it
         self.stalls = 0
         self.stalled_seconds = 0.0
+        #: With several workers: returns the counters, stalls and stalled seconds of each other worker.
+        self.other_stores: Callable[[], Iterable[tuple[MetricsStore, int, float]]] = tuple
 
     @property
     def store(self) -> MetricsStore:
@@ -66,10 +68,26 @@ class Metrics:
         return self._store
 
     def snapshot(self) -> Metrics:
-        """Return a copy of all counters, so that another thread can read them while calls go on."""
+        """Return a copy of all counters, so that another thread can read them while calls go on.
+
+        It includes those of the other workers, if there are any.
+        """
         copy = Metrics(self.store.copy())
         copy.stalls, copy.stalled_seconds = self.stalls, self.stalled_seconds
+        for store, stalls, stalled_seconds in self.other_stores():
+            copy._store.merge(store)
+            copy.stalls += stalls
+            copy.stalled_seconds += stalled_seconds
         return copy
+
+    def minutes(self) -> dict[str, MinuteStats]:
+        """Return the counts per minute of each server, of all workers."""
+        own = self.store.minutes
+        others = [store.minutes for store, _, _ in self.other_stores() if store.minutes]
+        if not others:
+            return own
+        names = {name for minutes in (own, *others) for name in minutes}
+        return {name: MinuteStats.merged(each[name] for each in (own, *others) if name in each) for name in names}
 
     def on_call(self, event: CallFinished) -> None:
         self.on_calls((event,))
@@ -132,6 +150,45 @@ class MetricsStore:
         other.servers = {name: each.copy() for name, each in self.servers.items()}
         other.overflow = self.overflow
         return other
+
+    def merge(self, other: MetricsStore) -> None:
+        """Add the counters of another store, without its counts per minute."""
+        for key, series in other.series.items():
+            self.series.setdefault(key, CallSeries()).merge(series)
+        for name, server in other.servers.items():
+            self.servers.setdefault(name, ServerSeries()).merge(server)
+        self.overflow += other.overflow
+
+    def to_json(self) -> Json:
+        """Return all counters as JSON, for another process; without exemplars."""
+        return {
+            "series": [
+                [*key, each.retries, each.unknown, each.outcomes_to_json()] for key, each in self.series.items()
+            ],
+            "servers": [
+                [name, each.phases, each.sources, each.connects, each.disconnects]
+                for name, each in self.servers.items()
+            ],
+            "minutes": {name: each.to_json() for name, each in self.minutes.items()},
+            "overflow": self.overflow,
+        }
+
+    @classmethod
+    def from_json(cls, data: Json) -> MetricsStore:
+        """Return the store that `to_json` described."""
+        store = cls()
+        for server, method, tool, retries, unknown, outcomes in data["series"]:
+            series = store.series[(server, method, tool)] = CallSeries()
+            series.retries, series.unknown = retries, unknown
+            for outcome, buckets, seconds in outcomes:
+                histogram = series.outcomes[outcome] = DurationHistogram()
+                histogram.buckets, histogram.seconds = list(buckets), seconds
+        for name, phases, sources, connects, disconnects in data["servers"]:
+            each = store.servers[name] = ServerSeries()
+            each.phases, each.sources, each.connects, each.disconnects = phases, sources, connects, disconnects
+        store.minutes = {name: MinuteStats.from_json(minutes) for name, minutes in data["minutes"].items()}
+        store.overflow = data["overflow"]
+        return store
 
     def prune(self, configured: frozenset[str]) -> None:
         """Drop the counters of servers that are no longer configured."""
@@ -201,6 +258,14 @@ class ServerSeries:
         if event.source:
             self.sources[event.source] = self.sources.get(event.source, 0) + 1
 
+    def merge(self, other: ServerSeries) -> None:
+        for phase, seconds in other.phases.items():
+            self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+        for source, count in other.sources.items():
+            self.sources[source] = self.sources.get(source, 0) + count
+        self.connects += other.connects
+        self.disconnects += other.disconnects
+
     def copy(self) -> ServerSeries:
         other = ServerSeries()
         other.phases, other.sources = dict(self.phases), dict(self.sources)
@@ -244,6 +309,15 @@ class CallSeries:
         for histogram in self.outcomes.values():
             total.merge(histogram)
         return total
+
+    def merge(self, other: CallSeries) -> None:
+        for outcome, histogram in other.outcomes.items():
+            self.outcomes.setdefault(outcome, DurationHistogram()).merge(histogram)
+        self.retries += other.retries
+        self.unknown += other.unknown
+
+    def outcomes_to_json(self) -> list[list[object]]:
+        return [[outcome, each.buckets, each.seconds] for outcome, each in self.outcomes.items()]
 
     def copy(self) -> CallSeries:
         other = CallSeries()
@@ -324,6 +398,32 @@ class MinuteStats:
         minute.calls += 1
         minute.errors += failed
         minute.latencies[bucket] = minute.latencies.get(bucket, 0) + 1
+
+    @classmethod
+    def merged(cls, stats: Iterable[MinuteStats]) -> MinuteStats:
+        """Return the sums of several statistics of one server."""
+        minutes: dict[int, _MinuteCounts] = {}
+        for minute in (minute for each in stats for minute in each._minutes):
+            total = minutes.setdefault(minute.number, _MinuteCounts(minute.number))
+            total.calls += minute.calls
+            total.errors += minute.errors
+            for bucket, count in minute.latencies.items():
+                total.latencies[bucket] = total.latencies.get(bucket, 0) + count
+        result = cls()
+        result._minutes.extend(minutes[number] for number in sorted(minutes))
+        return result
+
+    def to_json(self) -> list[list[object]]:
+        return [[each.number, each.calls, each.errors, list(each.latencies.items())] for each in self._minutes]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Sequence[Any]]) -> MinuteStats:
+        stats = cls()
+        for number, calls, errors, latencies in data:
+            minute = _MinuteCounts(number)
+            minute.calls, minute.errors, minute.latencies = calls, errors, dict(latencies)
+            stats._minutes.append(minute)
+        return stats
 
     def recent_minutes(self, now: float) -> list[_MinuteCounts]:
         """Return the counts of each minute with calls, for the last `HISTORY_MINUTES` minutes."""

@@ -64,6 +64,11 @@ class RecentCalls:
         self._all.extend(calls)
         self._failed.extend([event for event in calls if event.outcome != "ok"])
 
+    def add_reported(self, calls: Sequence[CallFinished], count: int) -> None:
+        """Add `count` calls that another worker reported; of these, only `calls` are known."""
+        self.on_calls(calls)
+        self.count += count - len(calls)
+
     def find(self, call_id: str) -> CallFinished | None:
         return next((event for event in self._newest_first() if event.id == call_id), None)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from toolway.config.schema import Server
     from toolway.config.scopes import ApprovalGate
     from toolway.gateway.admin.overview import RunDoctor
+    from toolway.serve.workers import ParentLink
     from toolway.types import Json
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
@@ -47,6 +48,9 @@ def serve(
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="TLS key, if not in --cert.")] = None,
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Accept requests without a token.", hidden=True)] = False,
     drain_delay: Annotated[float, typer.Option("--drain-delay", metavar="SECONDS", min=0, hidden=True)] = 3.0,
+    workers: Annotated[
+        str | None, typer.Option("--workers", metavar="N", help="Processes at this address; auto: one per core.")
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", metavar="NATS", help="Join a cluster through these NATS servers.")
     ] = None,
@@ -94,6 +98,15 @@ def serve(
         nats_credentials=nats_credentials,
         insecure_nats=insecure_nats or None,
     )
+    worker = None
+    if workers is not None:
+        from toolway.serve.workers import read_worker
+
+        worker = read_worker(os.environ)
+        if worker is None and (count := check_workers(workers, options, stdio=stdio, auth=not no_auth)) > 1:
+            return run_workers(
+                context.output, context.target_options.config, host, port, count, tls=certificate is not None
+            )
     return run_serve(
         context.output,
         context.target_options.config,
@@ -105,8 +118,73 @@ def serve(
         stdio=stdio,
         search=search,
         drain_delay=drain_delay,
-        cluster=options,
+        cluster=options if worker is None else worker[0],
+        parent=None if worker is None else worker[1],
     )
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
+
+
+def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, auth: bool) -> int:
+    """Return the number of workers. Raises `ConfigError` if --workers is invalid or combined with another option."""
+    from toolway.serve.workers import count_workers, reject_combination
+
+    if cluster is not None:
+        raise reject_combination("--cluster", "a node of a cluster is one process")
+    if stdio:
+        raise reject_combination("--stdio", "one client over stdin and stdout has one process")
+    if not auth:
+        raise reject_combination("--no-auth", "workers authenticate each other")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = count_workers(text, cores)
+    if count > 1:
+        from toolway.cluster.bootstrap import require_cluster_extra
+
+        require_cluster_extra()
+    return count
+
+
+def run_workers(
+    output: Output, config: Path | None, host: str | None, port: int | None, count: int, *, tls: bool
+) -> int:
+    """Run several gateway processes at one address until a signal stops them, and return the exit code."""
+    from toolway.cli.targets import load_masked_config
+    from toolway.config.masking import create_mask
+    from toolway.gateway.state_dir import StateDir
+    from toolway.serve.own_process import protect_process
+    from toolway.serve.workers import WorkerPool, reject_combination
+    from toolway.telemetry.logging import configure_logging
+
+    environ = dict(os.environ)
+    protect_process()
+
+    async def main() -> int:
+        loaded = load_masked_config(output, config, _open_gate(config))
+        output.print_problems(loaded.issues)
+        audit = loaded.gateway.audit
+        if audit is not None and audit.to != "postgresql":
+            raise reject_combination(f"an audit log in a file ({audit.to})", "such a log has one writer")
+        if loaded.gateway.workflows:
+            raise reject_combination("workflows of the gateway", "the journal of their runs has one process")
+        configure_logging(
+            "json" if output.as_json else loaded.gateway.telemetry.log,
+            verbose=output.verbose,
+            mask=create_mask(lambda: loaded.servers),
+        )
+        state_dir = StateDir.default(os.environ)
+        state_dir.read_sealing_key()  # created before the workers need it
+        pool = WorkerPool(count, state_dir, os.path.abspath(loaded.file), environ)
+        scheme = "https" if tls else "http"
+        listen_port = loaded.gateway.port if port is None else port
+        announce = _make_announcer(output, True, "")
+        return await pool.run(host or loaded.gateway.host, listen_port, scheme, announce)
+
+    try:
+        return asyncio.run(main())
+    except ToolwayError as exc:
+        output.print_error(exc)
+        return exit_code_for(exc)
 
 
 # -- process -----------------------------------------------------------------------------------------------------------
@@ -125,15 +203,15 @@ def run_serve(
     search: bool = False,
     drain_delay: float,
     cluster: ClusterOptions | None = None,
+    parent: ParentLink | None = None,
 ) -> int:
     """Run the gateway until a signal stops it, and return the exit code.
 
-    With `cluster`, run it as a cluster node.
+    With `cluster`, run it as a cluster node; with `parent`, as one of several workers.
     """
     from toolway.cli.targets import load_masked_config
     from toolway.config.locations import add_private_file
     from toolway.config.masking import create_mask
-    from toolway.config.scopes import ApprovalGate
     from toolway.gateway.principals import SEARCH_ENDPOINT
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.own_process import protect_process
@@ -151,9 +229,7 @@ def run_serve(
     if certificate is not None:
         add_private_file(key or certificate)
 
-    # A person at a terminal who names a file has decided about it.
-    at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    gate = ApprovalGate.open(os.environ, "take" if config is not None and at_terminal else "hold")
+    gate = _open_gate(config)
 
     async def main() -> int:
         tls = tls_context(certificate, key) if certificate is not None and not stdio else None
@@ -165,10 +241,12 @@ def run_serve(
                 raise
             loaded = await load_from_database(exc, cluster, stop, host, port, tls)
             output.info("no config file on this machine; serving the configuration of the cluster", "dim")
-        if not stdio:
+        if not stdio and parent is None:
             output.print_problems(loaded.issues)
         doctor = build_doctor(config, None if loaded.file else lambda: serving.hub.servers, gate)
-        serving = GatewayProcess(loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster)
+        serving = GatewayProcess(
+            loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster, parent=parent
+        )
         telemetry = loaded.gateway.telemetry
         configure_logging(
             "json" if output.as_json else telemetry.log,
@@ -186,7 +264,7 @@ def run_serve(
             listen_host,
             loaded.gateway.port if port is None else port,
             tls,
-            _make_announcer(output, auth, serving.node_id),
+            _make_announcer(output, auth, serving.node_id) if parent is None else lambda url: None,
             drain_delay,
         )
         return ExitCode.OK
@@ -199,6 +277,14 @@ def run_serve(
         return exit_code_for(exc)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+
+
+def _open_gate(config: Path | None) -> ApprovalGate:
+    """Return the gate for entries that wait for approval. A person at a terminal who names a file has decided."""
+    from toolway.config.scopes import ApprovalGate
+
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    return ApprovalGate.open(os.environ, "take" if config is not None and at_terminal else "hold")
 
 
 def _make_announcer(output: Output, auth: bool, node: str) -> Callable[[str], None]:

@@ -105,6 +105,19 @@ class NodeStore:
         if tenant is not None:
             await commit_change(self._autocommit, NODES_CHANGE, tenant)
 
+    async def remove_named(self, tenant: str, name: str) -> None:
+        """Remove the nodes whose ids begin with `name`, and release their server instances at once.
+
+        Only for workers of one machine: their parent starts a worker again after its process has ended.
+        """
+        async with self._engine.begin() as db:
+            is_named = and_(NodeRow.tenant == tenant, NodeRow.id.startswith(f"{name}-", autoescape=True))
+            removed = (await db.execute(delete(NodeRow).where(is_named).returning(NodeRow.id))).scalars().all()
+            if removed:
+                await _release_instances(db, InstanceRow.node.in_(removed))
+        if removed:
+            await commit_change(self._autocommit, NODES_CHANGE, tenant)
+
     async def release_stale(self, id: str, epoch: int) -> None:
         """Release server instances that a node still owns under an earlier lease.
 

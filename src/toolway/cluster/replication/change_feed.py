@@ -45,10 +45,15 @@ class ChangeFeed:
     """
 
     def __init__(
-        self, changes: ChangeSource, tenant: str, send: Callable[[str, Json], Awaitable[bool]] | None = None
+        self,
+        changes: ChangeSource,
+        tenant: str,
+        send: Callable[[str, Json], Awaitable[bool]] | None = None,
+        poll_interval: float = POLL_INTERVAL_S,
     ) -> None:
         self._changes = changes
         self._tenant = tenant
+        self._poll_interval = poll_interval
         self._subscriptions: dict[str, _Subscription] = {}
         self._message_handlers: dict[str, MessageBodyHandler] = {}
         self._run_query = QueryRunner(QUERY_TIMEOUT_S)
@@ -139,7 +144,7 @@ class ChangeFeed:
         while True:
             # Not `wait_for`: in Python 3.11 it loses a cancellation that arrives together with its result.
             with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_INTERVAL_S * random.uniform(0.9, 1.0)):
+                async with asyncio.timeout(self._poll_interval * random.uniform(0.9, 1.0)):
                     await self._poll_now.wait()
             self._poll_now.clear()
             try:

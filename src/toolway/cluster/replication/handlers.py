@@ -46,9 +46,13 @@ class ChangeHandlers:
         self._file = file
         self._apply_config = apply_config
 
-    def register(self, feed: ChangeFeed) -> None:
-        """Register all handlers at the change feed. Call this before the feed starts."""
-        feed.on_change("registry", self._on_config_changed)
+    def register(self, feed: ChangeFeed, *, shares_config: bool = True) -> None:
+        """Register all handlers at the change feed. Call this before the feed starts.
+
+        `shares_config` is False if each node reads the configuration itself.
+        """
+        if shares_config:
+            feed.on_change("registry", self._on_config_changed)
         feed.on_change("lists", self._on_catalog_changed)
         feed.on_change("logins", self._on_logins_changed)
         feed.on_message("instances", self._on_ownership_changed)

@@ -39,6 +39,7 @@ from toolway.upstream.transports.streamable_http import (
     StreamableHttpTransport,
 )
 
+UNIX_PREFIX: Final = "unix:"  # of the address of a node that listens at a Unix socket
 SEALED_TYPE: Final = "application/octet-stream"
 _SEALED_HEADERS: Final = (("content-type", SEALED_TYPE),)
 _REQUEST_HEADERS: Final = {"Content-Type": SEALED_TYPE, "Accept": "*/*", "Accept-Encoding": "identity"}
@@ -143,6 +144,13 @@ class NodeHttpTransport(StreamableHttpTransport):
         return await super()._dispatch_event(event._replace(data=frame), id_, request)
 
 
+def split_address(address: str) -> tuple[str, str]:
+    """Return the base URL for requests to a node with this address, and its Unix socket, or "" if it has none."""
+    if address.startswith(UNIX_PREFIX):
+        return "http://localhost", address.removeprefix(UNIX_PREFIX)
+    return address, ""
+
+
 class NodeProofFailed(HttpError):
     """Raised if the process at the address of a node does not prove to be that node."""
 
@@ -160,7 +168,7 @@ async def check_node(
     Raises `NodeProofFailed` if it does not prove to be this node, at this address.
     """
     challenge, nonce = proofs.challenge(node)
-    target = HttpTarget.parse(f"{address}{NODE_PROOF_PATH}?{challenge}")
+    target = HttpTarget.parse(f"{split_address(address)[0]}{NODE_PROOF_PATH}?{challenge}")
     response = client.send("GET", target, (encode_headers({"Accept-Encoding": "identity"}),))
     await response.send_and_wait(connection)
     try:

@@ -12,8 +12,11 @@ from toolway.types import Certainty, Era, Json
 from toolway.upstream.transport import (
     SERVER_MOVED,
     Disconnect,
+    ExchangeListener,
     InboundHandler,
     Request,
+    RequestExchange,
+    StartingTransport,
     Transport,
     TransportError,
     TransportInfo,
@@ -28,9 +31,23 @@ class TransportWrapper:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._starting = transport if isinstance(transport, StartingTransport) else None
 
     async def open(self, inbound: InboundHandler) -> None:
         await self._transport.open(inbound)
+
+    def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
+        """Send a call without waiting; None if the inner transport cannot."""
+        inner = self._starting
+        return inner.start(request, listener) if inner is not None else None
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        assert self._starting is not None  # `start` sent it
+        return await self._starting.wait(exchange, request)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        assert self._starting is not None
+        self._starting.abandon(exchange, request)
 
     async def notify(self, method: str, params: Json) -> None:
         await self._transport.notify(method, params)
@@ -68,6 +85,7 @@ class OwnedTransport(TransportWrapper):
         self._idle = asyncio.Event()
         self._draining = False
         self._stopped = asyncio.Event()
+        self._started: dict[RequestExchange, _CountedListener] = {}  # calls that `start` sent and that are under way
 
     async def request(self, request: Request) -> Json:
         if self._draining:
@@ -80,6 +98,34 @@ class OwnedTransport(TransportWrapper):
         try:
             return await self._transport.request(request)
         finally:
+            self._calls_in_flight -= 1
+            if not self._calls_in_flight:
+                self._idle.set()
+
+    def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
+        if self._draining or self._stopped.is_set() or not self._is_owned():
+            return None  # `request` waits or says why
+        counted = _CountedListener(self, listener)
+        exchange = super().start(request, counted)
+        if exchange is not None:
+            self._calls_in_flight += 1
+            self._started[exchange] = counted
+            counted.exchange = exchange
+        return exchange
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        try:
+            return await super().wait(exchange, request)
+        finally:
+            self.end_started(exchange)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        super().abandon(exchange, request)
+        self.end_started(exchange)
+
+    def end_started(self, exchange: RequestExchange) -> None:
+        """Count a call that `start` sent as ended, once."""
+        if self._started.pop(exchange, None) is not None:
             self._calls_in_flight -= 1
             if not self._calls_in_flight:
                 self._idle.set()
@@ -108,6 +154,25 @@ class OwnedTransport(TransportWrapper):
     async def close(self) -> None:
         self.stop()
         await super().close()
+
+
+class _CountedListener:
+    """Listener of a call that an `OwnedTransport` sent without waiting: a result ends the call."""
+
+    __slots__ = ("_listener", "_transport", "exchange")
+
+    def __init__(self, transport: OwnedTransport, listener: ExchangeListener) -> None:
+        self._transport = transport
+        self._listener = listener
+        self.exchange: RequestExchange | None = None
+
+    def arrived(self, result: Json, frame: bytes) -> None:
+        self._listener.arrived(result, frame)
+        if self.exchange is not None and self.exchange.call_state is None:  # else the pipeline has taken the call over
+            self._transport.end_started(self.exchange)
+
+    def failed(self) -> None:
+        self._listener.failed()  # the pipeline takes the call over: `wait` or `abandon` follows
 
 
 def moved_error(server: str) -> TransportError:

@@ -20,7 +20,7 @@ from toolway.cluster.node_auth import NodeProofs
 from toolway.cluster.queries import LogThrottle
 from toolway.cluster.routing.link import CallerLink
 from toolway.cluster.routing.link_frames import LinkError
-from toolway.cluster.routing.node_http import NodeProofFailed, check_node
+from toolway.cluster.routing.node_http import NodeProofFailed, check_node, split_address
 from toolway.cluster.routing.node_link import CallerIdentity, switch_request
 from toolway.config.schema import Server, Timeout
 from toolway.gateway.router import NODE_PATH
@@ -132,17 +132,18 @@ class Peer:
         self.id = id
         self._loop = asyncio.get_running_loop()
         self._address = address
-        self._health = HttpTarget.parse(f"{address}/healthz")
+        self._url, self._unix_path = split_address(address)
+        self._health = HttpTarget.parse(f"{self._url}/healthz")
         self._headers = {"Authorization": f"Bearer {credential}"}
         self._bus = bus
         self._proofs = proofs
         self._get_epoch = get_epoch
         limits = streamable_http.client_limits_for(self.server_config())
-        self.client = HttpClient(limits, self._network_policy(), check_connection=self._check_connection)
+        self.client = HttpClient(limits, self._network_policy(), None, self._check_connection, self._unix_path)
         # Without the proof: a node that shuts down has no lease to prove, and still answers the calls it has.
-        self._probe_client = HttpClient(limits, self._network_policy())
+        self._probe_client = HttpClient(limits, self._network_policy(), unix_path=self._unix_path)
         self.created_at = self._loop.time()
-        self._dialer = Dialer(self._network_policy(), PEER_CONNECT_TIMEOUT_S)
+        self._dialer = Dialer(self._network_policy(), PEER_CONNECT_TIMEOUT_S, None, self._unix_path)
         self._link: CallerLink | None = None
         self._link_lock = asyncio.Lock()
         self._no_link_until = 0.0
@@ -157,7 +158,7 @@ class Peer:
     def server_config(self) -> Server:
         """Return the configuration to send requests to this node's HTTP endpoint for nodes."""
         return Server(
-            url=f"{self._address}{NODE_PATH}",
+            url=f"{self._url}{NODE_PATH}",
             headers=self._headers,
             era="modern",
             timeout=Timeout(connect=PEER_CONNECT_TIMEOUT_S),
@@ -166,7 +167,7 @@ class Peer:
 
     def _network_policy(self) -> NetworkPolicy:
         """Return a network policy that allows the address of this node: its operator configured it."""
-        return NetworkPolicy((urlsplit(self._address).hostname or "",))
+        return NetworkPolicy((urlsplit(self._url).hostname or "",))
 
     async def _check_connection(self, connection: ClientConnection) -> None:
         """Let the node prove itself at a new connection. If it does not, calls avoid its address for a while."""
@@ -208,14 +209,14 @@ class Peer:
             return await self._open_link()
 
     async def _open_link(self) -> CallerLink | None:
-        target = HttpTarget.parse(self._address)
+        target = HttpTarget.parse(self._url)
         identity = CallerIdentity(self._proofs, self.id, self._get_epoch(self.id) or 0, self._address)
         try:
             async with asyncio.timeout(PEER_CONNECT_TIMEOUT_S):
                 link = await self._dialer.dial(
                     target.origin,
-                    proxy_for(target.origin),
-                    lambda: CallerLink(identity, switch_request(self._address)),
+                    proxy_for(target.origin) if not self._unix_path else None,
+                    lambda: CallerLink(identity, switch_request(self._url)),
                     tunnel=True,
                 )
         except TimeoutError:

@@ -16,11 +16,19 @@ from toolway.cluster.member import Member
 from toolway.cluster.replication.catalog import SharedCatalog
 from toolway.cluster.routing.owned import DirectTransport, OwnedTransport
 from toolway.cluster.routing.remote import RemoteTransport, RoutingContext
-from toolway.config.schema import Server
+from toolway.config.schema import Limits, Server
 from toolway.hub.core import HubCore
 from toolway.types import Authorizer, Era, Json
 from toolway.upstream.process.spawner import Spawner
-from toolway.upstream.transport import Disconnect, InboundHandler, Request, Transport, TransportInfo
+from toolway.upstream.transport import (
+    Disconnect,
+    ExchangeListener,
+    InboundHandler,
+    Request,
+    RequestExchange,
+    Transport,
+    TransportInfo,
+)
 from toolway.upstream.transports import create_transport
 
 log = logging.getLogger("toolway.cluster")
@@ -40,6 +48,7 @@ class TransportRouter:
         self._hub: HubCore | None = None
         self._servers: Mapping[str, Server] = {}  # as configured, not as the hub has them
         self._transports: dict[str, set[RoutedTransport]] = {}
+        self.keeps_limits = False  # a server with limits of its own is called by its owner only, which enforces them
 
     def attach(self, hub: HubCore) -> None:
         """Set the hub of this node, in which owned servers are started."""
@@ -144,6 +153,8 @@ class TransportRouter:
         config = self._servers.get(server)
         if config is None or config.transport not in ("http", "openapi"):
             return False
+        if self.keeps_limits and _has_limits(config):
+            return False
         summary = self._catalog.get_summary(server)
         return config.transport == "openapi" or (summary is not None and summary.era == "modern")
 
@@ -199,6 +210,15 @@ class TransportRouter:
                 transport.reroute()
 
 
+def _has_limits(server: Server) -> bool:
+    """Return True if the configuration limits the rate or the concurrency of calls to a server."""
+    return (
+        server.rate_limit is not None
+        or server.limits.max_concurrent != Limits().max_concurrent
+        or any(tool.rate_limit is not None for tool in server.tools.values())
+    )
+
+
 def _is_same_ownership(one: Ownership, other: Ownership) -> bool:
     return one.instance == other.instance and one.fence == other.fence
 
@@ -244,6 +264,23 @@ class RoutedTransport:
 
     async def request(self, request: Request) -> Json:
         return await self.selected.request(request)
+
+    def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
+        """Send a call without waiting, if the route is to the server itself; else None."""
+        selected = self._selected
+        if isinstance(selected, OwnedTransport | DirectTransport) and not self._rerouted.is_set():
+            return selected.start(request, listener)
+        return None
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        selected = self.selected
+        assert isinstance(selected, OwnedTransport | DirectTransport)  # `start` sent it
+        return await selected.wait(exchange, request)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        selected = self.selected
+        assert isinstance(selected, OwnedTransport | DirectTransport)
+        selected.abandon(exchange, request)
 
     async def notify(self, method: str, params: Json) -> None:
         await self.selected.notify(method, params)

@@ -97,7 +97,7 @@ class ActivityRecorder:
         store, servers = self._metrics.store, self._servers()
         if len(store.minutes) > 2 * len(servers) + 100:
             store.prune(frozenset(servers))
-        return store.minutes
+        return self._metrics.minutes()
 
     def on_call(self, event: CallFinished) -> None:
         self.on_calls((event,))

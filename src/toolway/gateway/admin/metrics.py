@@ -71,19 +71,25 @@ class MetricsEndpoint:
         self._metrics.store.prune(frozenset(self._hub.servers))
         tokens = await self._search.get_tokens()
         snapshot = self._metrics.snapshot()
+        self._cluster.on_metrics_shown()
         gauges = [*self._gauges(GaugeValue), *self._search_gauges(GaugeValue, tokens)]
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:
         running = Counter(call.server for call in self._hub.running_calls())
+        sent, received = Counter[str](), Counter[str]()
+        for report in self._cluster.worker_reports():
+            running.update(report.running)
+            sent.update({name: counts[0] for name, counts in report.messages.items()})
+            received.update({name: counts[1] for name, counts in report.messages.items()})
         for name, status in self._hub.status().items():
             labels = {"server": name}
             yield gauge("toolway_server_up", labels, status.is_up)
             yield gauge("toolway_server_state", {**labels, "transport": status.transport, "state": status.state}, 1)
             yield gauge("toolway_server_tools", labels, status.tools)
             yield gauge("toolway_server_restarts", labels, status.restarts)
-            yield gauge("toolway_server_messages_sent", labels, status.messages_sent)
-            yield gauge("toolway_server_messages_received", labels, status.messages_received)
+            yield gauge("toolway_server_messages_sent", labels, status.messages_sent + sent[name])
+            yield gauge("toolway_server_messages_received", labels, status.messages_received + received[name])
             yield gauge("toolway_server_uptime_seconds", labels, status.since if status.state == "ready" else 0.0)
             yield gauge("toolway_calls_running", labels, running[name])
             yield from self._load_gauges(gauge, name)

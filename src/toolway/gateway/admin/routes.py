@@ -424,9 +424,9 @@ class AdminEndpoint:
         """
         if self._cluster.admin is not None:
             raise ConfigError(
-                "servers of a cluster can be changed only in the configuration file",
-                detail="a change through /admin would affect this node only",
-                hint="change the configuration file of any node: all nodes apply it",
+                "servers of a cluster, or of several workers, can be changed only in the configuration file",
+                detail="a change through /admin would affect this process only",
+                hint="change the configuration file, in a cluster that of any node: all apply it",
                 code="E-CLUSTER-FILE",
             )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import quote
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
+from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.meta_tools import META_TOOLS, first_sentence
 from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.tool_filter import ALL_TOOLS, SEARCH_ALL_TOOLS, ToolFilter
@@ -27,8 +29,15 @@ SEARCH_QUERY: Final = {
 class SearchAdmin:
     """Handlers of `/admin/search`, `/admin/searches` and `/admin/tokens`."""
 
-    def __init__(self, hub: HubCore, search_tools: SearchTools, groups: Callable[[], Mapping[str, ToolFilter]]) -> None:
+    def __init__(
+        self,
+        hub: HubCore,
+        search_tools: SearchTools,
+        groups: Callable[[], Mapping[str, ToolFilter]],
+        cluster: ClusterHooks = NO_CLUSTER,
+    ) -> None:
         self._hub = hub
+        self._cluster = cluster
         self._search_tools = search_tools
         self._groups = groups
         self._sizes: dict[tuple[str, str], tuple[Tool, int]] = {}  # characters of each definition, of this tool object
@@ -77,11 +86,15 @@ class SearchAdmin:
         """Return the counters of searches through meta-tools, and the queries after which nothing found was called."""
         log = self._search_tools.log
         counts = log.counts
+        others = [report.searches for report in self._cluster.worker_reports()]
+        calls = Counter(counts.calls)
+        for other in others:
+            calls.update(other[3])
         return {
-            "fits": counts.fits,
-            "nothing": counts.nothing,
-            "refused": counts.refused,
-            "calls": dict(counts.calls),
+            "fits": counts.fits + sum(other[0] for other in others),
+            "nothing": counts.nothing + sum(other[1] for other in others),
+            "refused": counts.refused + sum(other[2] for other in others),
+            "calls": dict(calls),
             "unmet": [
                 {
                     "query": each.query,

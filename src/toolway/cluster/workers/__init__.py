@@ -1,0 +1,1 @@
+"""Workers of one machine: their messages, and how they appear as one gateway."""
