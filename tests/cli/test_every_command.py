@@ -44,6 +44,7 @@ WORDS = {
     "workflow settle": ["no-run", "--happened"],
     "workflow resume": ["no-run"],
     "workflow cancel": ["no-run"],
+    "workflow import": ["no-file.yaml"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
@@ -52,7 +53,7 @@ WRONG |= dict.fromkeys(
 )  # they ask a gateway, and none runs
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
-WRONG |= dict.fromkeys(("workflow run", "workflow check"), 3)  # there is no such file
+WRONG |= dict.fromkeys(("workflow run", "workflow check", "workflow import"), 3)  # there is no such file
 WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "approve", "answer", "settle", "resume", "cancel")), 1)
 ENDLESS = {"serve"}
 

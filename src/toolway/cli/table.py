@@ -58,6 +58,7 @@ WORKFLOW_COMMANDS: Final = {
     "settle": CommandSpec("State if a call was executed.", "workflow:workflow_settle", OUTPUT_OPTIONS),
     "resume": CommandSpec("Continue a run.", "workflow:workflow_resume", CONFIG_OPTIONS),
     "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", OUTPUT_OPTIONS),
+    "import": CommandSpec("Make workflow files of an Arazzo document.", "workflow:workflow_import", OUTPUT_OPTIONS),
 }
 
 COMMANDS: Final = {

@@ -86,10 +86,11 @@ _TOP_KEYS: Final = (
 
 def read_file(path: Path) -> Definition:
     """Read a workflow file. Raises `ConfigError` if it cannot be read or is invalid."""
-    return read_text(_read_bytes(path), name=path.stem, file=str(path))
+    return read_text(read_source(path), name=path.stem, file=str(path))
 
 
-def _read_bytes(path: Path) -> str:
+def read_source(path: Path) -> str:
+    """Return the text of a file. Raises `ConfigError` if it cannot be read."""
     try:
         return path.read_bytes().decode("utf-8", "replace")
     except OSError as exc:
@@ -378,7 +379,7 @@ class _Reader:
             if not self._file:
                 raise self._error(at, "a child workflow in a file needs a parent in a file", "write the child in full")
             path = Path(self._file).parent / value
-            child = read_text(_read_bytes(path), name=path.stem, file=str(path), depth=self._depth + 1)
+            child = read_text(read_source(path), name=path.stem, file=str(path), depth=self._depth + 1)
         else:
             body = self._mapping(value, (*at, "workflow"))
             child = _Reader(self._file, {}, "", self._depth + 1).read(body, common["name"])
@@ -556,6 +557,13 @@ def _templates_of(step: Step) -> list[Any]:
     if isinstance(step, SetStep):
         return [step.values]
     return [step.output, step.failure] if isinstance(step, EndStep) else []
+
+
+def parse_yaml(text: str, file: str) -> Any:
+    """Return the value of a YAML or JSON text. Raises `ConfigError` if it is neither, or too large."""
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError("the file is too large", file=file, code="E-WORKFLOW-FILE")
+    return _parse_yaml(text, file)[0]
 
 
 def _name_of(at: _Location) -> str:
