@@ -114,8 +114,11 @@ def _corpus(installed: Path, folder: Path) -> Json:
 def _file(folder: Path, servers: Json) -> Path:
     """Write the config file, with an earlier version for the rollback test."""
     file = folder / "mcp.json"
-    groups = {"groups": {"reading": {"tools": ["weather.*"]}}}
-    for block in ({}, groups):
+    (folder / "flows").mkdir(exist_ok=True)
+    steps = [{"name": "ok", "approve": "Walk on?"}, {"name": "note", "set": {"walked": True}}]
+    (folder / "flows" / "walk.yaml").write_text(json.dumps({"name": "walk", "steps": steps}))
+    flows = {"workflows": [str(folder / "flows" / "*.yaml")]}
+    for block in (flows, {**flows, "groups": {"reading": {"tools": ["weather.*"]}}}):
         text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
         apply_edit(Edit(file, read_file_bytes(file), text.encode()), folder / "toolway" / "backups")
     return file

@@ -14,6 +14,7 @@ import { Keys } from "./pages/keys";
 import { Login } from "./pages/login";
 import { Nodes } from "./pages/nodes";
 import { Reliability } from "./pages/reliability";
+import { RunPage, Runs } from "./pages/runs";
 import { Search } from "./pages/search";
 import { ServerPage } from "./pages/server";
 import { Servers } from "./pages/servers";
@@ -32,6 +33,7 @@ function Page() {
     case "servers": return first ? <ServerPage key={first} name={first} /> : <Servers />;
     case "nodes": return <Nodes />;
     case "calls": return <Calls />;
+    case "runs": return first ? <RunPage key={first} id={first} /> : <Runs />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
     case "search": return <Search />;
     case "reliability": return <Reliability />;

@@ -279,3 +279,49 @@ export interface Alert {
   call: string;
   at: number;
 }
+
+export interface RunRow {
+  id: string;
+  workflow: string;
+  state: string;
+  principal: string;
+  created: number;
+  ended: number | null;
+  due: number | null;
+  code: string;
+  questions: { step: string; kind: string; title: string; until: number | null }[];
+}
+
+export interface RunStep {
+  step: string;
+  attempt: number;
+  kind: string;
+  tool: string;
+  effect: string;
+  state: string;
+  via: string;
+  began: number;
+  ended: number | null;
+  life: number;
+  arguments: string;
+  outcome: string;
+}
+
+export interface RunAction {
+  action: string;
+  step: string;
+  label: string;
+  effect: string;
+  body: Record<string, unknown>;
+  form?: Record<string, unknown> | null;
+}
+
+export interface RunDetail extends RunRow {
+  input: string;
+  output: string;
+  error: string;
+  steps: RunStep[];
+  more: boolean;
+  messages: { kind: string; step: string; by: string; at: number }[];
+  actions: RunAction[];
+}

@@ -187,6 +187,26 @@ try {
     await card.getByRole("button", { name: "Reset" }).click();
     await card.getByText(/no calls for/).waitFor({ state: "detached" });
   });
+  if (!options.cluster) {
+    await step("answer a workflow run", async () => {
+      const body = { server: "workflows", tool: "walk", arguments: {} };
+      const run = await page.evaluate(async (call) => {
+        const headers = { "content-type": "application/json", "x-toolway-page": localStorage.getItem("toolway-page") };
+        const reply = await fetch("/admin/call", { method: "POST", headers, body: JSON.stringify(call) });
+        return (await reply.json()).result.structuredContent.run;
+      }, body);
+      await at("/runs");
+      await inspect("runs");
+      await page.getByRole("link", { name: run, exact: true }).click();
+      await button("Approve: Walk on?").click();
+      const dialog = page.getByRole("dialog", { name: "Approve: Walk on?" });
+      await dialog.getByText("The run goes on with the next step.").waitFor();
+      await inspect("run");
+      await dialog.getByRole("button", { name: "Confirm" }).click();
+      await page.locator("main .badge", { hasText: "done" }).first().waitFor();
+      await inspect("ended run");
+    });
+  }
   await step("groups, keys, events", async () => {
     await at("/groups");
     for (const client of ["Cursor", "VS Code", "Codex"]) await page.getByRole("tab", { name: client }).click();
@@ -271,7 +291,7 @@ try {
   }
   await step("narrow screen", async () => {
     await page.setViewportSize({ width: 375, height: 812 });
-    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
+    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/runs", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

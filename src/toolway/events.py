@@ -17,7 +17,15 @@ from toolway.errors import Certainty, Executed
 from toolway.types import FailedAttempts, Json, PhaseMarks
 
 AlertKind = Literal[
-    "login-needed", "token-rejected", "rate-limited", "given-up", "outcome-unknown", "audit", "cluster-database"
+    "login-needed",
+    "token-rejected",
+    "rate-limited",
+    "given-up",
+    "outcome-unknown",
+    "audit",
+    "cluster-database",
+    "workflow-asks",
+    "workflow-stuck",
 ]
 ListKind = Literal["tools", "prompts", "resources", "templates"]
 
@@ -286,6 +294,47 @@ class CallRecovered(Event, frozen=True):
     id: str
     tool: str
     caller: str = ""
+
+
+class RunChanged(Event, frozen=True):
+    """The state of a workflow run changed. `server` is `workflows`."""
+
+    run: str
+    workflow: str
+    state: str
+    seconds: float = 0.0  # since the run was created
+    questions: int = 0  # open questions to a person
+    caller: str = ""  # caller id of the starter; "" for the local owner
+    code: str = ""  # of the error, if the run failed
+
+
+class RunStepEnded(Event, frozen=True):
+    """A call of a workflow step has an outcome."""
+
+    run: str
+    workflow: str
+    step: str
+    tool: str
+    outcome: str  # done, failed, not_executed or unknown
+    seconds: float = 0.0
+
+
+class RunAction(Event, frozen=True):
+    """A person or program started, answered, settled or cancelled a workflow run."""
+
+    run: str
+    action: str  # started, approved, denied, answered, settled or cancelled
+    step: str = ""
+    who: str = ""  # caller id or name; "" for the local owner
+
+
+class RunAsks(Event, frozen=True):
+    """A workflow run has waited for the answer of a person for a long time."""
+
+    run: str
+    workflow: str
+    question: str
+    seconds: float
 
 
 class Alert(Event, frozen=True):

@@ -16,6 +16,7 @@ import pytest
 from tests.gateway.bridge_lab import Lab, Raw, lab, made
 from tests.gateway.program import Program, program, until
 from tests.gateway.test_bridge_changes import WITH_TASKS, listening
+from tests.gateway.test_openapi import _check as check_reply
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.config.loader import load_file
@@ -216,27 +217,71 @@ async def test_a_killed_gateway_goes_on_with_its_runs_and_repeats_no_payment(tmp
     first = {**PAY, "name": "first"}
     slow = {"name": "b", "tool": "s.pay", "params": {"id": "${inputs.id}-b", "delay_after": 600}}
     write_flow(folder, {"name": "two", "inputs": INPUTS, "steps": [first, slow]})
-    servers, flows = {"s": effect_entry(folder)}, ["flows/*.yaml"]
-    async with program(folder, servers, workflows=flows) as run:
+    servers = {"s": effect_entry(folder)}
+    block: Json = {"workflows": ["flows/*.yaml"], "audit": {"to": "jsonl", "file": str(folder / "audit.jsonl")}}
+    block["alerts"] = {"asksAfter": "100ms"}
+    async with program(folder, servers, **block) as run:
         await run.until_ready("workflows")
         async with client(run) as raw:
             await raw.call("workflows__two", {"id": "A1"}, capabilities=WITH_TASKS)
             await until(lambda: effects(folder) == ["A1", "A1-b"])
         run.process.kill()
         await run.ended()
-    async with program(folder, servers, workflows=flows) as run:
+    async with program(folder, servers, **block) as run:
         await run.until_ready("workflows")
+        async with asyncio.timeout(30):
+            while not (asking := (await run.get("/admin/runs?state=asks"))[1]["runs"]):
+                await asyncio.sleep(0.05)
+        [row] = asking
+        shown = (await run.get(f"/admin/runs/{row['id']}"))[1]
+        assert [(each["step"], each["state"]) for each in shown["steps"]] == [("first", "done"), ("b", "unknown")]
+        description = (await run.get("/admin/openapi.json"))[1]
+        check_reply(description, "RunDetail", shown, "/admin/runs/{id}")
+        check_reply(description, "RunList", (await run.get("/admin/runs"))[1], "/admin/runs")
+        settled, *_ = [each for each in shown["actions"] if each["action"] == "settle"]
+        assert "s.pay is not called again" in settled["effect"]
+        await until_alerts(run, {"workflow-asks"})
+        body = {**settled["body"], "result": {"id": "seen"}}
+        assert await run.request("POST", f"/admin/runs/{row['id']}/settle", body) == (
+            200,
+            {"run": row["id"], "stored": True},
+        )
+        async with asyncio.timeout(30):
+            while (await run.get(f"/admin/runs/{row['id']}"))[1]["state"] != "done":
+                await asyncio.sleep(0.05)
+        await until_alerts(run, set())
+        assert (await run.request("POST", f"/admin/runs/{row['id']}/settle", body))[0] == 422
+        assert (await run.get("/admin/runs/nothing"))[0] == 404
         assert effects(folder) == ["A1", "A1-b"]
+        connection_text = await metrics(run)
+        assert 'toolway_workflow_runs_total{state="done",workflow="two"} 1.0' in connection_text
         assert await run.stop() == 0
+    kinds = [json.loads(line)["kind"] for line in (folder / "audit.jsonl").read_text().splitlines()]
+    assert {"run.started", "run.settled", "run.ended"} <= set(kinds)
+
+
+async def until_alerts(run: Program, kinds: set[str]) -> None:
+    async with asyncio.timeout(30):
+        while {each["kind"] for each in (await run.get("/admin/alerts"))[1]["alerts"]} - {"outcome-unknown"} != kinds:
+            await asyncio.sleep(0.05)
+
+
+async def metrics(run: Program) -> str:
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {run.token}"}, trust_env=False) as http:
+        return (await http.get(f"http://127.0.0.1:{run.port}/metrics")).text
 
 
 async def test_files_are_read_again_and_a_broken_one_costs_the_others_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_flow(folder, PLAIN)
+    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
     (folder / "flows" / "broken.yaml").write_text("steps: 7\n")
     async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
         await run.until_ready("workflows")
         await run.until_logged("broken.yaml")
+        called = {"server": "workflows", "tool": "asking", "arguments": {}}
+        status, reply = await run.request("POST", "/admin/call", called)
+        assert (status, reply["result"]["structuredContent"]["state"]) == (200, "asks")
         async with client(run) as raw:
             assert {"workflows__plain", "s__pay"} <= await tool_names(raw)
             _, config = await run.get("/admin/config")

@@ -28,7 +28,7 @@ NAME = re.compile(r"\b(?:toolway|process)_\w+")
 MATCHED = re.compile(r"\b((?:toolway|process)_\w+)\{([^}]*)\}")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
 #: Without a sample until there is such a call, where no audit log is kept, or where the gateway is alone.
-SELDOM = ("toolway_calls_not_sent_total", "toolway_audit_", "toolway_cluster_")
+SELDOM = ("toolway_calls_not_sent_total", "toolway_audit_", "toolway_cluster_", "toolway_workflow_")
 OF_SCRAPES = {"job", "instance", "le"}  # labels that Prometheus adds, or the format
 
 

@@ -5,6 +5,7 @@ const PATHS: Record<string, string> = {
   servers: "M3 4h12v4H3zM3 10h12v4H3zM5.5 6h.01M5.5 12h.01",
   nodes: "M7 2.5h4v4H7zM2.5 11.5h4v4h-4zM11.5 11.5h4v4h-4zM9 6.5v2.5M4.5 11.5V9h9v2.5",
   calls: "M3 6h11l-3-3M15 12H4l3 3",
+  runs: "M4 3.5h4v4H4zM10 10.5h4v4h-4zM6 7.5v5h4M8 5.5h6v2",
   tools: "M11.5 3a3.5 3.5 0 0 0-3 5.2L3 13.7 4.6 15l5.3-5.3A3.5 3.5 0 0 0 15 6l-2.2 1.4-1.6-1.6z",
   reliability: "M2.5 9h3l2-5 3 10 2-5h3",
   groups: "M3 3h5v5H3zM10 3h5v5h-5zM3 10h5v5H3zM12.5 10v5M10 12.5h5",

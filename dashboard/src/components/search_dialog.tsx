@@ -21,6 +21,7 @@ const PAGES: Page[] = [
   ["/servers", "Servers", "servers"],
   ["/nodes", "Nodes", "nodes"],
   ["/calls", "Calls", "calls"],
+  ["/runs", "Runs", "runs"],
   ["/tools", "Tools", "tools"],
   ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],

@@ -27,6 +27,8 @@ from toolway.events import (
     Disconnected,
     Event,
     PolicyDecision,
+    RunAction,
+    RunChanged,
     ServerChanged,
     StateChanged,
 )
@@ -40,6 +42,7 @@ MAX_CACHED_FIELDS: Final = 10_000
 MAX_TOOL_NAMES: Final = 50  # in one record
 _OUTCOME_BY_RESULT_TYPE: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
 _REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, InvalidArguments.code, "E-KEY", "E-KEY-MISMATCH"})
+_RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck"})  # states of a workflow run
 _MAX_NAME_CHARS: Final = 300  # of a tool or resource
 
 
@@ -271,6 +274,12 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
         return f"auth.{event.action}", {"why": event.reason, "who": event.principal_id}
     if isinstance(event, PolicyDecision):
         return "policy.decision", {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
+    if isinstance(event, RunAction):
+        return f"run.{event.action}", {"run": event.run, "step": event.step, "who": event.who}
+    if isinstance(event, RunChanged):
+        fields: RecordFields = {"run": event.run, "workflow": event.workflow, "caller": event.caller}
+        is_end = event.state in _RUN_ENDS
+        return ("run.ended", {**fields, "outcome": event.state, "code": event.code}) if is_end else None
     if isinstance(event, CatalogChanged):
         return "definition.change", {
             "what": event.kind,

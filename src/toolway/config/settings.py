@@ -105,6 +105,7 @@ class AlertSettings:
     folder: str = ""  # folder with one file per alert; default of a gateway: in its state folder
     webhook: str = field(default="", repr=False)  # URL that receives each alert by POST; its path may be a secret
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # headers of the webhook request
+    asks_after: float = 600.0  # seconds that a workflow run may wait for a person before an alert
 
 
 def alert_settings_from(location: str | os.PathLike[str] | AlertSettings) -> AlertSettings:
@@ -445,8 +446,9 @@ def _parse_alert_fields(fields: FieldReader) -> AlertSettings:
         folder=os.path.expanduser(_get_plain_text(fields, "folder")),
         webhook=_get_plain_text(fields, "webhook"),
         headers=fields.get_text_map("headers"),
+        asks_after=fields.get_duration("asksAfter", 600.0),
     )
-    fields.reject_unknown("toolway.alerts", "folder, webhook and headers")
+    fields.reject_unknown("toolway.alerts", "folder, webhook, headers and asksAfter")
     if settings.webhook and not settings.webhook.startswith(("https://", "http://")):
         raise ConfigError("toolway.alerts.webhook is not a URL", hint="write https://…", code=CONFIG_KEY_CODE)
     return settings

@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.settings import InvisibleCharacters
@@ -24,6 +24,7 @@ from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, 
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
 from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.authenticator import Authenticator
@@ -52,6 +53,9 @@ from toolway.protocol.jsonrpc import Message
 from toolway.telemetry.metrics import Metrics
 from toolway.types import Json
 
+if TYPE_CHECKING:
+    from toolway.workflows.engine import Workflows
+
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
 DRAIN_TIMEOUT_S: Final = 30.0  # seconds that active calls may take
 CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last bytes
@@ -61,7 +65,7 @@ class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
-    the other nodes of a cluster.
+    the other nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Gateway:
         ended_sessions: EndedSessions | None = None,
         cluster: ClusterHooks = NO_CLUSTER,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
+        workflows: Callable[[], Workflows | None] = lambda: None,
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
@@ -126,6 +131,7 @@ class Gateway:
             calls,
             overview,
             search,
+            RunsAdmin(workflows, calls.key_names, hub.mask),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
@@ -142,7 +148,7 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, search, cluster) if metrics is not None else None,
+            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows) if metrics is not None else None,
             cluster,
             invisible_characters,
         )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from toolway.config.approval.held_entries import HELD_CODE, count_waiting
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
-from toolway.config.settings import GatewaySettings
+from toolway.config.settings import AlertSettings, GatewaySettings
 from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import EndedSessions
@@ -109,6 +109,7 @@ class GatewayProcess:
             rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
             ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
+            workflows=lambda: self._workflows.engine,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -117,6 +118,7 @@ class GatewayProcess:
             state_dir.folder / JOURNAL_NAME,
             GatewayRunAccess(self._api_keys, self.gateway.router.may_call),
             lambda text: self.gateway.activity.add_event("change", "", text),
+            (alerts or AlertSettings()).asks_after,
         )
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)

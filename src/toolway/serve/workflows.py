@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import AccessDenied, ToolwayError
+from toolway.events import RunAsks
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 SERVER_NAME: Final = "workflows"
 JOURNAL_NAME: Final = "workflows.db"
 OPEN_RETRY_S: Final = 2.0
+QUESTION_POLL_S: Final = 30.0  # seconds between two searches for runs that ask
+MAX_WATCHED_RUNS: Final = 1000
 _KEY_PREFIX: Final = "key:"
 _log = logging.getLogger("toolway.gateway")
 
@@ -76,7 +79,12 @@ class WorkflowService:
     """Workflows of one gateway: files, engine and server. Without configured files it does nothing."""
 
     def __init__(
-        self, hub: HubCore, journal: Path, access: GatewayRunAccess, on_problem: Callable[[str], None]
+        self,
+        hub: HubCore,
+        journal: Path,
+        access: GatewayRunAccess,
+        on_problem: Callable[[str], None],
+        asks_after: float,
     ) -> None:
         self._hub = hub
         self._journal = journal
@@ -85,6 +93,8 @@ class WorkflowService:
         self._patterns: tuple[str, ...] = ()
         self._definitions: list[Definition] = []
         self._opening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._asks_after = asks_after
         self._server: WorkflowServer | None = None
         self._file_issues: tuple[ConfigIssue, ...] = ()
         self._journal_issue: ConfigIssue | None = None
@@ -162,6 +172,7 @@ class WorkflowService:
             await asyncio.sleep(OPEN_RETRY_S)
         self._journal_issue = None
         self.engine = engine
+        self._watching = asyncio.create_task(self._watch_questions(engine))
         self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
         if self._patterns and SERVER_NAME not in self._hub.servers:
             await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
@@ -176,6 +187,26 @@ class WorkflowService:
         except ToolwayError as exc:
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
+    async def _watch_questions(self, engine: Workflows) -> None:
+        """Report each run that has asked a person for longer than the alert settings allow, once."""
+        since: dict[str, float] = {}
+        clock = asyncio.get_running_loop().time
+        reported: set[str] = set()
+        while True:
+            await asyncio.sleep(min(QUESTION_POLL_S, self._asks_after / 2))
+            try:
+                asking = {each.id: each for each in await engine.list_runs("asks", MAX_WATCHED_RUNS)}
+            except ToolwayError:
+                continue  # the engine reports it
+            now = clock()
+            since = {id: since.get(id, now) for id in asking}
+            reported &= asking.keys()
+            for id, record in asking.items():
+                if now - since[id] >= self._asks_after and id not in reported:
+                    reported.add(id)
+                    question = "; ".join(str(each["title"]) for each in record.asks)
+                    self._hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
+
     def stop_waiting(self) -> None:
         """Answer the calls of clients that wait for runs: the gateway shuts down."""
         if self._server is not None:
@@ -183,9 +214,10 @@ class WorkflowService:
 
     async def close(self, timeout: float) -> None:
         """Let calls of steps under way end for `timeout` seconds. Unfinished runs go on at the next start."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+        tasks = [task for task in (self._opening, self._watching) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.engine is not None:
             await self.engine.aclose(timeout)
             self.engine = None

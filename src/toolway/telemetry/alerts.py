@@ -7,6 +7,8 @@
     outcome-unknown   a call may have been executed: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
     cluster-database  the cluster database was changed without the cluster key
+    workflow-asks     a workflow run waits for the answer of a person
+    workflow-stuck    a workflow run cannot go on
 
 `AlertDetector` derives them from events, once per cause. `AlertDelivery` writes the files and calls the webhook. A file
 is moved to `settled/` when the condition ends by itself. Otherwise the operator deletes it. The number of files is
@@ -38,6 +40,8 @@ from toolway.events import (
     ClusterDatabaseRefused,
     Connected,
     Event,
+    RunAsks,
+    RunChanged,
     StateChanged,
 )
 from toolway.network.policy import NetworkPolicy
@@ -82,6 +86,13 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         message = "the cluster database was changed without the cluster key"
         hint = "find out who can write to it, then follow docs/errors/E-RECORD-CHANGED.md: toolway cluster nodes"
         return Alert("", "cluster-database", message, event.reason, hint)
+    if isinstance(event, RunAsks):
+        message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
+        hint = "answer it on the dashboard page Runs"
+        return Alert(event.server, "workflow-asks", message, event.question, hint, call=event.run)
+    if isinstance(event, RunChanged) and event.state == "stuck":
+        message, hint = f"the workflow run {event.run} cannot go on", "see its steps on the dashboard page Runs"
+        return Alert(event.server, "workflow-stuck", message, event.code, hint, call=event.run)
     return None
 
 
@@ -195,8 +206,13 @@ class AlertDetector:
                 self._resolve(key, event.server)
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, StateChanged | CallRecovered | AuditFailed):
+        if isinstance(event, StateChanged | CallRecovered | AuditFailed | RunAsks):
             self._detect(event)
+        elif isinstance(event, RunChanged):
+            if event.state == "stuck":
+                self._detect(event)
+            if event.state != "asks":
+                self._resolve(Alert(event.server, "workflow-asks", "", call=event.run).key, event.server)
         elif not self._open:
             return
         elif isinstance(event, Connected):

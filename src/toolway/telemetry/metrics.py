@@ -11,11 +11,20 @@ the current state of a component, and add its name to the table there.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from toolway.events import CallFinished, Connected, Disconnected, Event, LoopResumed, LoopStalled
+from toolway.events import (
+    CallFinished,
+    Connected,
+    Disconnected,
+    Event,
+    LoopResumed,
+    LoopStalled,
+    RunChanged,
+    RunStepEnded,
+)
 from toolway.types import Json
 
 #: Histogram bounds in seconds. From 0.01 on, those of the OpenTelemetry conventions.
@@ -33,6 +42,8 @@ _HISTOGRAM_BUCKETS: Final = (  # latency bucket → histogram bucket
 )
 HISTORY_MINUTES: Final = 30
 MAX_SERVERS: Final = 1000
+MAX_WORKFLOWS: Final = 500
+_RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck"})
 MAX_SERVERS_PER_MINUTE: Final = 20_000  # servers with counts per minute
 MAX_TOOLS_PER_SERVER: Final = 500
 MAX_SERIES: Final = 3000  # of all servers
@@ -60,6 +71,7 @@ class Metrics:
         self.stalled_seconds = 0.0
         #: With several workers: returns the counters, stalls and stalled seconds of each other worker.
         self.other_stores: Callable[[], Iterable[tuple[MetricsStore, int, float]]] = tuple
+        self.runs = RunMetrics()
 
     @property
     def store(self) -> MetricsStore:
@@ -74,6 +86,7 @@ class Metrics:
         """
         copy = Metrics(self.store.copy())
         copy.stalls, copy.stalled_seconds = self.stalls, self.stalled_seconds
+        copy.runs = self.runs.copy()
         for store, stalls, stalled_seconds in self.other_stores():
             copy._store.merge(store)
             copy.stalls += stalls
@@ -97,10 +110,44 @@ class Metrics:
             self._store.server_series(event.server).connects += 1
         elif isinstance(event, Disconnected):
             self._store.server_series(event.server).disconnects += 1
+        elif isinstance(event, RunChanged | RunStepEnded):
+            self.runs.add(event)
         elif isinstance(event, LoopStalled):
             self.stalls += 1
         elif isinstance(event, LoopResumed):
             self.stalled_seconds += event.seconds
+
+
+class RunMetrics:
+    """Counters of workflow runs and their steps. The number of workflows is bounded; the rest is `_other`."""
+
+    def __init__(self) -> None:
+        self.states: Counter[tuple[str, str]] = Counter()  # (workflow, state that a run reached)
+        self.seconds: Counter[str] = Counter()  # of ended runs, by workflow
+        self.steps: Counter[tuple[str, str]] = Counter()  # (workflow, outcome)
+        self.step_seconds: Counter[str] = Counter()
+        self._workflows: set[str] = set()
+
+    def add(self, event: RunChanged | RunStepEnded) -> None:
+        """Count a run that reached a state, or a step that has an outcome."""
+        workflow = event.workflow
+        if workflow not in self._workflows:
+            if len(self._workflows) >= MAX_WORKFLOWS:
+                workflow = OTHER
+            self._workflows.add(workflow)
+        if isinstance(event, RunStepEnded):
+            self.steps[workflow, event.outcome] += 1
+            self.step_seconds[workflow] += event.seconds  # type: ignore[assignment] # a Counter holds floats too
+            return
+        self.states[workflow, event.state] += 1
+        if event.state in _RUN_ENDS:
+            self.seconds[workflow] += event.seconds  # type: ignore[assignment]
+
+    def copy(self) -> RunMetrics:
+        other = RunMetrics()
+        other.states, other.seconds = self.states.copy(), self.seconds.copy()
+        other.steps, other.step_seconds = self.steps.copy(), self.step_seconds.copy()
+        return other
 
 
 class MetricsStore:

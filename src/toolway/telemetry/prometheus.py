@@ -95,6 +95,16 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
         ("server", "tool"),
         "1 if a circuit breaker is open, 0.5 if it is half-open; `tool` is empty for the breaker of the server",
     ),
+    "toolway_workflow_runs": (
+        "counter",
+        ("workflow", "state"),
+        "Workflow runs that reached a state: `asks`, `waiting`, `done`, `failed`, `undone`, `cancelled`, `stuck`",
+    ),
+    "toolway_workflow_run_seconds": ("counter", ("workflow",), "Seconds from start to end of ended workflow runs"),
+    "toolway_workflow_steps": ("counter", ("workflow", "outcome"), "Calls of workflow steps by outcome"),
+    "toolway_workflow_step_seconds": ("counter", ("workflow",), "Seconds that calls of workflow steps took"),
+    "toolway_workflow_runs_asking": ("gauge", (), "Workflow runs that wait for a person, at most 1000"),
+    "toolway_workflow_runs_active": ("gauge", (), "Workflow runs that are executed now, without those that wait"),
     "toolway_gateway_connections": ("gauge", (), "Client connections"),
     "toolway_gateway_requests_running": ("gauge", (), "Client requests in flight"),
     "toolway_gateway_listeners": ("gauge", (), "Clients that subscribe to changes"),
@@ -130,6 +140,7 @@ class MetricsCollector:
         for gauge in self._gauges:
             labels = METRICS[gauge.name][1]
             families[gauge.name].add_metric([gauge.labels[label] for label in labels], gauge.value)
+        self._add_runs(families)
         families["toolway_loop_stalls"].add_metric([], self._metrics.stalls)
         families["toolway_loop_stalled_seconds"].add_metric([], self._metrics.stalled_seconds)
         families["toolway_calls_overflow"].add_metric([], self._metrics.store.overflow)
@@ -143,6 +154,17 @@ class MetricsCollector:
             families["toolway_call_duration_seconds"].add_metric(labels, _cumulative_buckets(total), total.seconds)
             families["toolway_call_retries"].add_metric(labels, series.retries)
             families["toolway_calls_unknown"].add_metric(labels, series.unknown)
+
+    def _add_runs(self, families: dict[str, Any]) -> None:
+        runs = self._metrics.runs
+        for labels, count in runs.states.items():
+            families["toolway_workflow_runs"].add_metric(labels, count)
+        for labels, count in runs.steps.items():
+            families["toolway_workflow_steps"].add_metric(labels, count)
+        for workflow, seconds in runs.seconds.items():
+            families["toolway_workflow_run_seconds"].add_metric([workflow], seconds)
+        for workflow, seconds in runs.step_seconds.items():
+            families["toolway_workflow_step_seconds"].add_metric([workflow], seconds)
 
     def _add_servers(self, families: dict[str, Any]) -> None:
         for name, server in self._metrics.store.servers.items():

@@ -22,6 +22,7 @@ import jsonschema_rs
 from msgspec.structs import replace
 
 from toolway.errors import ToolwayError
+from toolway.events import Event, RunAction, RunChanged, RunStepEnded
 from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json
@@ -53,6 +54,7 @@ JOURNAL_RETRY_S: Final = 1.0  # after a failed write
 MAX_SCHEDULED_RUNS: Final = 10_000
 CHILD_KEY: Final = "child:"  # of the key of a child run
 CODE_RETRY_S: Final = 60.0  # for a run whose Python workflow is missing
+EVENT_SERVER: Final = "workflows"  # server of the events about runs
 _log = logging.getLogger(__name__)
 
 
@@ -235,6 +237,8 @@ class Workflows:
             created=now,
         )
         created = await self._get_journal().create(record, definition.body)
+        if created.id == record.id:
+            self._emit(RunAction(EVENT_SERVER, record.id, "started", who=caller))
         self._wake.set()
         return Run(self, created.id)
 
@@ -326,6 +330,11 @@ class Workflows:
             if record.state in FINAL_STATES:
                 return
 
+    @property
+    def active_runs(self) -> int:
+        """Return the number of runs that this process executes now, without those that wait."""
+        return len(self._active)
+
     def effect_of(self, tool: str) -> Effect:
         """Return the effect of a tool as the hub knows it now; UNSAFE if it does not know the tool."""
         terms = self._hub._core.call_terms(tool)
@@ -345,6 +354,8 @@ class Workflows:
         if question["kind"] == "ask" and question.get("form") is not None:
             _check_form(question["form"], body.get("data"))
         await self._send(id, RunMessage(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))
+        done = "answered" if question["kind"] == "ask" else "approved" if body.get("yes") is True else "denied"
+        self._emit(RunAction(EVENT_SERVER, id, done, question["path"], by))
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
         """State if a call with an unknown outcome was executed; the run goes on from there."""
@@ -353,6 +364,7 @@ class Workflows:
         attempt = max(each.attempt for each in entries if each.path == question["path"])
         body = {"happened": happened, "result": result, "attempt": attempt}
         await self._send(id, RunMessage(kind="settle", path=question["path"], body=body, by=by, at=self._clock()))
+        self._emit(RunAction(EVENT_SERVER, id, "settled", question["path"], by))
 
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
         """Cancel a run: nothing new begins, a call under way ends. With `undo`, finished steps are undone."""
@@ -360,6 +372,7 @@ class Workflows:
         if record.state in FINAL_STATES:
             raise WorkflowError(f"the run {id} is {record.state}", hint="a run that has ended cannot be cancelled")
         await self._send(id, RunMessage(kind="cancel", body={"undo": undo}, by=by, at=self._clock()))
+        self._emit(RunAction(EVENT_SERVER, id, "cancelled", who=by))
         _, _, entries, _ = await self.load(id)
         for entry in entries:
             if entry.kind == "child" and entry.state == "waiting":
@@ -483,8 +496,9 @@ class Workflows:
                     if not calls:
                         stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
                         await self._write(active.id, [*unwritten, *decision.records], stuck)
-                        self._notify()
-                        await self._tell_parent(_apply(record, stuck))
+                        record = _apply(record, stuck)
+                        self._notify(record)
+                        await self._tell_parent(record)
                         return
                 if len(memory.entries) > MAX_ENTRIES:
                     raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
@@ -501,7 +515,7 @@ class Workflows:
                     unwritten = []
                     if change is not None:
                         record = _apply(record, change)
-                        self._notify()
+                        self._notify(record)
                         if change.state in FINAL_STATES:
                             await self._tell_parent(record)
                             return
@@ -517,6 +531,17 @@ class Workflows:
                     if task.done():
                         del calls[path]
                         outcome = task.result()
+                        self._emit(
+                            RunStepEnded(
+                                EVENT_SERVER,
+                                record.id,
+                                record.workflow,
+                                outcome.path,
+                                outcome.tool,
+                                outcome.state,
+                                (outcome.ended or outcome.began) - outcome.began,
+                            )
+                        )
                         memory.add(outcome)
                         unwritten.append(outcome)
                 if active.wake.is_set():
@@ -651,9 +676,22 @@ class Workflows:
             with contextlib.suppress(ToolwayError):
                 await self._hub.find_tool(name)
 
-    def _notify(self) -> None:
+    def _notify(self, record: RunRecord | None = None) -> None:
+        """Wake all that watch runs; report the new state of a run."""
         self._changed.set()
         self._changed = asyncio.Event()
+        if record is not None:
+            code = str((record.error or {}).get("code") or "")
+            seconds, questions = max(0.0, self._clock() - record.created), len(record.asks)
+            self._emit(
+                RunChanged(
+                    EVENT_SERVER, record.id, record.workflow, record.state, seconds, questions, record.caller, code
+                )
+            )
+
+    def _emit(self, event: Event) -> None:
+        if self._hub is not None:  # an engine for reading has none
+            self._hub._core.emit(event)
 
 
 async def _wait_for_event(event: asyncio.Event, timeout: float | None, tasks: Iterable[asyncio.Task[Any]] = ()) -> None:

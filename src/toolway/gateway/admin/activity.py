@@ -26,6 +26,8 @@ from toolway.events import (
     HealthChanged,
     LoopResumed,
     LoopStalled,
+    RunAction,
+    RunChanged,
     ServerPaused,
     StateChanged,
 )
@@ -133,6 +135,10 @@ class ActivityRecorder:
             self.alerts.pop(event.key, None)
         elif isinstance(event, AccessEvent) and event.action == "throttled":
             self.add_event("alert", "", f"API key {event.principal_id} throttled: {event.reason}")
+        elif isinstance(event, RunChanged):
+            self.add_event("run", event.server, f"{event.run}: {event.state}")
+        elif isinstance(event, RunAction):
+            self.add_event("run", event.server, f"{event.run}: {event.action} {event.step}".rstrip())
         elif isinstance(event, LoopStalled):
             self.add_event("loop", "", event.summary)
         elif isinstance(event, LoopResumed):

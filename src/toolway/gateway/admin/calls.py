@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 from urllib.parse import parse_qs
 
+from toolway.callbacks import FunctionCallbacks
 from toolway.errors import ConfigError, NotFound
 from toolway.events import CallFinished
 from toolway.gateway.admin import servers
@@ -100,8 +101,9 @@ class CallsAdmin:
     ) -> Json:
         name, id_ = f"{server}.{tool}", secrets.token_hex(8)
         params: Json = {"name": tool, "arguments": arguments}
+        no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server
         result = await self._hub.request(
-            Call(name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_)
+            Call(name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_, callbacks=no_client)
         )
         return {"id": id_, "result": result.raw, "seconds": result.duration, "attempts": result.attempts}
 

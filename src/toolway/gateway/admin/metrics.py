@@ -24,8 +24,10 @@ from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.telemetry.prometheus import GaugeValue
+    from toolway.workflows.engine import Workflows
 
 MAX_BREAKERS: Final = 1000
+MAX_COUNTED_RUNS: Final = 1000
 _BREAKER_VALUES: Final = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 0.5, BreakerState.OPEN: 1.0}
 
 
@@ -39,12 +41,14 @@ class MetricsEndpoint:
         gateway_stats: Callable[[], Json],
         search: SearchAdmin,
         cluster: ClusterHooks = NO_CLUSTER,
+        workflows: Callable[[], Workflows | None] = lambda: None,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
         self._gateway_stats = gateway_stats
         self._search = search
         self._cluster = cluster
+        self._workflows = workflows
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if exchange.request.method not in ("GET", "HEAD"):
@@ -73,6 +77,11 @@ class MetricsEndpoint:
         snapshot = self._metrics.snapshot()
         self._cluster.on_metrics_shown()
         gauges = [*self._gauges(GaugeValue), *self._search_gauges(GaugeValue, tokens)]
+        engine = self._workflows()
+        if engine is not None:
+            asking = len(await engine.list_runs("asks", MAX_COUNTED_RUNS))
+            gauges.append(GaugeValue("toolway_workflow_runs_asking", {}, asking))
+            gauges.append(GaugeValue("toolway_workflow_runs_active", {}, engine.active_runs))
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:

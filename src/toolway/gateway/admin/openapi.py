@@ -190,6 +190,33 @@ _TOOL: Final = _object(
         "raw": _ANY_OBJECT,
     }
 )
+_RUN: Final = _object(
+    {
+        **dict.fromkeys(("id", "workflow", "state", "principal", "code"), _STRING),
+        "created": _NUMBER,
+        "ended": _nullable("number"),
+        "due": _nullable("number"),
+        "questions": _array(
+            _object({"step": _STRING, "kind": _STRING, "title": _STRING, "until": _nullable("number")})
+        ),
+    }
+)
+_RUN_STEP: Final = _object(
+    {
+        **dict.fromkeys(("step", "kind", "tool", "effect", "state", "via", "arguments", "outcome"), _STRING),
+        "attempt": _INTEGER,
+        "began": _NUMBER,
+        "ended": _nullable("number"),
+        "life": _INTEGER,
+    }
+)
+_RUN_ACTION: Final = _object(
+    {
+        **dict.fromkeys(("action", "step", "label", "effect"), _STRING),
+        "body": _ANY_OBJECT,
+        "form?": {"type": ["object", "null"]},
+    }
+)
 _KEY: Final = _object(
     {
         "id": _STRING,
@@ -342,6 +369,23 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Replay": _object({"confirm?": _BOOLEAN}),
     "NewCall": _object({"server": _STRING, "tool": _STRING, "arguments?": _ANY_OBJECT, "timeout?": _NUMBER}),
     "CallResult": _object({"id": _STRING, "result": _ANY_OBJECT, "seconds": _NUMBER, "attempts": _INTEGER}),
+    # workflow runs
+    "RunList": _object({"enabled": _BOOLEAN, "runs": _array(_RUN), "workflows": _STRINGS}),
+    "RunDetail": _object(
+        {
+            **dict.fromkeys(("input", "output", "error"), _STRING),
+            "steps": _array(_RUN_STEP),
+            "more": _BOOLEAN,
+            "messages": _array(_object({"kind": _STRING, "step": _STRING, "by": _STRING, "at": _NUMBER})),
+            "actions": _array(_RUN_ACTION),
+        },
+        _RUN,
+    ),
+    "RunApproval": _object({"yes": _BOOLEAN, "step?": _STRING, "note?": _STRING}),
+    "RunAnswer": _object({"data": _ANY_OBJECT, "step?": _STRING}),
+    "RunSettlement": _object({"happened": _BOOLEAN, "step?": _STRING, "result?": {}}),
+    "RunCancellation": _object({"undo?": _BOOLEAN, "step?": _STRING}),
+    "RunStored": _object({"run": _STRING, "stored": _BOOLEAN}),
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),

@@ -21,6 +21,7 @@ from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
+from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.authenticator import json_error
@@ -235,6 +236,54 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.calls.make_call(r.body, r.principal),
         body="NewCall",
     ),
+    # -- workflow runs ------------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/runs",
+        "Newest workflow runs; those that ask a person first",
+        "RunList",
+        lambda a, r: a.runs.list_runs(r.query),
+        query=RUN_QUERY,
+    ),
+    Route(
+        "GET",
+        "/admin/runs/{id}",
+        "One run with its steps, and the actions that are possible",
+        "RunDetail",
+        lambda a, r: a.runs.get_run(r.decoded("id")),
+    ),
+    Route(
+        "POST",
+        "/admin/runs/{id}/approve",
+        "Approve or deny what a run asks for",
+        "RunStored",
+        lambda a, r: a.runs.approve(r.decoded("id"), r.body, r.principal),
+        body="RunApproval",
+    ),
+    Route(
+        "POST",
+        "/admin/runs/{id}/answer",
+        "Answer a question of a run with data",
+        "RunStored",
+        lambda a, r: a.runs.answer(r.decoded("id"), r.body, r.principal),
+        body="RunAnswer",
+    ),
+    Route(
+        "POST",
+        "/admin/runs/{id}/settle",
+        "State if a call with an unknown outcome was executed",
+        "RunStored",
+        lambda a, r: a.runs.settle(r.decoded("id"), r.body, r.principal),
+        body="RunSettlement",
+    ),
+    Route(
+        "POST",
+        "/admin/runs/{id}/cancel",
+        "Cancel a run; with `undo`, undo its finished steps",
+        "RunStored",
+        lambda a, r: a.runs.cancel(r.decoded("id"), r.body, r.principal),
+        body="RunCancellation",
+    ),
     # -- events and alerts --------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -340,6 +389,7 @@ class AdminEndpoint:
         calls: CallsAdmin,
         overview: OverviewAdmin,
         search: SearchAdmin,
+        runs: RunsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -350,6 +400,7 @@ class AdminEndpoint:
         self.calls: CallsAdmin = calls
         self.overview: OverviewAdmin = overview
         self.search: SearchAdmin = search
+        self.runs: RunsAdmin = runs
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

@@ -1,0 +1,239 @@
+"""Admin API for workflow runs: list, timeline of one run, and actions of administrators.
+
+Each action of a run has a text that says what it will do. Texts of servers are masked like everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from toolway.errors import ConfigError, NotFound, ToolwayError
+from toolway.gateway.admin.calls import parse_number, parse_query_fields
+from toolway.gateway.principals import Principal
+from toolway.protocol.sanitize import map_texts, remove_invisible
+from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.workflows.engine import Workflows
+    from toolway.workflows.journal import Entry, RunMessage, RunRecord
+
+MAX_RUNS_PER_REPLY: Final = 500
+MAX_ENTRIES_PER_REPLY: Final = 2000
+MAX_VALUE_CHARS: Final = 4000  # of one input, argument or result
+#: Query fields of the list of runs.
+RUN_QUERY: Final = {
+    "state": "ready, running, waiting, asks, undoing, done, failed, undone, cancelled or stuck",
+    "workflow": "name of a workflow",
+    "q": "part of an id, name or question",
+    "limit": f"at most {MAX_RUNS_PER_REPLY}",
+}
+
+
+class RunsAdmin:
+    """Handlers of `/admin/runs`. `get_engine` returns the engine, or None if the gateway has no workflows."""
+
+    def __init__(
+        self,
+        get_engine: Callable[[], Workflows | None],
+        key_names: Callable[[], dict[str, str]],
+        mask: Callable[[str], str],
+    ) -> None:
+        self._get_engine = get_engine
+        self._key_names = key_names
+        self._mask = mask
+
+    async def list_runs(self, query: str) -> Json:
+        """Return the newest runs that match the query; those that ask a person come first."""
+        fields = parse_query_fields(query)
+        limit = min(MAX_RUNS_PER_REPLY, parse_number(fields.get("limit", "100")))
+        engine = self._get_engine()
+        if engine is None:
+            return {"enabled": False, "runs": [], "workflows": []}
+        found = await engine.list_runs(fields.get("state") or None, MAX_RUNS_PER_REPLY)
+        names = self._key_names()
+        rows = [self._row(each, names) for each in found if _matches(each, fields)]
+        rows.sort(key=lambda row: row["state"] != "asks")
+        return {"enabled": True, "runs": rows[:limit], "workflows": sorted({each.workflow for each in found})}
+
+    async def get_run(self, id: str) -> Json:
+        """Return a run with its steps in the order of time, its messages and the actions that are possible."""
+        record, _, entries, messages = await self._load(id)
+        names = self._key_names()
+        ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
+        return {
+            **self._row(record, names),
+            "input": self._shown(record.input),
+            "output": self._shown(record.output),
+            "error": self._shown(record.error),
+            "steps": [self._step(each) for each in ordered[:MAX_ENTRIES_PER_REPLY]],
+            "more": len(ordered) > MAX_ENTRIES_PER_REPLY,
+            "messages": [self._message(each, names) for each in messages[-MAX_ENTRIES_PER_REPLY:]],
+            "actions": self._masked(_actions(record, entries)),
+        }
+
+    async def approve(self, id: str, body: Json, principal: Principal) -> Json:
+        """Approve or deny what a run asks for."""
+        if not isinstance(body.get("yes"), bool):
+            raise ValueError("yes must be true or false")
+        return await self._answer(id, body, {"yes": body["yes"], "note": str(body.get("note") or "")[:500]}, principal)
+
+    async def answer(self, id: str, body: Json, principal: Principal) -> Json:
+        """Answer a question of a run with data."""
+        if not isinstance(body.get("data"), dict):
+            raise ValueError("data must be an object")
+        return await self._answer(id, body, {"data": body["data"]}, principal)
+
+    async def settle(self, id: str, body: Json, principal: Principal) -> Json:
+        """State if a call with an unknown outcome was executed."""
+        happened = body.get("happened")
+        if not isinstance(happened, bool):
+            raise ValueError("happened must be true or false")
+        with _raising_admin_errors():
+            await self._engine().settle(
+                id, _step_of(body), happened=happened, result=body.get("result"), by=principal.caller_id
+            )
+        return {"run": id, "stored": True}
+
+    async def cancel(self, id: str, body: Json, principal: Principal) -> Json:
+        """Cancel a run; with `undo`, undo its finished steps."""
+        if not isinstance(body.get("undo", False), bool):
+            raise ValueError("undo must be true or false")
+        with _raising_admin_errors():
+            await self._engine().cancel(id, undo=body.get("undo") is True, by=principal.caller_id)
+        return {"run": id, "stored": True}
+
+    async def _answer(self, id: str, body: Json, answer: Json, principal: Principal) -> Json:
+        roles = (principal.name, "admin")
+        with _raising_admin_errors():
+            await self._engine().answer(id, _step_of(body), answer, by=principal.caller_id, roles=roles)
+        return {"run": id, "stored": True}
+
+    async def _load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
+        with _raising_admin_errors():
+            return await self._engine().load(id)
+
+    def _engine(self) -> Workflows:
+        engine = self._get_engine()
+        if engine is None:
+            raise NotFound(
+                "the gateway has no workflows",
+                hint='name their files in the config file: "toolway": {"workflows": ["flows/*.yaml"]}',
+            )
+        return engine
+
+    # -- JSON
+
+    def _row(self, record: RunRecord, names: dict[str, str]) -> Json:
+        questions = [
+            {"step": each["path"], "kind": each["kind"], "title": each["title"], "until": each.get("until")}
+            for each in record.asks
+        ]
+        return {
+            "id": record.id,
+            "workflow": record.workflow,
+            "state": record.state,
+            "principal": names.get(record.caller, record.caller) or "owner",
+            "created": record.created,
+            "ended": record.ended,
+            "due": record.due,
+            "code": str((record.error or {}).get("code") or ""),
+            "questions": self._masked(questions),
+        }
+
+    def _step(self, entry: Entry) -> Json:
+        body = entry.body if isinstance(entry.body, dict) else {}
+        return {
+            "step": entry.path,
+            "attempt": entry.attempt,
+            "kind": entry.kind,
+            "tool": entry.tool,
+            "effect": entry.effect,
+            "state": entry.state,
+            "via": entry.via,
+            "began": entry.began,
+            "ended": entry.ended,
+            "life": entry.life,
+            "arguments": self._shown(entry.args),
+            "outcome": self._shown(body.get("message") or body.get("title") or body.get("data")),
+        }
+
+    def _message(self, message: RunMessage, names: dict[str, str]) -> Json:
+        by = names.get(message.by, message.by) or "owner"
+        return {"kind": message.kind, "step": message.path, "by": by, "at": message.at}
+
+    def _shown(self, value: Any) -> str:
+        """Return a value as masked text of limited length; "" for None."""
+        import msgspec
+
+        if value is None:
+            return ""
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
+        return remove_invisible(self._mask(text[:MAX_VALUE_CHARS]))
+
+    def _masked(self, value: Any) -> Any:
+        return map_texts(value, lambda text: remove_invisible(self._mask(text)))
+
+
+def _actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
+    """Return the actions that are possible now, each with what it will do."""
+    from toolway.workflows.journal import FINAL_STATES
+
+    if record.state in FINAL_STATES:
+        return []
+    found: list[Json] = []
+    for question in record.asks:
+        step, title = question["path"], question["title"]
+        if question["kind"] == "approve":
+            found += [
+                _action("approve", step, f"Approve: {title}", {"yes": True}, "The run goes on with the next step."),
+                _action("approve", step, f"Deny: {title}", {"yes": False}, "The step fails, and nothing is called."),
+            ]
+        elif question["kind"] == "ask":
+            text = "The data is stored as the result of the step, and the run goes on."
+            found.append({**_action("answer", step, f"Answer: {title}", {}, text), "form": question.get("form")})
+        else:
+            tool = next((each.tool for each in reversed(entries) if each.path == step), "the tool")
+            yes = f"The run goes on as if {tool} had returned the data that you give. {tool} is not called again."
+            no = f"{tool} is called now, with the same arguments. If it was executed before, it is executed twice."
+            found += [
+                _action("settle", step, f"{tool} was executed", {"happened": True}, yes),
+                _action("settle", step, f"{tool} was not executed", {"happened": False}, no),
+            ]
+    text = "Nothing new is called. A call under way ends; finished steps stay as they are."
+    undo = "Nothing new is called, and finished steps that have an undo are undone, the last one first."
+    found.append(_action("cancel", "", "Cancel the run", {"undo": False}, text))
+    found.append(_action("cancel", "", "Cancel the run and undo its steps", {"undo": True}, undo))
+    return found
+
+
+def _action(action: str, step: str, label: str, body: Json, effect: str) -> Json:
+    return {"action": action, "step": step, "label": label, "body": {**body, "step": step}, "effect": effect}
+
+
+def _matches(record: RunRecord, fields: dict[str, str]) -> bool:
+    if fields.get("workflow") and record.workflow != fields["workflow"]:
+        return False
+    texts = (record.id, record.workflow, *(str(each["title"]) for each in record.asks))
+    return fields.get("q", "").lower() in " ".join(texts).lower()
+
+
+def _step_of(body: Json) -> str | None:
+    step = body.get("step")
+    if step is not None and not isinstance(step, str):
+        raise ValueError("step must be a string")
+    return step or None
+
+
+@contextmanager
+def _raising_admin_errors() -> Iterator[None]:
+    """Turn errors of the engine into those that `/admin` answers with a status."""
+    try:
+        yield
+    except NotFound:
+        raise
+    except ToolwayError as exc:
+        if exc.code == "E-WORKFLOW-RUN":
+            raise NotFound(exc.message, hint=exc.hint) from exc
+        raise ConfigError(exc.message, detail=exc.detail, hint=exc.hint, code=exc.code) from exc
