@@ -133,6 +133,8 @@ async def test_a_real_prometheus_scrapes_a_gateway_and_answers_every_query(tmp_p
     alerts = {rule["alert"] for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]}
     unasked = {"Calls not sent to the server A", "Unwritten audit records A", "Audit failures A", "Audit failures B"}
     unasked |= {"Servers by owner A", *(f"Nodes, leases, NATS {each}" for each in "ABC")}
+    unasked |= {"Workflow steps A", *(f"Workflow runs {each}" for each in "ABC")}
+    unasked |= {f"Mean duration of workflow runs and steps {each}" for each in "AB"}
     assert set(empty) - alerts <= unasked
     assert "ToolwayBreakerOpen" not in empty and "ToolwayOutcomeUnknown" not in empty
 
