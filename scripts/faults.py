@@ -37,6 +37,7 @@ GROUPS: Final = {
     "C": "callers",
     "D": "host and storage",
     "E": "no handshake",
+    "F": "workflow runs",
     "W": "WebSocket",
 }
 ABOUT: Final = """\

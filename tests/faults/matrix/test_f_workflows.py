@@ -1,0 +1,442 @@
+"""F1 to F11 and F15 to F24: faults while a workflow run is executed, with a real server and a journal on disk.
+
+A crash is a journal that answers nothing any more, at an exact point: what was not written then is lost, as with a
+process that ended. `make workflows` kills real processes at random moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workflows.effect_server import read_effects
+from tests.workflows.kill_runner import effect_server
+from toolway import Hub
+from toolway.types import Json
+from toolway.workflows import RunContext, WorkflowError, Workflows, workflow
+from toolway.workflows.journal import Entry, JournalError, RunChange, RunRecord, RunsInUse
+from toolway.workflows.sqlite_journal import SqliteJournal
+
+pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    async with Hub({"s": effect_server(tmp_path)}) as hub:
+        await hub.list_tools()
+        yield hub
+
+
+class CrashJournal(SqliteJournal):
+    """Journal whose process ends at the point that `crash(point, entries, change)` chooses: before or after a write."""
+
+    def __init__(self, path: Path, crash: Callable[[str, Sequence[Entry], RunChange | None], bool]) -> None:
+        super().__init__(path)
+        self._crash = crash
+        self.crashed = asyncio.Event()
+
+    async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
+        self._require(not self._crash("before", entries, change))
+        await super().write(run, entries, change)
+        self._require(not self._crash("after", entries, change))
+
+    async def create(self, run: RunRecord, definition: Json) -> RunRecord:
+        self._require(not self._crash("before create", (), None))
+        created = await super().create(run, definition)
+        self._require(not self._crash("after create", (), None))
+        return created
+
+    async def take(self, now: float, room: int) -> list[RunRecord]:
+        self._require(True)
+        return await super().take(now, room)
+
+    def _require(self, is_alive: bool) -> None:
+        if not is_alive:
+            self.crashed.set()
+        if self.crashed.is_set():
+            raise JournalError("the process has ended")
+
+
+@asynccontextmanager
+async def a_life(
+    hub: Hub,
+    folder: Path,
+    crash: Callable[[str, Sequence[Entry], RunChange | None], bool] = lambda *facts: False,
+    **options: Any,
+) -> AsyncIterator[tuple[Workflows, asyncio.Event]]:
+    """One process: an engine that is dropped without a word when its journal has crashed."""
+    journal = CrashJournal(folder / "runs.db", crash)
+    engine = Workflows(hub, journal, **options)
+    await engine.__aenter__()
+    try:
+        yield engine, journal.crashed
+    finally:
+        if journal.crashed.is_set():
+            for run in engine._active.values():
+                if run.task is not None:
+                    run.task.cancel()
+        await engine.aclose()
+
+
+def has(entries: Sequence[Entry], path: str, state: str) -> bool:
+    return any(each.path == path and each.state == state for each in entries)
+
+
+def pay(name: str, **keys: Any) -> Json:
+    return {"name": name, "tool": "s.pay", "params": {"id": name}, **keys}
+
+
+def verified(name: str) -> Json:
+    verify = {
+        "tool": "s.list",
+        "params": {"id": name},
+        "happened": "reply.data.items.size() > 0",
+        "result": "reply.data.items[0]",
+        "after": "10ms",
+    }
+    return pay(name, on_unknown={"verify": verify}, timeout="1s")
+
+
+def effects(folder: Path) -> list[str]:
+    return [each["id"] for each in read_effects(folder / "effects")]
+
+
+async def finish(hub: Hub, folder: Path, key: str, body: Json) -> tuple[RunRecord, list[str]]:
+    """Go on in a new process until the run has ended; answer unknown outcomes by the effects. Return what was asked."""
+    asked = []
+    async with a_life(hub, folder) as (engine, _):
+        run = await engine.start(body, key=key)
+        while (record := await run.wait()).state == "asks":
+            for question in record.asks:
+                asked.append(question["path"])
+                happened = question["path"].removeprefix("undo/") in effects(folder)
+                if question["path"].startswith("undo/"):
+                    happened = f"not {question['path'].removeprefix('undo/')}" in effects(folder)
+                await engine.settle(run.id, question["path"], happened=happened)
+            while engine.is_asking(await run.status()):
+                await asyncio.sleep(0.01)
+            while (await run.status()).due is not None:
+                await asyncio.sleep(0.01)
+        return record, asked
+
+
+@pytest.mark.row("F1", "F2")
+@pytest.mark.parametrize("point", ["before create", "after create"])
+async def test_a_run_that_was_created_during_a_crash_exists_once(hub: Hub, tmp_path: Path, point: str) -> None:
+    body = {"steps": [pay("a")]}
+    async with a_life(hub, tmp_path, lambda at, entries, change: at == point) as (engine, _):
+        with pytest.raises(JournalError):
+            await engine.start(body, key="k")
+    record, _ = await finish(hub, tmp_path, "k", body)
+    async with a_life(hub, tmp_path) as (engine, _):
+        assert [each.id for each in await engine.list_runs()] == [record.id]
+    assert effects(tmp_path) == ["a"]
+
+
+@pytest.mark.row("F3", "F4", "F6")
+@pytest.mark.parametrize(
+    ("point", "state", "asked"), [("before", "begun", False), ("after", "begun", True), ("before", "done", True)]
+)
+@pytest.mark.parametrize("step", [pay, verified])
+async def test_a_crash_around_an_unsafe_call_leaves_one_effect(
+    hub: Hub, tmp_path: Path, point: str, state: str, asked: bool, step: Callable[[str], Json]
+) -> None:
+    body = {"steps": [step("a"), {"name": "end", "tool": "s.put"}]}
+
+    def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
+        return at == point and has(entries, "a", state)
+
+    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+        await engine.start(body, key="k")
+        await crashed.wait()
+    assert effects(tmp_path).count("a") == (state == "done")  # nothing was sent before the intent was written
+    record, questions = await finish(hub, tmp_path, "k", body)
+    assert record.state == "done"
+    assert effects(tmp_path).count("a") == 1
+    assert questions == (["a"] if asked and step is pay else [])
+
+
+@pytest.mark.row("F5")
+@pytest.mark.parametrize("tool", ["pay", "pay_once", "read"])
+@pytest.mark.parametrize("when", ["delay", "delay_after"])
+async def test_a_crash_during_a_call_repeats_only_what_may_be_repeated(
+    hub: Hub, tmp_path: Path, tool: str, when: str
+) -> None:
+    keys = {"key": "honoured"} if tool == "pay_once" else {}
+    slow = {"name": "a", "tool": f"s.{tool}", "params": {"id": "a", when: 0.3}, **keys}
+    body = {"steps": [slow]}
+    ended = asyncio.Event()
+    async with a_life(hub, tmp_path, lambda *facts: ended.is_set()) as (engine, crashed):
+        run = await engine.start(body, key="k")
+        while not any(active.id == run.id for active in engine._active.values()):
+            await asyncio.sleep(0.01)
+        while when == "delay_after" and tool != "read" and not effects(tmp_path):
+            await asyncio.sleep(0.01)
+        ended.set()
+        await crashed.wait()
+        await asyncio.sleep(0.4)  # the server works on after its caller has gone
+    record, questions = await finish(hub, tmp_path, "k", body)
+    assert record.state == "done"
+    assert effects(tmp_path) == ([] if tool == "read" else ["a"])
+    assert tool == "pay" or questions == []
+
+
+@pytest.mark.row("F7")
+async def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: Hub, tmp_path: Path) -> None:
+    class LosesAnswers(SqliteJournal):
+        lost = 0
+
+        async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
+            await super().write(run, entries, change)
+            if self.lost < 2:
+                self.lost += 1
+                raise JournalError("the answer was lost")
+
+    async with Workflows(hub, LosesAnswers(tmp_path / "runs.db")) as engine:
+        run = await engine.start({"steps": [pay("a"), pay("b")]})
+        await run.result()
+        _, _, entries, _ = await engine.load(run.id)
+    assert [(each.path, each.state) for each in entries] == [("a", "done"), ("b", "done")]
+    assert effects(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.row("F8")
+async def test_a_crash_during_verify_verifies_again_and_not_too_early(hub: Hub, tmp_path: Path) -> None:
+    body = {"steps": [verified("a")]}
+    crashes = iter([("before", "done"), ("before", "done")])  # of the call, then of its verification
+    for point, state in crashes:
+
+        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, point=point, state=state) -> bool:  # type: ignore[no-untyped-def]
+            return at == point and has(entries, "a", state)
+
+        async with a_life(hub, tmp_path, crash) as (engine, crashed):
+            run = await engine.start(body, key="k")
+            await crashed.wait()
+    record, questions = await finish(hub, tmp_path, "k", body)
+    assert (record.state, questions) == ("done", [])
+    assert record.output["id"] == "a"  # by `result` of the verification
+    assert effects(tmp_path) == ["a"]
+    async with a_life(hub, tmp_path) as (engine, _):
+        _, _, entries, _ = await engine.load(run.id)
+    call = next(each for each in entries if each.path == "a")
+    verification = next(each for each in entries if each.path.startswith("a/verify"))
+    assert verification.began >= (call.settles or 0.0)
+
+
+@pytest.mark.row("F9")
+@pytest.mark.parametrize("number", range(6))
+async def test_a_crash_while_undoing_undoes_nothing_twice(hub: Hub, tmp_path: Path, number: int) -> None:
+    steps = [pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}"}}) for name in ("a", "b")]
+    body = {"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]}
+    writes = itertools.count()
+
+    def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
+        is_undoing = any(each.path.startswith("undo/") for each in entries)
+        return is_undoing and next(writes) == number
+
+    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+        run = await engine.start(body, key="k")
+        waiting = asyncio.ensure_future(run.wait())
+        await asyncio.wait({waiting, asyncio.ensure_future(crashed.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+    record, _ = await finish(hub, tmp_path, "k", body)
+    assert record.state == "undone"
+    assert effects(tmp_path) == ["a", "b", "not b", "not a"]
+
+
+@pytest.mark.row("F10")
+async def test_a_crash_between_an_approval_and_its_call_uses_the_approval_once(hub: Hub, tmp_path: Path) -> None:
+    body = {"steps": [{"name": "ok", "approve": "Pay?"}, pay("a")]}
+
+    def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
+        return at == "before" and has(entries, "ok", "done")
+
+    async with a_life(hub, tmp_path, crash) as (engine, crashed):
+        run = await engine.start(body, key="k")
+        await run.wait()
+        await engine.answer(run.id, "ok", {"yes": True}, by="ann")
+        await crashed.wait()
+    assert effects(tmp_path) == []
+    record, questions = await finish(hub, tmp_path, "k", body)
+    assert (record.state, questions) == ("done", [])
+    assert effects(tmp_path) == ["a"]
+
+
+@pytest.mark.row("F11")
+async def test_of_two_answers_the_first_counts_and_only_the_right_person_answers(hub: Hub, tmp_path: Path) -> None:
+    body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "who": ["finance"], "not_by": "starter"}}, pay("a")]}
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(body, caller="ann")
+        await run.wait()
+        with pytest.raises(WorkflowError, match="may not answer"):
+            await engine.answer(run.id, "ok", {"yes": True}, by="bob")
+        with pytest.raises(WorkflowError, match="starter"):
+            await engine.answer(run.id, "ok", {"yes": True}, by="ann", roles=("finance",))
+        results = await asyncio.gather(
+            engine.answer(run.id, "ok", {"yes": False}, by="eve", roles=("finance",)),
+            engine.answer(run.id, "ok", {"yes": True}, by="joe", roles=("finance",)),
+            return_exceptions=True,
+        )
+        assert not isinstance(results[0], BaseException)
+        async for _ in engine.watch(run.id):
+            pass
+        assert (await run.status()).state == "failed"
+    assert effects(tmp_path) == []
+
+
+@pytest.mark.row("F15")
+async def test_a_full_disk_begins_no_unsafe_call_and_loses_nothing(hub: Hub, tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "runs.db")
+    async with Workflows(hub, journal) as engine:
+        run = await engine.start({"steps": [{"name": "w", "wait": 0.3}, pay("a", params={"id": "a" * 100_000})]})
+        pages = await journal._submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+        await journal._submit(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        await asyncio.sleep(1.0)  # the wait is over, and the intent cannot be written
+        assert effects(tmp_path) == []
+        await journal._submit(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await run.result()
+    assert len(effects(tmp_path)) == 1
+
+
+@pytest.mark.row("F16")
+async def test_a_journal_syncs_each_commit(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "runs.db")
+    assert await journal._submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == 2
+    await journal.close()
+
+
+@pytest.mark.row("F17")
+async def test_a_second_process_is_refused_the_journal(hub: Hub, tmp_path: Path) -> None:
+    async with a_life(hub, tmp_path):
+        with pytest.raises(RunsInUse):
+            SqliteJournal(tmp_path / "runs.db")
+
+
+@pytest.mark.row("F18", "F19")
+async def test_many_waits_that_end_at_once_each_end_once(hub: Hub, tmp_path: Path) -> None:
+    """A day passes in a moment, by the wall clock: all runs are due, and each is executed once."""
+    offset = 0.0
+    body = {"steps": [{"name": "w", "wait": "1h"}, {"name": "a", "tool": "s.pay", "params": {"id": "${inputs.n}"}}]}
+    async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
+        runs = [await engine.start(body, {"n": str(number)}) for number in range(50)]
+        for run in runs:
+            while (await run.status()).state != "waiting":
+                await asyncio.sleep(0.01)
+        assert not engine._active  # a run that waits is a row
+        offset = -3600.0
+        await asyncio.sleep(0.6)
+        assert effects(tmp_path) == []
+        offset = 86_400.0
+        engine._wake.set()
+        await asyncio.gather(*(run.result() for run in runs))
+    assert sorted(effects(tmp_path), key=int) == [str(number) for number in range(50)]
+
+
+@pytest.mark.row("F20")
+async def test_a_run_keeps_the_definition_that_it_was_started_with(hub: Hub, tmp_path: Path) -> None:
+    file = tmp_path / "flow.yaml"
+    file.write_text("name: flow\nsteps:\n- {name: ok, approve: Go?}\n- {tool: s.pay, params: {id: old}}\n")
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(file)
+        await run.wait()
+    file.write_text("name: flow\nsteps:\n- {name: ok, approve: Go?}\n- {tool: s.pay, params: {id: new}}\n")
+    async with a_life(hub, tmp_path) as (engine, _):
+        await engine.answer(run.id, "ok", {"yes": True})
+        async for _ in engine.watch(run.id):
+            pass
+    assert effects(tmp_path) == ["old"]
+
+
+@pytest.mark.row("F22")
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "inputs.missing.field",
+        "[1 / (size(inputs.l) - 9000)]",
+        "[0,1,2,3,4,5,6,7,8,9].map(a, [0,1,2,3,4,5,6,7,8,9].map(b, inputs.l.map(c, c)))",
+    ],
+)
+async def test_an_expression_that_fails_or_never_ends_fails_its_run_alone(
+    hub: Hub, tmp_path: Path, expression: str
+) -> None:
+    async with a_life(hub, tmp_path) as (engine, _):
+        bad = await engine.start({"steps": [pay("b", **{"if": f"size({expression}) > 0"})]}, {"l": list(range(9000))})
+        good = await engine.start({"steps": [pay("a")]})
+        await good.result()
+        assert (await bad.wait()).state == "failed"
+    assert effects(tmp_path) == ["a"]
+
+
+@pytest.mark.row("F23")
+async def test_a_loop_that_crashes_ten_times_executes_each_item_once(hub: Hub, tmp_path: Path, seed: int) -> None:
+    step = {"name": "p", "tool": "s.pay_once", "key": "honoured", "params": {"id": "${string(item)}"}}
+    body = {"steps": [{"name": "f", "foreach": "inputs.items", "at_once": 10, "steps": [step]}]}
+    inputs = {"items": list(range(120))}
+    for number in range(10):
+        writes = itertools.count()
+
+        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, writes=writes, number=number) -> bool:  # type: ignore[no-untyped-def]
+            return bool(entries) and next(writes) == 3 + (number + seed) % 4
+
+        async with a_life(hub, tmp_path, crash) as (engine, crashed):
+            run = await engine.start(body, inputs, key="k")
+            waiting = asyncio.ensure_future(run.wait())
+            dying = asyncio.ensure_future(crashed.wait())
+            await asyncio.wait({waiting, dying}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            dying.cancel()
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(body, inputs, key="k")
+        assert (await run.wait()).state == "done"
+    assert sorted(map(int, effects(tmp_path))) == list(range(120))
+
+
+@pytest.mark.row("F24")
+@pytest.mark.parametrize("when", ["waiting", "calling", "twice"])
+async def test_a_cancelled_run_ends_and_says_what_was_executed(hub: Hub, tmp_path: Path, when: str) -> None:
+    slow = pay("a", params={"id": "a", "delay_after": 0.3})
+    body = {"steps": [{"name": "w", "wait": "1h"} if when == "waiting" else slow, pay("b")]}
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(body)
+        while not (effects(tmp_path) or (await run.status()).state == "waiting"):
+            await asyncio.sleep(0.01)
+        await engine.cancel(run.id, by="ann")
+        if when == "twice":
+            await engine.cancel(run.id, by="bob")
+        record = await run.wait()
+        assert record.state == "cancelled"
+        _, _, entries, _ = await engine.load(run.id)
+    assert effects(tmp_path) == ([] if when == "waiting" else ["a"])
+    assert when == "waiting" or has(entries, "a", "done")  # the call under way ended, and its outcome is known
+
+
+@pytest.mark.row("F21")
+async def test_changed_python_code_stops_the_run_and_calls_nothing(hub: Hub, tmp_path: Path) -> None:
+    async def first(run: RunContext) -> None:
+        await run.call("s.pay", {"id": "a"})
+        await run.approve("Go on?")
+
+    async def second(run: RunContext) -> None:
+        await run.call("s.pay", {"id": "other"})
+        await run.approve("Go on?")
+
+    second.__name__ = second.__qualname__ = "first"
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(workflow(first), key="k")
+        await run.wait()
+    async with a_life(hub, tmp_path, code=[workflow(second)]) as (engine, _):
+        await engine.answer(run.id, None, {"yes": True})
+        async for _ in engine.watch(run.id):
+            pass
+        record = await engine.get(run.id)
+    assert record.state == "stuck"
+    assert (record.error or {})["code"] == "E-WORKFLOW-CHANGED"
+    assert effects(tmp_path) == ["a"]
