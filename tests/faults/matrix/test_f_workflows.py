@@ -211,10 +211,11 @@ async def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: Hub, tmp_pa
 @pytest.mark.row("F8")
 async def test_a_crash_during_verify_verifies_again_and_not_too_early(hub: Hub, tmp_path: Path) -> None:
     body = {"steps": [verified("a")]}
+    run = None
     crashes = iter([("before", "done"), ("before", "done")])  # of the call, then of its verification
     for point, state in crashes:
 
-        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, point=point, state=state) -> bool:  # type: ignore[no-untyped-def]
+        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, point=point, state=state) -> bool:
             return at == point and has(entries, "a", state)
 
         async with a_life(hub, tmp_path, crash) as (engine, crashed):
@@ -222,6 +223,7 @@ async def test_a_crash_during_verify_verifies_again_and_not_too_early(hub: Hub, 
             await crashed.wait()
     record, questions = await finish(hub, tmp_path, "k", body)
     assert (record.state, questions) == ("done", [])
+    assert run is not None
     assert record.output["id"] == "a"  # by `result` of the verification
     assert effects(tmp_path) == ["a"]
     async with a_life(hub, tmp_path) as (engine, _):
@@ -383,7 +385,7 @@ async def test_a_loop_that_crashes_ten_times_executes_each_item_once(hub: Hub, t
     for number in range(10):
         writes = itertools.count()
 
-        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, writes=writes, number=number) -> bool:  # type: ignore[no-untyped-def]
+        def crash(at: str, entries: Sequence[Entry], change: RunChange | None, writes=writes, number=number) -> bool:
             return bool(entries) and next(writes) == 3 + (number + seed) % 4
 
         async with a_life(hub, tmp_path, crash) as (engine, crashed):
