@@ -25,6 +25,7 @@ from corpus import DEFAULT_SERVERS, Package, read_packages
 NODE_OLDEST = (20, 20)
 NODE_FETCHED = 22
 MARKER = ".installed"
+SETUP_TOOLS = Path(__file__).resolve().parent.parent / ".uv" / "bin"  # of scripts/install
 # Explicitly @latest, because npm would otherwise choose an older version that supports the machine's Node.
 CLIENTS = {
     "claude-code": "@anthropic-ai/claude-code@latest",
@@ -175,8 +176,8 @@ def _pip_install(folder: Path, uv: Path, *specs: str) -> None:
 
 
 def _make_uv(folder: Path) -> None:
-    """Provide uv at bin/uv, the machine's own or one from pip; it needs a third of pip's time."""
-    uv = shutil.which("uv")
+    """Provide uv at bin/uv: the machine's own, that of `make setup`, or one from pip. It is quicker than pip."""
+    uv = shutil.which("uv") or shutil.which("uv", path=SETUP_TOOLS)
     if uv is None:
         venv.create(folder, with_pip=True, symlinks=True)
         _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "uv"], folder)
