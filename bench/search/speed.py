@@ -1,11 +1,17 @@
 """Cost of the tool search: time of a query, of the first search, memory, and pauses of the event loop.
 
-python -m bench.search.speed [TOOLS…]     default: 504, 5000 and 50000 tools
+    python -m bench.search.speed [TOOLS…]                        default: 504, 5000 and 50000 tools
+    python -m bench.search.speed gateway [TOOLS [TOOLS_A_SERVER]]  the same inside a gateway: `search_tools` of a client
+
+A pause of the loop is the time of one callback. On a machine that is not quiet, another program that takes the
+processor makes it longer. So the CPU time of the longest callback is printed beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import resource
 import sys
 import time
@@ -13,6 +19,11 @@ from typing import Any
 
 from bench.search.ours import Searched
 from bench.search.sets import load
+from toolway.config.server_entry import parse_entry
+from toolway.gateway.gateway import Gateway
+from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.principals import LOCAL_ADMIN
+from toolway.hub.core import HubCore
 
 SERVER_TOOLS = 12  # tools of a server, as in the 42 servers of the corpus
 
@@ -36,6 +47,81 @@ async def longest_pause(stop: asyncio.Event) -> float:
         await asyncio.sleep(0.001)
         worst = max(worst, (time.perf_counter() - began) * 1000 - 1)
     return worst
+
+
+class LoopWatch:
+    """Measures the longest callback of the event loop, by wall clock and by CPU time."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = 0.0  # ms
+        run = asyncio.events.Handle._run
+
+        def timed(handle: Any) -> None:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            run(handle)
+            self.wall = max(self.wall, (time.perf_counter() - wall) * 1000)
+            self.cpu = max(self.cpu, (time.thread_time() - cpu) * 1000)
+
+        asyncio.events.Handle._run = timed  # type: ignore[assignment]  # only for this measurement
+
+    def reset(self) -> str:
+        """Return what was measured since the last reset, and begin anew."""
+        said = f"longest callback {self.wall:.1f} ms ({self.cpu:.1f} ms CPU)"
+        self.wall = self.cpu = 0.0
+        return said
+
+
+async def measure_gateway(count: int, tools_a_server: int) -> None:
+    """Measure searches at `/mcp/search` of a gateway whose servers have listed this many tools."""
+    queries = [query["text"] for query in load("livemcpbench-agents")["queries"]]
+    tools: dict[str, list[dict[str, Any]]] = {}
+    for number, tool in enumerate(make_tools(count)):
+        properties = {name: {"type": "string", "description": text} for name, text in tool.get("params", ())}
+        name = re.sub(r"[^A-Za-z0-9_./-]", "_", tool["name"])[:110] + f"_{number}"
+        schema = {"type": "object", "properties": properties}
+        listed = tools.setdefault(f"server{number // tools_a_server}", [])
+        listed.append({"name": name, "description": tool.get("description", ""), "inputSchema": schema})
+    servers: dict[str, Any] = {name: {"command": "true", "lazy": True} for name in tools}
+    async with HubCore({name: parse_entry(entry) for name, entry in servers.items()}, catalog_storage=None) as hub:
+        for name, listed in tools.items():
+            hub.catalog.replace(name, "tools", listed)
+        gateway = Gateway(hub, b"k" * 32, None)
+        view = gateway.router.view_for(LOCAL_ADMIN, "search")
+        assert view is not None
+        context = RequestContext(LOCAL_ADMIN, view, "search", "modern", {})
+        gc.collect()
+        gc.freeze()  # as `toolway serve` does after the start
+        watch = LoopWatch()
+
+        async def search(text: str) -> float:
+            params = {"name": "search_tools", "arguments": {"query": text}}
+            began = time.perf_counter()
+            await gateway._dispatcher.dispatch(context, "tools/call", params)
+            return (time.perf_counter() - began) * 1000
+
+        await asyncio.sleep(0)
+        watch.reset()
+        print(f"{count:6} tools of {len(tools)} servers at /mcp/search")
+        print(f"  first search      {await search(queries[0]) / 1000:.2f} s, {watch.reset()}")
+        for query in queries:
+            await search(query)
+            await asyncio.sleep(0)  # so that a callback has one search
+        print(f"  {len(queries)} searches      {watch.reset()}")
+        name, listed = next(iter(tools.items()))
+        hub.catalog.replace(name, "tools", listed[:-1])
+        await asyncio.sleep(0)
+        watch.reset()
+        print(f"  a list changes    {await search(queries[0]):.1f} ms, {watch.reset()}", flush=True)
+        times = []
+        for query in queries * 2:
+            await asyncio.sleep(0)
+            cpu = time.process_time()
+            await search(query)
+            times.append((time.process_time() - cpu) * 1000)
+        times.sort()
+        print(
+            f"  a search          p50 {times[len(times) // 2]:.2f} ms, p99 {times[int(len(times) * 0.99)]:.2f} ms (CPU)"
+        )
 
 
 async def measure(count: int) -> None:
@@ -68,6 +154,14 @@ async def measure(count: int) -> None:
     )
 
 
+def _sizes(words: list[str]) -> tuple[int, int]:
+    """Return the number of tools, and that of each server, from the command line."""
+    return int(words[0]) if words else 50_000, int(words[1]) if len(words) > 1 else SERVER_TOOLS
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["gateway"]:
+        asyncio.run(measure_gateway(*_sizes(sys.argv[2:])))
+        sys.exit()
     for size in map(int, sys.argv[1:] or ["504", "5000", "50000"]):
         asyncio.run(measure(size))

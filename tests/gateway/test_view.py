@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.gateway.bridge_lab import Json, Raw, lab
 from toolway.catalog.catalog import Catalog
+from toolway.gateway import tool_listing
 from toolway.gateway.mcp import view as views
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.tool_filter import ALL_TOOLS, ToolFilter, filter_for_server
@@ -244,3 +246,93 @@ def test_whether_a_server_has_not_said_yet_what_it_has() -> None:
     assert (shown.is_complete("tools"), shown.unlisted_servers("tools")) == (True, [])
     of.add_server("c")
     assert view(of, "a", "b", "c").is_complete("tools") is False
+
+
+# -- large lists -------------------------------------------------------------------------------------------------------
+
+
+class Slices:
+    """Counts how many tools are named or put into a list between two turns of the event loop."""
+
+    def __init__(self, of: EndpointView, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.named: list[int] = [0]
+        included = of._is_included
+
+        def count(kind: Any, item: Any) -> bool:
+            self.named[-1] += 1
+            return included(kind, item)
+
+        monkeypatch.setattr(of, "_is_included", count)
+
+    async def run(self, of: EndpointView) -> None:
+        """Prepare the view, with a new count in each turn of the loop."""
+        preparing = asyncio.create_task(of.prepare())
+        while not preparing.done():
+            self.named.append(0)
+            await asyncio.sleep(0)
+        await preparing
+
+
+def large_catalog(servers: int, tools: int) -> tuple[Catalog, list[str]]:
+    known = Catalog()
+    every = [f"s{number:04}" for number in range(servers)]
+    for name in every:
+        known.add_server(name)
+        known.replace(name, "tools", [tool(f"t{number}") for number in range(tools)])
+    return known, every
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("servers", "tools"), [(300, 12), (1, 3600), (20, 180)])
+async def test_a_large_list_is_built_in_slices(servers: int, tools: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, every = large_catalog(servers, tools)
+    of = view(known, *every, selection=ToolFilter(search=True))
+    slices = Slices(of, monkeypatch)
+    assert of.needs_preparation
+    await slices.run(of)
+    assert sum(slices.named) == servers * tools
+    assert max(slices.named) <= 2 * tool_listing.SLICE_TOOLS
+    assert not of.needs_preparation and len(of.items("tools")) == servers * tools
+    assert sum(slices.named) == servers * tools  # nothing was named twice
+    assert list(of.items("tools")) == list(view(known, *every).items("tools"))
+    assert len(of.tool_names()) == servers * tools and of.tool_names()["s0000", "t1"] == "s0000__t1"
+
+
+@pytest.mark.anyio
+async def test_only_the_tools_of_a_changed_server_are_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, every = large_catalog(200, 12)
+    of = view(known, *every)
+    slices = Slices(of, monkeypatch)
+    await slices.run(of)
+    known.replace("s0007", "tools", [tool("one"), tool("two")])
+    slices.named = [0]
+    await slices.run(of)
+    assert sum(slices.named) == 2
+    assert len(of.items("tools")) == 199 * 12 + 2
+    known.remove_server("s0003")
+    assert len(view(known, *every).items("tools")) == len(of.items("tools")) == 198 * 12 + 2
+
+
+@pytest.mark.anyio
+async def test_a_list_that_changes_while_it_is_built_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, every = large_catalog(200, 12)
+    of = view(known, *every)
+    preparing = [asyncio.create_task(of.prepare()) for _ in range(3)]
+    for turn in range(30):
+        await asyncio.sleep(0)
+        known.replace(f"s{turn:04}", "tools", [tool(f"new{turn}")])
+    preparing[0].cancel()
+    await asyncio.gather(*preparing, return_exceptions=True)
+    fresh = view(known, *every)
+    assert of.items("tools") == fresh.items("tools") and names(of) == names(fresh)
+
+
+def test_renamed_tools_that_clash_get_the_same_names_in_every_order() -> None:
+    known = catalog(a={"tools": [tool("x"), tool("y")]}, b={"tools": [tool("x"), tool("y")]})
+    selection = ToolFilter(renames={"a.x": "find", "b.x": "find", "b.y": "a__y"})
+    of = view(known, "a", "b", selection=selection)
+    assert list(of.items("tools")) == ["find", "a__y", "b__x", "b__y"]
+    known.replace("a", "tools", [tool("y")])
+    assert list(of.items("tools")) == ["a__y", "find", "b__y"]
+    known.replace("a", "tools", [tool("z")])
+    assert list(of.items("tools")) == ["a__z", "find", "a__y"]

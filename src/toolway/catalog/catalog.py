@@ -130,6 +130,9 @@ _ITEM_TYPE: Final[Mapping[str, type[Item]]] = {
 }
 
 
+_NO_ITEMS: Final[Mapping[str, Item]] = {}
+
+
 @dataclass(slots=True)
 class _ServerList:
     items: dict[str, Item] = field(default_factory=dict)
@@ -147,6 +150,7 @@ class Catalog:
         self._access: dict[str, ToolAccess] = {}  # of servers with an allow or deny list
         self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
         self.generation = 0  # grows with every change of any list
+        self._tool_count = (-1, 0)  # generation, number of tools
         self._ref_cache: dict[str, ToolRef] = {}  # names resolved to an existing tool; cleared when a list changes
 
     # -- updates ------------------------------------------------------------------------------------------------------
@@ -247,9 +251,20 @@ class Catalog:
     def tools(self, server: str | None = None) -> list[Tool]:
         return cast("list[Tool]", list(self.items("tools", server)))
 
+    def servers(self) -> list[str]:
+        """Return the names of all servers, in the order in which they were added."""
+        return list(self._lists)
+
+    def tools_of(self, server: str) -> Mapping[str, Item]:
+        """Return the tools of a server by name: the same object until its list changes."""
+        lists = self._lists.get(server)
+        return lists["tools"].items if lists else _NO_ITEMS
+
     def count_tools(self) -> int:
         """Return the number of tools of all servers, without the denied ones."""
-        return sum(len(lists["tools"].items) for lists in self._lists.values())
+        if self._tool_count[0] != self.generation:
+            self._tool_count = (self.generation, sum(len(lists["tools"].items) for lists in self._lists.values()))
+        return self._tool_count[1]
 
     def tool(self, ref: ToolRef) -> Tool | None:
         return self.find_tool(ref.server, ref.tool)

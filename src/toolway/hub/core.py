@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -831,6 +831,12 @@ class HubCore:
         """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is not to run."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.state.value if upstream is not None else "disabled"
+
+    def servers_in_use(self) -> tuple[Set[str], Set[str]]:
+        """Return the servers that are to run, and those of them that cannot be called now."""
+        upstreams = self._upstreams.upstreams
+        down = {name for name, each in upstreams.items() if each.state in (State.FAILED, State.BACKING_OFF)}
+        return upstreams.keys(), down
 
     def tool_effect(self, tool: Tool) -> Effect:
         """Return the effect class of a listed tool, by settings and annotations."""

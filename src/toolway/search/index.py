@@ -58,8 +58,18 @@ class Posting(NamedTuple):
         return at if at < len(self.numbers) and self.numbers[at] == number else -1
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class PackedPosting(msgspec.Struct, frozen=True, gc=False):
+    """The posting of a word in one segment, as bytes: the garbage collector need not look at them.
+
+    An index of 50,000 tools has a million of these. As arrays, a collection of all objects would hold the event loop.
+    """
+
+    numbers: bytes
+    weights: bytes
+    fields: bytes
+
+
+class Document(msgspec.Struct, frozen=True, gc=False):
     """An indexed tool."""
 
     tool: Tool
@@ -75,7 +85,7 @@ class Segment:
     about: str  # description of the server
     base: int
     documents: tuple[Document, ...]
-    postings: Mapping[str, Posting]
+    postings: Mapping[str, PackedPosting]
     name_stems: frozenset[str]  # of the server's name
 
 
@@ -115,7 +125,7 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> 
             entry[1].append(weight * (K1 + 1) / (weight + K1))
             entry[2].append(fields)
     postings = {
-        word: Posting(array("I", numbers), array("f", weights), array("B", fields))
+        word: PackedPosting(array("I", numbers).tobytes(), array("f", weights).tobytes(), bytes(fields))
         for word, (numbers, weights, fields) in lists.items()
     }
     name_stems = frozenset(split_stems(split_name(server), FIELDS[1].max_words))
@@ -145,7 +155,9 @@ class Index:
     def __init__(self) -> None:
         self.segments: dict[str, Segment] = {}
         self.documents: dict[int, Document] = {}
-        self._postings: dict[str, tuple[Posting, ...]] = {}
+        self.tools: tuple[Tool, ...] = ()  # in the order of `documents`
+        self.numbers: dict[tuple[str, str], int] = {}  # (server, tool) → number
+        self._postings: dict[str, tuple[PackedPosting, ...]] = {}
         self._merged: dict[str, Posting] = {}  # of words that were searched; a search may add to it
         self._names: dict[str, tuple[int, ...]] = {}
 
@@ -164,6 +176,8 @@ class Index:
                 new._remove(old)
         for segment in added:
             new._add(segment)
+        new.tools = tuple([document.tool for document in new.documents.values()])
+        new.numbers = {(tool.server, tool.name): number for number, tool in zip(new.documents, new.tools, strict=True)}
         return new
 
     def _add(self, segment: Segment) -> None:
@@ -192,13 +206,11 @@ class Index:
             parts = self._postings.get(word)
             if parts is None:
                 return None
-            if len(parts) == 1:
-                return parts[0]
             found = Posting(array("I"), array("f"), array("B"))
             for part in parts:  # segments are numbered in the order in which they were added
-                found.numbers.extend(part.numbers)
-                found.weights.extend(part.weights)
-                found.fields.extend(part.fields)
+                found.numbers.frombytes(part.numbers)
+                found.weights.frombytes(part.weights)
+                found.fields.frombytes(part.fields)
             self._merged[word] = found
         return found
 

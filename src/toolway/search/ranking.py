@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -130,24 +130,42 @@ def rank(
 
 def _score_words(index: Index, query: Query) -> tuple[dict[int, float], float]:
     """Return the score of each tool by the words of a query, and the score of a tool that has all of them."""
-    scores: dict[int, float] = {}
-    get = scores.get
     full = 0.0
+    found: list[tuple[Posting, float]] = []
     for word, weight in query.words.items():
         posting = index.posting(word)
         rarity = index.rarity(posting)
         full += weight * rarity * FULL_WEIGHT
         if posting is not None:
-            factor = weight * rarity
-            for number, value in zip(posting.numbers, posting.weights, strict=True):
-                scores[number] = get(number, 0.0) + factor * value
+            found.append((posting, weight * rarity))
     for word, (weight, _) in query.related.items():
         posting = index.posting(word)
         if posting is not None:
-            factor = weight * index.rarity(posting)
-            for number, value in zip(posting.numbers, posting.weights, strict=True):
-                scores[number] = get(number, 0.0) + factor * value
-    return scores, full or 1.0
+            found.append((posting, weight * index.rarity(posting)))
+    if not found:
+        return {}, full or 1.0
+    found.sort(key=lambda each: -len(each[0].numbers))
+    return _add_up(found, index), full or 1.0
+
+
+def _add_up(found: Sequence[tuple[Posting, float]], index: Index) -> dict[int, float]:
+    """Return the sum of the weights in several postings, each times its factor, by tool. The longest is the first."""
+    if sum(len(posting.numbers) for posting, _ in found) > len(index) // 2:
+        first = min(posting.numbers[0] for posting, _ in found)
+        span = max(posting.numbers[-1] for posting, _ in found) + 1 - first
+        if span <= 2 * len(index):  # a list is faster than a dict if most tools have a word
+            sums = [0.0] * span
+            for posting, factor in found:
+                for number, value in zip(posting.numbers, posting.weights, strict=True):
+                    sums[number - first] += factor * value
+            return {number: value for number, value in enumerate(sums, first) if value}
+    (longest, factor), *others = found
+    scores = dict(zip(longest.numbers, map(factor.__mul__, longest.weights), strict=True))
+    get = scores.get
+    for posting, factor in others:
+        for number, value in zip(posting.numbers, posting.weights, strict=True):
+            scores[number] = get(number, 0.0) + factor * value
+    return scores
 
 
 def _score_history(
@@ -204,20 +222,14 @@ def _take_visible(
 ) -> dict[int, float]:
     """Return the best `count` tools that the principal may see, and the tools `named`, with their scores."""
     pool = {number: scores.get(number, 0.0) for number in named}
-    for number in _best_first(scores, count):
-        if visible is None or number in visible:
-            pool[number] = scores[number]
-            if len(pool) >= count:
-                break
+    candidates: Iterable[int] = scores
+    if visible is not None:
+        candidates = [number for number in scores if number in visible]
+    for number in heapq.nlargest(count, candidates, key=scores.__getitem__):
+        if len(pool) >= count:
+            break
+        pool[number] = scores[number]
     return pool
-
-
-def _best_first(scores: Mapping[int, float], count: int) -> Iterator[int]:
-    """Yield the numbers of all scores, highest first; sort all of them only if the first are not enough."""
-    first = heapq.nlargest(2 * count, scores, key=scores.__getitem__)
-    yield from first
-    if len(first) < len(scores):
-        yield from sorted(scores.keys() - set(first), key=lambda number: (-scores[number], number))
 
 
 def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
@@ -343,12 +355,16 @@ def _spelling(document: Document, word: str) -> str:
     return next((each for each in split_words(text, 100) if stem(each) == word), word)
 
 
-def to_matches(index: Index, ranked: Ranked, step: int = 0) -> list[ToolMatch]:
-    """Return the results of a ranking with their reasons."""
-    found: list[tuple[int, Document]] = [(number, index.documents[number]) for number in ranked.numbers]
+def to_matches(index: Index, ranked: Ranked, step: int = 0, *, with_reasons: bool = True) -> list[ToolMatch]:
+    """Return the results of a ranking, with their reasons if they are wanted."""
     return [
-        ToolMatch(document.tool, ranked.scores[number], explain(index, ranked, number), step)
-        for number, document in found
+        ToolMatch(
+            index.documents[number].tool,
+            ranked.scores[number],
+            explain(index, ranked, number) if with_reasons else (),
+            step,
+        )
+        for number in ranked.numbers
     ]
 
 

@@ -14,17 +14,18 @@ import asyncio
 import itertools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
-from toolway.catalog.catalog import Catalog, Tool
+from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.search import ranking
 from toolway.search.index import Index, Segment, build_segment, definition_hash
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related, load_related_words
 from toolway.search.results import SearchAnswer, SearchNotes, ToolMatch
 
-THREAD_BUILD_TOOLS: Final = 2_000  # more new tools are indexed in a thread
-THREAD_SEARCH_TOOLS: Final = 20_000  # more tools are searched in a thread
+THREAD_BUILD_TOOLS: Final = 50  # more new tools are indexed in a thread
+THREAD_SEARCH_TOOLS: Final = 10_000  # more tools are searched in a thread, and the index of more is changed in one
 THREAD_MEANING_TOOLS: Final = 2_000  # the same, by meaning: then every tool has a score
 MAX_LIMIT: Final = 50
 NEAREST: Final = 5  # tools in an answer if nothing fits
@@ -44,6 +45,15 @@ class ServerFacts:
     held: int = 0  # tools that wait for an approval
 
 
+class _Changes(NamedTuple):
+    """What must change in the index to agree with the catalog."""
+
+    generation: int  # of the catalog
+    changed: Sequence[tuple[str, str, tuple[Tool, ...], int]]  # server, its description, tools, first number
+    removed: Sequence[str]
+    sources: dict[str, Mapping[str, Item]]  # lists of all servers
+
+
 class AllowedTools:
     """Fixed set of tools that a principal may see, for `allowed`. Its numbers are computed once per index."""
 
@@ -58,10 +68,8 @@ class AllowedTools:
         """Return the numbers of these tools in an index, and their servers."""
         known = self._numbers
         if known is None or known[0] is not index:
-            tools = {number: document.tool for number, document in index.documents.items()}
-            allowed = {number: tool for number, tool in tools.items() if (tool.server, tool.name) in self._tools}
-            servers = frozenset(tool.server for tool in allowed.values())
-            known = self._numbers = (index, frozenset(allowed), servers)
+            allowed = {key: number for key, number in index.numbers.items() if key in self._tools}
+            known = self._numbers = (index, frozenset(allowed.values()), frozenset({server for server, _ in allowed}))
         return known[1], known[2]
 
 
@@ -113,9 +121,8 @@ class ToolSearch:
         self._index = Index()
         self._generation = -1
         self._next_number = 0
-        self._all_tools: tuple[Tool, ...] = ()
+        self._sources: dict[str, Mapping[str, Item]] = {}  # lists of the catalog that were indexed, by server
         self._hashes: dict[int, str] = {}  # by number of the tool; filled when a tool has a history
-        self._numbers: dict[tuple[str, str], int] = {}
         self._vectors: VectorSource | None = None
         self._building: asyncio.Task[None] | None = None
         self._learn = learn
@@ -149,10 +156,9 @@ class ToolSearch:
             The matches, best first. Never empty if there is an allowed tool: if nothing fits, `fits` is False and the
             matches are the nearest tools, or the first ones.
         """
-        facts = self._facts() if self._facts is not None else {}
-        self._update(facts)
+        self._update()
         return self._search(
-            self._index, _clean(queries), limit, allowed, server, principal or "", allowed_server, facts
+            self._index, _clean(queries), limit, allowed, server, principal or "", allowed_server, self._get_facts()
         )
 
     async def search_async(
@@ -164,32 +170,34 @@ class ToolSearch:
         server: str | None = None,
         principal: str | None = None,
         allowed_server: Callable[[str], bool] | None = None,
+        with_details: bool = True,
     ) -> SearchAnswer:
         """Return the same as `search` without holding the event loop; embed the query first, if there is a source.
 
-        With more than 20,000 tools the ranking, and with it `allowed`, runs in a thread.
+        Without details, matches have no reasons, and the notes say nothing about servers. That takes half the time.
+        With more than 10,000 tools the ranking, and with it `allowed`, runs in a thread.
         """
         await self.prepare()
-        asked, facts = _clean(queries), self._facts() if self._facts is not None else {}
+        asked, facts = _clean(queries), self._get_facts() if with_details else {}
         if self._vectors is not None:
-            await self._vectors.prepare(asked, self._all_tools)
+            await self._vectors.prepare(asked, self._index.tools)
         index, who = self._index, principal or ""
         if len(index) > (THREAD_SEARCH_TOOLS if self._vectors is None else THREAD_MEANING_TOOLS):
             return await asyncio.to_thread(
-                self._search, index, asked, limit, allowed, server, who, allowed_server, facts
+                self._search, index, asked, limit, allowed, server, who, allowed_server, facts, with_details
             )
-        return self._search(index, asked, limit, allowed, server, who, allowed_server, facts)
+        return self._search(index, asked, limit, allowed, server, who, allowed_server, facts, with_details)
 
     async def prepare(self) -> None:
         """Bring the index up to date: in a thread if many tools are new, else at once."""
         while self._generation != self._catalog.generation:
             if self._building is None:
-                facts = self._facts() if self._facts is not None else {}
-                generation, changed, removed = self._changes(facts)
-                if sum(len(tools) for _, _, tools in changed) <= THREAD_BUILD_TOOLS:
-                    self._install(self._build(changed, removed), generation)
+                changes = self._changes()
+                new = sum(len(tools) for _, _, tools, _ in changes.changed)
+                if self._related is not None and new <= THREAD_BUILD_TOOLS and len(self._index) <= THREAD_SEARCH_TOOLS:
+                    self._install(_build(self._index, changes), changes)
                     return
-                self._building = asyncio.create_task(self._build_in_thread(changed, removed, generation))
+                self._building = asyncio.create_task(self._build_in_thread(changes))
             await asyncio.shield(self._building)
 
     # -- learning and meaning -----------------------------------------------------------------------------------------
@@ -227,62 +235,59 @@ class ToolSearch:
 
     # -- index --------------------------------------------------------------------------------------------------------
 
-    def _update(self, facts: Mapping[str, ServerFacts]) -> None:
+    def _get_facts(self) -> Mapping[str, ServerFacts]:
+        return self._facts() if self._facts is not None else {}
+
+    def _update(self) -> None:
         if self._generation != self._catalog.generation:
-            generation, changed, removed = self._changes(facts)
-            self._install(self._build(changed, removed), generation)
+            changes = self._changes()
+            self._install(_build(self._index, changes), changes)
 
-    def _changes(
-        self, facts: Mapping[str, ServerFacts]
-    ) -> tuple[int, list[tuple[str, str, tuple[Tool, ...]]], list[str]]:
-        """Return the generation of the catalog, the servers whose segment must be built, and those that are gone."""
-        by_server: dict[str, list[Tool]] = {}
-        for tool in self._catalog.tools():
-            by_server.setdefault(tool.server, []).append(tool)
-        changed = []
-        for server, tools in by_server.items():
+    def _changes(self) -> _Changes:
+        """Return which servers must be indexed again, and which are gone. Their tools get new numbers."""
+        facts = self._get_facts()
+        changed: list[tuple[str, str, tuple[Tool, ...], int]] = []
+        segments, sources = self._index.segments, dict[str, Mapping[str, Item]]()
+        for server in self._catalog.servers():
+            source = self._catalog.tools_of(server)
+            if not source:
+                continue
+            sources[server] = source
             about = facts[server].about[:MAX_ABOUT_CHARS] if server in facts else ""
-            old = self._index.segments.get(server)
-            same = old is not None and old.about == about and len(old.documents) == len(tools)
-            if not same or any(a.tool is not b for a, b in zip(old.documents, tools, strict=True)):  # type: ignore[union-attr]
-                changed.append((server, about, tuple(tools)))
-        removed = [server for server in self._index.segments if server not in by_server]
-        return self._catalog.generation, changed, removed
+            old = segments.get(server)
+            if old is not None and old.about == about and self._sources.get(server) is source:
+                continue
+            tools = cast("tuple[Tool, ...]", tuple(source.values()))
+            if old is None or old.about != about or not _are_same(old, tools):
+                changed.append((server, about, tools, self._next_number))
+                self._next_number += len(tools)
+        removed = [server for server in segments if server not in sources]
+        return _Changes(self._catalog.generation, changed, removed, sources)
 
-    def _build(self, changed: Iterable[tuple[str, str, tuple[Tool, ...]]], removed: Iterable[str]) -> Index:
-        """Return the index with new segments of the changed servers."""
-        segments: list[Segment] = []
-        for server, about, tools in changed:
-            segments.append(build_segment(server, about, tools, self._next_number))
-            self._next_number += len(tools)
-        return self._index.with_segments(segments, removed)
+    async def _build_in_thread(self, changes: _Changes) -> None:
+        def build(index: Index) -> Index:
+            self._related = self._related or load_related_words()
+            return _build(index, changes)
 
-    async def _build_in_thread(
-        self, changed: list[tuple[str, str, tuple[Tool, ...]]], removed: list[str], generation: int
-    ) -> None:
         try:
-            self._install(await asyncio.to_thread(self._build, changed, removed), generation)
+            self._install(await asyncio.to_thread(build, self._index), changes)
         finally:
             self._building = None
 
-    def _install(self, index: Index, generation: int) -> None:
-        self._index, self._generation = index, generation
-        documents = index.documents
-        self._all_tools = tuple(document.tool for document in documents.values())
-        self._numbers = {(document.tool.server, document.tool.name): number for number, document in documents.items()}
-        self._hashes = {number: known for number, known in self._hashes.items() if number in documents}
+    def _install(self, index: Index, changes: _Changes) -> None:
+        if changes.generation < self._generation:
+            return  # a search that did not wait has built a newer one meanwhile
+        self._index, self._generation, self._sources = index, changes.generation, changes.sources
+        self._hashes = {number: known for number, known in self._hashes.items() if number in index.documents}
 
-    def _number_of(self, server: str, tool: str, definition: str) -> int | None:
+    def _number_of(self, index: Index, server: str, tool: str, definition: str) -> int | None:
         """Return the number of a tool if its definition still has this hash."""
-        number = self._numbers.get((server, tool))
+        number = index.numbers.get((server, tool))
         if number is None:
             return None
         known = self._hashes.get(number)
         if known is None:
-            document = self._index.documents.get(number)
-            if document is None:
-                return None
-            known = self._hashes[number] = self._hash_definition(document.tool)
+            known = self._hashes[number] = self._hash_definition(index.documents[number].tool)
         return number if known == definition else None
 
     # -- ranking ------------------------------------------------------------------------------------------------------
@@ -297,6 +302,7 @@ class ToolSearch:
         principal: str,
         allowed_server: Callable[[str], bool] | None,
         facts: Mapping[str, ServerFacts],
+        with_reasons: bool = True,
     ) -> SearchAnswer:
         limit = max(1, min(limit, MAX_LIMIT))
         related = self._related = self._related or load_related_words()
@@ -311,12 +317,12 @@ class ToolSearch:
                 visible=visible,
                 cap=server is None,
                 history=self._history if self._learn else None,
-                numbers_by_key=self._number_of,
+                numbers_by_key=partial(self._number_of, index),
                 principal=principal,
                 meaning=self._meaning(index, text),
             )
             fits = fits or ranked.fits
-            lists.append(ranking.to_matches(index, ranked, step))
+            lists.append(ranking.to_matches(index, ranked, step, with_reasons=with_reasons))
         matches = lists[0] if len(lists) == 1 else ranking.interleave(lists, limit)
         numbers = index.documents.keys() if visible is None else visible
         if not fits and len(matches) < min(limit, NEAREST, len(numbers)):
@@ -335,7 +341,7 @@ class ToolSearch:
         """Return the likeness of each tool by meaning, or None if the source has none for this query."""
         if self._vectors is None:
             return None
-        scores = self._vectors.score(text, self._all_tools)
+        scores = self._vectors.score(text, index.tools)
         if scores is None or len(scores) != len(index):
             return None
         found = {number: score for number, score in zip(index.documents, scores, strict=True) if score is not None}
@@ -355,6 +361,19 @@ class ToolSearch:
         return SearchNotes(
             tuple(down), tuple(missing), held, self._vectors.problem if self._vectors is not None else ""
         )
+
+
+def _build(index: Index, changes: _Changes) -> Index:
+    """Return the index with new segments of the changed servers."""
+    segments = [build_segment(*each) for each in changes.changed]
+    return index.with_segments(segments, changes.removed)
+
+
+def _are_same(segment: Segment, tools: Sequence[Tool]) -> bool:
+    """Return True if a segment was built of these very tools."""
+    return len(segment.documents) == len(tools) and all(
+        document.tool is tool for document, tool in zip(segment.documents, tools, strict=True)
+    )
 
 
 def _clean(queries: str | Sequence[str]) -> list[str]:

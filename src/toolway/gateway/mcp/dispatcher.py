@@ -117,6 +117,8 @@ class RequestDispatcher:
 
         Raises `RpcFailure` if the method is unknown; the coroutine raises it if the request fails.
         """
+        if method in ("tools/call", "tools/list") and context.view.needs_preparation:
+            return self._dispatch_prepared(context, method, params)
         if method == "tools/call":
             return self._call_tool(context, params)
         if method in _KIND_BY_LIST_METHOD:
@@ -130,6 +132,13 @@ class RequestDispatcher:
         if method in _TASK_METHODS and context.era == "modern":
             return self._forward_task(context, method, params)
         raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {method!r}")
+
+    async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
+        """Build the large list of tools in slices first, so that other requests are served meanwhile."""
+        await context.view.prepare()
+        if method == "tools/call":
+            return await self._call_tool(context, params)
+        return await self._list_items(context, "tools", params)
 
     # -- lists --------------------------------------------------------------------------------------------------------
 

@@ -125,8 +125,10 @@ class ClientFlights:
         ):
             return None
         view = self.router.view_for(principal, endpoint)
-        tool = view.find_item("tools", routing.name) if view is not None else None
-        if view is None or not isinstance(tool, Tool):
+        if view is None or view.needs_preparation:
+            return None
+        tool = view.find_item("tools", routing.name)
+        if not isinstance(tool, Tool):
             return None
         plan = self.hub.find_plan(tool, principal.caller_id)
         if plan is None:

@@ -40,7 +40,6 @@ MAX_DESCRIBED: Final = 20  # tools in one request
 MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
 MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
-_DOWN_STATES: Final = frozenset({"backing_off", "failed"})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 
 #: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
@@ -90,6 +89,7 @@ class SearchTools:
         if server is not None and server not in view.servers():
             raise ValueError(f"unknown server; the servers are: {', '.join(view.servers())[:2000] or 'none'}")
         await self._lists.wait_for_starting(view, STARTUP_WAIT_S)
+        await view.prepare()
         count = len(view.items("tools"))
         default = DEFAULT_RESULTS if count <= MANY_TOOLS else DEFAULT_RESULTS_OF_MANY
         found = await self.search_view(
@@ -109,6 +109,7 @@ class SearchTools:
         self, view: EndpointView, queries: list[str], *, limit: int, server: str | None, principal: str
     ) -> SearchAnswer:
         """Search the tools of a view only."""
+        await view.prepare()
         names = view.tool_names()
         sees_all = len(names) == self._hub.catalog.count_tools()
         found = await self._hub.tool_search.search_async(
@@ -117,7 +118,9 @@ class SearchTools:
             allowed=None if sees_all else self._allowed_tools(view, names),
             server=server,
             principal=principal,
+            with_details=False,
         )
+        await view.prepare()
         now = view.tool_names()  # a list may have changed while the search waited
         if now is names:
             return found
@@ -151,14 +154,13 @@ class SearchTools:
 
     def _coverage(self, view: EndpointView) -> Coverage:
         """Return how much of its view a search could see. Nothing outside of the view is mentioned."""
-        states = {server: self._hub.server_state(server) for server in view.servers()}
-        servers = [server for server, state in states.items() if state != "disabled"]
-        unlisted = frozenset(view.unknown_servers("tools"))
+        running, down = self._hub.servers_in_use()
+        servers = [server for server in view.servers() if server in running]
         return Coverage(
             tools=len(view.items("tools")),
             servers=servers,
-            down=[server for server in servers if states[server] in _DOWN_STATES],
-            unlisted=[server for server in servers if server in unlisted and states[server] not in _DOWN_STATES],
+            down=[server for server in servers if server in down],
+            unlisted=[server for server in view.unknown_servers("tools") if server in running and server not in down],
             held=sorted(server for server in self._held_servers() if view.may_include(server)),
         )
 

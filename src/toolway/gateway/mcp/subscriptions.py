@@ -184,6 +184,8 @@ class SubscriptionService:
     # -- all subscribers ----------------------------------------------------------------------------------------------
 
     async def add(self, subscriber: Subscriber) -> None:
+        if "tools" in subscriber.kinds:
+            await subscriber.view.prepare()
         self._subscribers.add(subscriber)
         for kind in subscriber.kinds:
             self._snapshots.setdefault((subscriber.view, kind), subscriber.view.snapshot(kind))
@@ -282,6 +284,8 @@ class SubscriptionService:
             await self._changed.wait()
             await asyncio.sleep(NOTIFY_DELAY_S)
             self._changed.clear()
+            for view in {view for view, kind in self._snapshots if kind == "tools"}:
+                await view.prepare()
             for view, kinds in self._changed_kinds().items():
                 notices = dict.fromkeys(_LIST_CHANGED_METHODS[kind] for kind in KINDS if kind in kinds)
                 for subscriber in [s for s in self._subscribers if s.view is view]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.events import ListKind
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.gateway.tool_listing import ToolListing, ToolNaming, run, run_in_slices
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
@@ -30,6 +31,7 @@ from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.types import Json, ToolRef
 
 PAGE_SIZE: Final = 1000  # items
+MAX_PREPARATIONS: Final = 3  # builds of a list in slices, if the catalog changes meanwhile
 STARTUP_WINDOW_S: Final = 10.0  # seconds after startup, or a change of servers, in which lists wait for new servers
 MAX_VARIANTS_PER_PAGE: Final = 4  # encodings of one page: two eras, each complete or not
 BuildResult = Callable[[msgspec.Raw, str | None], Json]  # (items of the page, cursor of the next page) → result
@@ -75,7 +77,11 @@ class EndpointView:
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
         self._server_names: tuple[tuple[str, ...], list[str]] | None = None  # all servers, and those of this view
-        self._tool_names: dict[tuple[str, str], str] | None = None  # (server, tool) → visible name, of this generation
+        self._tool_names: dict[tuple[str, str], str] = {}  # (server, tool) → visible name, of this generation
+        self._naming: tuple[InvisibleCharacters, ToolNaming] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        #: servers that have not listed a kind, with the generation and the servers for which that is so
+        self._unknown: dict[ListKind, tuple[int, list[str], list[str]]] = {}
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
         """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) on a reload."""
@@ -83,6 +89,7 @@ class EndpointView:
         self._permitted = permitted
         self._generation = -1
         self._server_names = None
+        self._naming = None
 
     def servers(self) -> list[str]:
         """Return the servers of which this view may show any item, sorted by name."""
@@ -144,7 +151,12 @@ class EndpointView:
 
     def unknown_servers(self, kind: ListKind) -> list[str]:
         """Return the servers of this view that have not yet listed their items of this kind."""
-        return [server for server in self.servers() if not self._catalog.has_list(server, kind)]
+        known = self._unknown.get(kind)
+        servers = self.servers()
+        if known is None or known[0] != self._catalog.generation or known[1] != servers:
+            unknown = [server for server in servers if not self._catalog.has_list(server, kind)]
+            known = self._unknown[kind] = (self._catalog.generation, servers, unknown)
+        return list(known[2])
 
     def server_for(self, name: object) -> str | None:
         """Return the server that a client-visible tool name refers to, even if the tool is unknown.
@@ -192,9 +204,7 @@ class EndpointView:
 
     def tool_names(self) -> Mapping[tuple[str, str], str]:
         """Return the client-visible names of the tools of this view by (server, tool); never changed later."""
-        listed = self._current_list("tools")
-        if self._tool_names is None:
-            self._tool_names = {(item.server, item.name): name for name, item in listed.items.items()}
+        self._current_list("tools")
         return self._tool_names
 
     def name_of(self, tool: Tool) -> str | None:
@@ -256,10 +266,61 @@ class EndpointView:
         if self._generation != self._catalog.generation:
             self._drop_outdated()
         if kind not in self._lists:
-            items = dict(self._named_items(kind))
-            names = [name for name, item in items.items() if kind != "tools" or self._lists_tool(item)]
-            self._lists[kind] = _KindList(items, names)
+            if kind == "tools":
+                self._install_tools(run(self._tool_naming().build(self.servers())))
+            else:
+                items = dict(self._named_items(kind))
+                self._lists[kind] = _KindList(items, list(items))
         return self._lists[kind]
+
+    @property
+    def needs_preparation(self) -> bool:
+        """Return True if the list of tools is outdated and so large that `prepare` should build it."""
+        if self._generation == self._catalog.generation and "tools" in self._lists:
+            return False
+        return self._tool_naming().has_large_changes(self.servers())
+
+    async def prepare(self) -> None:
+        """Build the list of tools in slices, so that other requests are served meanwhile. All callers share it."""
+        if self.needs_preparation:
+            if self._preparing is None:
+                self._preparing = asyncio.get_running_loop().create_task(self._prepare())
+            await asyncio.shield(self._preparing)
+
+    async def _prepare(self) -> None:
+        try:
+            for _ in range(MAX_PREPARATIONS):
+                naming, generation = self._tool_naming(), self._catalog.generation
+                found = await run_in_slices(naming.build(self.servers()))
+                if self._tool_naming() is naming and generation == self._catalog.generation:
+                    if self._generation != generation:
+                        self._drop_outdated()
+                    self._install_tools(found)
+                    return
+        finally:
+            self._preparing = None
+
+    def _tool_naming(self) -> ToolNaming:
+        """Return what names the tools, a new one if the treatment of invisible characters has changed."""
+        treatment = self._invisible_characters()
+        if self._naming is None or self._naming[0] != treatment:
+            reserved = META_TOOLS if self.has_search else ()
+
+            def includes(item: Item) -> bool:
+                return self._is_included("tools", item)
+
+            def name_tool(item: Item, taken: Container[str]) -> str:
+                return self._visible_name("tools", item, taken)
+
+            self._naming = (
+                treatment,
+                ToolNaming(self._catalog, reserved, includes, name_tool, self._lists_tool),
+            )
+        return self._naming[1]
+
+    def _install_tools(self, listing: ToolListing) -> None:
+        self._lists["tools"] = _KindList(listing.items, listing.listed)
+        self._tool_names = listing.names
 
     def _lists_tool(self, item: Item) -> bool:
         return self._tool_filter.lists(f"{item.server}.{item.name}")
@@ -268,7 +329,6 @@ class EndpointView:
         self._generation = self._catalog.generation
         self._lists = {}
         self._claims = None
-        self._tool_names = None
 
     def _current_claims(self) -> UriClaims:
         if self._generation != self._catalog.generation:
@@ -278,7 +338,7 @@ class EndpointView:
         return self._claims
 
     def _named_items(self, kind: ListKind) -> Iterable[tuple[str, Item]]:
-        taken: set[str] = set(META_TOOLS) if kind == "tools" and self.has_search else set()
+        taken: set[str] = set()
         for item in self._included_items(kind):
             name = self._visible_name(kind, item, taken)
             taken.add(name)
@@ -302,7 +362,7 @@ class EndpointView:
     def _includes_server(self, server: str) -> bool:
         return self._tool_filter.includes_server(server) and self._permitted.includes_server(server)
 
-    def _visible_name(self, kind: ListKind, item: Item, taken: set[str]) -> str:
+    def _visible_name(self, kind: ListKind, item: Item, taken: Container[str]) -> str:
         if self.single_server is not None:
             return item.name
         if kind in _URI_KINDS:
