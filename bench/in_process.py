@@ -34,6 +34,7 @@ from toolway.http.server_connection import ServerConnection
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc as ours
 
+WORKLOADS: Final = ("echo", "call_tool", "big", "list")  # `call_tool` is `echo` through tool search
 _ID: Final = re.compile(rb'"id":(\d+)')
 _TEXT: Final = wire.TEXT.encode()
 _TOOL: Final = b'{"name":"%b","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}'
@@ -157,6 +158,10 @@ class Client:
     def request(self, work: str) -> bytes:
         if work == "list":
             return wire.request(self._endpoint, "modern", "tools/list", {})
+        if work == "call_tool":
+            endpoint = wire.Endpoint(9, "/mcp/search", self._endpoint.headers)
+            arguments = {"name": "one__echo", "arguments": {"text": wire.TEXT}}
+            return wire.request(endpoint, "modern", "tools/call", {"name": "call_tool", "arguments": arguments})
         return wire.call(self._endpoint, "modern", f"one__{work}", work == "big")
 
     async def send(self, request: bytes) -> bytes:
@@ -183,7 +188,7 @@ def _folder() -> Iterator[Path]:
 async def _measure(calls: int, rounds: int) -> dict[tuple[str, str], float]:
     """Return the cheapest round of each workload by (disabled optimization, workload)."""
     best: dict[tuple[str, str], float] = {}
-    variants = [("", work, contextlib.nullcontext) for work in ("echo", "big", "list")]
+    variants = [("", work, contextlib.nullcontext) for work in WORKLOADS]
     variants += [(optimization.name, optimization.work, optimization.disable) for optimization in OPTIMIZATIONS]  # type: ignore[misc]  # one of them is a class
     with _folder() as folder, mock.patch.object(Dialer, "dial", _dial):
         keyring = FileApiKeyStore(folder / "keys.json", "tw_" + "a" * 40)
@@ -207,8 +212,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     best = uvloop.run(_measure(options.calls, options.rounds))
-    for work in ("echo", "big", "list"):
-        print(f"{work:6}{best['', work]:8.0f} CPU-µs per call, inside the gateway")
+    for work in WORKLOADS:
+        print(f"{work:9}{best['', work]:8.1f} CPU-µs per call, inside the gateway")
     print("\nwithout the optimization                 work    CPU-µs       gain   module")
     for optimization in OPTIMIZATIONS:
         cost = best[optimization.name, optimization.work]

@@ -64,7 +64,9 @@ def hellos(endpoint: Endpoint, era: Era) -> list[bytes]:
 
 def expected(work: str) -> str:
     """Return the text that a correct response contains besides its id."""
-    return {"echo": f"{MARK} the quick", "big": "x" * 100, "list": "inputSchema"}[work]
+    return {"echo": f"{MARK} the quick", "call_tool": f"{MARK} the quick", "big": "x" * 100, "list": "inputSchema"}[
+        work
+    ]
 
 
 def _message(method: str, params: Mapping[str, object]) -> dict[str, object]:

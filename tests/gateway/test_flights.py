@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import Lab, Raw, lab
+from toolway.gateway.principals import LOCAL_ADMIN
 from toolway.hub.flight import Flights
 from toolway.testing import FakeHttp, fake_server
 
@@ -98,6 +99,58 @@ async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Pat
             assert "result" in with_key.last
             assert "result" in with_timeout.last
             assert ways.flights.landed == before
+        await ways.settled()
+
+
+async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways, ways.lab.raw("search") as raw:
+
+        async def call(name: object, arguments: object, meta_tool: str = "call_tool") -> Any:
+            return await raw.call(meta_tool, {"name": name, "arguments": arguments}, capabilities={})
+
+        tools, counts = ways.lab.gateway.search_tools, ways.lab.gateway.search_tools.log.counts
+        for server in SERVERS:
+            found = await raw.call("search_tools", {"query": "sum of two numbers", "server": server}, capabilities={})
+            assert f"{server}__add(" in found.result["content"][0]["text"]
+            await ways.warm_up(f"{server}__add", a=1, b=2)
+            await call(f"{server}__add", {"a": 1, "b": 2})
+            before, counted = ways.flights.landed, counts.calls["call_tool"]
+            answers = [await call(f"{server}__add", {"a": number, "b": 1}) for number in range(5)]
+            assert [json.loads(each.result["content"][0]["text"]) for each in answers] == [1, 2, 3, 4, 5]
+            assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+            assert counts.calls["call_tool"] - counted == 5
+            event = ways.lab.gateway.activity.calls.find(answers[-1].headers["x-request-id"])
+            assert event is not None and (event.server, event.tool, event.outcome) == (server, "add", "ok")
+            assert tools.log.open_query(LOCAL_ADMIN.id, (server, "add")) is None  # learned: the search was met
+
+            # Everything else is for the pipeline, which explains it.
+            before = ways.flights.landed
+            wrong = (await call(f"{server}__add", {"a": "one"})).result
+            assert wrong["isError"] is True and wrong["structuredContent"]["inputSchema"]["type"] == "object"
+            assert (await call(f"{server}__none", {})).result["isError"] is True
+            assert (await call("search_tools", {})).result["isError"] is True
+            assert (await call(7, {})).result["isError"] is True
+            assert (await call(f"{server}__add", [1])).result["isError"] is True
+            refused = (await call(f"{server}__counter", {"call": "c", "nonce": "never"}, "read_tool")).result
+            assert "may change something" in refused["content"][0]["text"] and ways.executed("never") == 0
+            assert (await raw.call("call_tool", {"name": f"{server}__add", "a": 1}, capabilities={})).result["isError"]
+            assert ways.flights.landed == before
+        await ways.settled()
+
+
+async def test_a_long_call_through_call_tool_is_taken_over_and_learned_from(tmp_path: Path) -> None:
+    async with open_ways(tmp_path) as ways, ways.lab.raw("search") as raw:
+        await ways.warm_up("http__counter", call="warm", nonce="warm")
+        await raw.call("search_tools", {"query": "counter", "server": "http"}, capabilities={})
+        log = ways.lab.gateway.search_tools.log
+        assert log.open_query(LOCAL_ADMIN.id, ("http", "counter")) == "counter"
+        await raw.call("call_tool", {"name": "http__add", "arguments": {"a": 1, "b": 2}}, capabilities={})
+        before = ways.flights.taken_over
+        arguments = {"call": "c", "seconds": 2.5, "nonce": "long"}
+        answer = await raw.call("call_tool", {"name": "http__counter", "arguments": arguments}, capabilities={})
+        assert answer.result["resultType"] == "complete"
+        assert ways.flights.taken_over == before + 1 and ways.executed("long") == 1
+        assert log.open_query(LOCAL_ADMIN.id, ("http", "counter")) is None
         await ways.settled()
 
 

@@ -173,7 +173,7 @@ async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -
     }
     async with two_servers(entries=entries, ready=False) as found, found.raw("search") as raw:
         await found.hub.wait_ready("new", timeout=60)
-        said = ""
+        said, result = "", {}
         while "1 server down" not in said:  # the broken server is started again from time to time
             await until(lambda: found.hub.server_state("broken") in ("backing_off", "failed"))
             result = (await raw.call("search_tools", {"query": "echo"})).result

@@ -50,6 +50,7 @@ class ClientCall(msgspec.Struct, frozen=True, gc=False):
     id: bytes  # encoded
     arguments: Json
     meta: ClientMeta
+    named: str = ""  # the tool that `call_tool` or `read_tool` names
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):

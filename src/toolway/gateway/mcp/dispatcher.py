@@ -185,7 +185,7 @@ class RequestDispatcher:
         try:
             if tool is not None:
                 response = await self._call_item(context, params, tool)
-                self.search_tools.on_result(context, tool, response)
+                self.search_tools.on_result(context.principal.id, tool, response)
                 return response
             return await self._call_unlisted(context, params)
         except RpcFailure as failure:

@@ -16,10 +16,11 @@ from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.mcp.call_reader import CallReader, ClientCall
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import Principal
+from toolway.gateway.principals import SEARCH_ENDPOINT, Principal
 from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
@@ -27,15 +28,16 @@ from toolway.hub.core import HubCore
 from toolway.hub.flight import Flight, TakenOverCall
 from toolway.hub.plan import Plan
 from toolway.protocol import jsonrpc
-from toolway.types import Call, Json
+from toolway.types import Call, Effect, Json
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
+_NAMED_CALL: Final = frozenset({"name", "arguments"})  # arguments of `call_tool` and `read_tool`
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     """Plan for calls whose requests have one HTTP head: of one principal, to one tool of one endpoint."""
 
-    plan: Plan
+    plan: Plan | None  # None for `call_tool` and `read_tool`: the body of each request names the tool
     principal: Principal
     endpoint: str
     view: EndpointView
@@ -81,13 +83,23 @@ class ClientFlights:
             if planned is None:
                 return False
         call = planned.reader.read(request.body)
-        if call is None or not router.add_active(planned.principal, exchange):
+        if call is None:
+            return False
+        plan = planned.plan
+        if plan is None:
+            named = self._find_named(planned, call)
+            if named is None:
+                return False
+            plan, call = named
+        if not router.add_active(planned.principal, exchange):
             return False
         exchange.request_id = router.new_request_id()
-        flight = ClientFlight(self, planned, exchange, call)
+        flight = ClientFlight(self, planned, plan, exchange, call)
         if not flight.begin(call.meta.capabilities):
             router.remove_active(planned.principal, exchange)
             return False
+        if planned.plan is None:
+            self.dispatcher.search_tools.count_call(planned.routing.name or "")
         exchange.mark_authenticated()
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
@@ -99,7 +111,7 @@ class ClientFlights:
             planned.principal is authenticated.principal
             and planned.views_version == router.views_version
             and (planned.tool_filter is None or router.filter_of_group(planned.endpoint) is planned.tool_filter)
-            and planned.plan.is_valid()
+            and (planned.plan is None or planned.plan.is_valid())
         )
 
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
@@ -127,18 +139,35 @@ class ClientFlights:
         view = self.router.view_for(principal, endpoint)
         if view is None or view.needs_preparation:
             return None
-        tool = view.find_item("tools", routing.name)
-        if not isinstance(tool, Tool):
-            return None
-        plan = self.hub.find_plan(tool, principal.caller_id)
-        if plan is None:
-            return None
+        plan = None
+        if not view.has_search or routing.name not in (CALL_TOOL, READ_TOOL):
+            tool = view.find_item("tools", routing.name)
+            plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
+            if plan is None:
+                return None
         tool_filter = self.router.filter_of_group(endpoint)
-        if tool_filter is None and endpoint and not endpoint.startswith("server/"):
+        if tool_filter is None and endpoint not in ("", SEARCH_ENDPOINT) and not endpoint.startswith("server/"):
             return None
         return HeadPlan(
             plan, principal, endpoint, view, tool_filter, self.router.views_version, routing, CallReader(routing)
         )
+
+    def _find_named(self, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
+        """Return the plan and the arguments of the call that `call_tool` or `read_tool` means.
+
+        None if the router must handle it: the tool has no plan, or something about the request is not usual.
+        """
+        given, view = call.arguments, planned.view
+        if given.keys() != _NAMED_CALL or view.needs_preparation:
+            return None
+        name, arguments = given["name"], given["arguments"]
+        tool = view.find_item("tools", name)
+        if not isinstance(tool, Tool) or type(arguments) is not dict:
+            return None
+        if planned.routing.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
+            return None
+        plan = self.hub.find_plan(tool, planned.principal.caller_id)
+        return (plan, ClientCall(call.id, arguments, call.meta, name)) if plan is not None else None
 
 
 class ClientFlight(Flight):
@@ -146,8 +175,10 @@ class ClientFlight(Flight):
 
     __slots__ = ("_call", "_http", "_owner", "_planned")
 
-    def __init__(self, owner: ClientFlights, planned: HeadPlan, http: Exchange, call: ClientCall) -> None:
-        Flight.__init__(self, owner.hub.flights, planned.plan, call.arguments, http.request_id, call.meta.extra)
+    def __init__(
+        self, owner: ClientFlights, planned: HeadPlan, plan: Plan, http: Exchange, call: ClientCall
+    ) -> None:
+        Flight.__init__(self, owner.hub.flights, plan, call.arguments, http.request_id, call.meta.extra)
         self._owner = owner
         self._planned = planned
         self._http = http
@@ -165,6 +196,8 @@ class ClientFlight(Flight):
             http.reply_json((prefix, raw.received, raw.suffix))
         else:
             http.reply_json((prefix, jsonrpc.encode_json(finalize_result("modern", result)), b"}"))
+        if self._planned.plan is None:
+            self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
     def left(self) -> None:
         """Let the pipeline take over and be cancelled: the client has gone, or the gateway shuts down."""
@@ -188,6 +221,8 @@ class ClientFlight(Flight):
             taken.discard()
             self._owner.router.remove_active(principal, http)
 
+        if self._planned.plan is None:
+            context.found_by_search = self.plan.tool
         taken.task = http.run(lambda exchange: self._owner.modern.resume(exchange, context, taken))
         taken.task.add_done_callback(on_done)
 
@@ -201,7 +236,7 @@ class ClientFlight(Flight):
             call.meta.capabilities,
             request_id=jsonrpc.decode_json(call.id),
             version=planned.routing.version or "",
-            requested_name=planned.routing.name or "",
+            requested_name=call.named or planned.routing.name or "",
         )
         context.set_ids(self._http)
         return context

@@ -228,10 +228,14 @@ class SearchTools:
             return self._refuse(f"{meta_tool}: arguments must be an object.", view, name, item)
         if meta_tool == READ_TOOL and self._hub.tool_effect(item) is not Effect.READ:
             return self._refuse(f"{name} may change something, so {READ_TOOL} refuses it. Use {CALL_TOOL}.")
-        counts = self.log.counts.calls
-        counts[meta_tool] = counts.get(meta_tool, 0) + 1
+        self.count_call(meta_tool)
         context.headers = None
         return {**params, "name": name, "arguments": arguments or {}}, item
+
+    def count_call(self, meta_tool: str) -> None:
+        """Count a call through `call_tool` or `read_tool` that is sent."""
+        counts = self.log.counts.calls
+        counts[meta_tool] = counts.get(meta_tool, 0) + 1
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
         """Return a result with the tool's schema for a call that was not sent because its arguments do not fit.
@@ -270,9 +274,9 @@ class SearchTools:
 
     # -- learning -----------------------------------------------------------------------------------------------------
 
-    def on_result(self, context: RequestContext, tool: Tool, result: RpcResult) -> None:
+    def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
         """Learn from a successful call of a tool that the principal found by a search."""
-        principal, key = context.principal.id, (tool.server, tool.name)
+        key = (tool.server, tool.name)
         query = self.log.open_query(principal, key)
         if query is None or not _is_success(result):
             return
