@@ -52,7 +52,7 @@ def load_sets() -> dict[str, SearchSet]:
     }
     if (DATA / "own.json").exists():
         own = load("own")
-        sets["own"] = SearchSet("own, 40 servers", own["tools"], own["queries"], own["about"])
+        sets["own"] = SearchSet("own, 42 servers", own["tools"], own["queries"], own["about"])
     return sets
 
 

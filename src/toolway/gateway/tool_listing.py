@@ -15,7 +15,7 @@ from toolway.catalog.catalog import Catalog, Item
 
 SLICE_TOOLS: Final = 100  # tools that are named in one slice
 SLICE_MERGED: Final = 2_000  # named tools that are put into the list in one slice
-SLICE_SERVERS: Final = 500  # servers that are looked at in one slice
+SLICE_SERVERS: Final = 500  # servers in one slice, if nothing of them changed
 
 Includes: TypeAlias = Callable[[Item], bool]
 NameTool: TypeAlias = Callable[[Item, Container[str]], str]  # the tool, names that are taken

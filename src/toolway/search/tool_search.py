@@ -46,7 +46,7 @@ class ServerFacts:
 
 
 class _Changes(NamedTuple):
-    """What must change in the index to agree with the catalog."""
+    """Changes that make the index agree with the catalog."""
 
     generation: int  # of the catalog
     changed: Sequence[tuple[str, str, tuple[Tool, ...], int]]  # server, its description, tools, first number

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange, HttpRequest
@@ -56,6 +57,7 @@ class RequestContext:
     forwarded: ForwardedCall | None = None  # set if another node forwards the call
     client_request_id: str = ""  # `X-Request-ID` that the client sent, to be logged with the call
     call_id: str = ""  # id for the call of this request; "" = a new one
+    found_by_search: Tool | None = None  # the tool that is called through `call_tool` or `read_tool`
 
     @property
     def accepts_server_requests(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp.context import ForwardedCall, Notify, RequestContext, get_meta
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
@@ -185,18 +184,13 @@ class ModernEndpoint:
         finally:
             response.stop_keepalive()
 
-    async def resume(
-        self, exchange: Exchange, context: RequestContext, taken: TakenOverCall, found_by_search: Tool | None = None
-    ) -> None:
-        """Answer a request whose call was sent already, when its result is there.
-
-        `found_by_search` is the tool if it was called through `call_tool` or `read_tool`.
-        """
+    async def resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
+        """Answer a request whose call was sent already, when its result is there."""
         response = ResponseWriter(exchange, context.request_id)
         try:
             result = await self._dispatcher.resume(context, taken)
-            if found_by_search is not None:
-                self._dispatcher.search_tools.on_result(context.principal.id, found_by_search, result)
+            if context.found_by_search is not None:
+                self._dispatcher.search_tools.on_result(context.principal.id, context.found_by_search, result)
             response.send_result(result)
         except RpcFailure as failure:
             response.send_error(failure)
