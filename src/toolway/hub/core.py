@@ -8,11 +8,13 @@ one `Call` value: `request` sends it through the middleware chain (middleware/ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
 
     from toolway.audit.log import AuditLog
     from toolway.audit.writer import AuditWriter
+    from toolway.search.history_file import HistoryKeeper
     from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
 
@@ -214,6 +217,8 @@ class HubCore:
         self._tool_search: ToolSearch | None = None
         self._search_vectors: Vectors | None = None
         self._closing_vectors: set[asyncio.Task[None]] = set()
+        self._search_history_path: Path | None = None
+        self._history_keeper: HistoryKeeper | None = None
         storage = open_catalog_storage(catalog_storage, environment.environ)
         self._persister = CatalogPersister(self._catalog, storage, self.emit)
         self._broadcaster = EventBroadcaster()
@@ -385,6 +390,9 @@ class HubCore:
         """
         self._drop_search_vectors()
         await asyncio.gather(*self._closing_vectors, return_exceptions=True)
+        if self._history_keeper is not None:
+            await self._history_keeper.close()
+            self._history_keeper = None
         await self._upstreams.close()
         self.flights.close()
         await self._auth.close()
@@ -744,7 +752,27 @@ class HubCore:
                 hash_definition=self.definition_hash,
             )
             self._open_search_vectors()
+            self._keep_search_history()
         return self._tool_search
+
+    def store_search_history(self, path: Path) -> None:
+        """Keep what the tool search learns from calls in this file, from its first use on.
+
+        The file is removed if the settings switch learning off.
+        """
+        if not self._search_settings.learn:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        self._search_history_path = path
+        if self._tool_search is not None:
+            self._keep_search_history()
+
+    def _keep_search_history(self) -> None:
+        if self._search_history_path is not None and self._history_keeper is None:
+            from toolway.search.history_file import HistoryKeeper
+
+            assert self._tool_search is not None
+            self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
 
     def apply_search_settings(self, settings: SearchSettings) -> None:
         """Use these settings of the tool search from now on."""

@@ -44,8 +44,10 @@ class CallHistory:
     def record(self, query: str, principal: str, key: ToolKey, definition: str) -> None:
         """Record that `principal` called a tool successfully after searching for `query`."""
         words = frozenset(split_stems(query, MAX_QUERY_WORDS))
-        if not words:
-            return
+        if words:
+            self._add(words, principal, key, definition)
+
+    def _add(self, words: frozenset[str], principal: str, key: ToolKey, definition: str) -> None:
         history = self._tools.pop(key, None)
         if history is None or history.definition != definition:
             self._forget_words(key, history)
@@ -94,6 +96,12 @@ class CallHistory:
             length = sum(map(len, list(history.queries.values())))
             yield key, history.definition, counted * WEIGHT / (1 - B + B * length / USUAL_WORDS)
 
+    def update(self, newer: CallHistory) -> None:
+        """Add the queries of a newer history, as newer ones."""
+        for key, history in newer._tools.items():
+            for principal, words in history.queries:
+                self._restore(words, principal, key, history.definition)
+
     # -- storage ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> list[list[Any]]:
@@ -118,7 +126,5 @@ class CallHistory:
     def _restore(self, words: str, principal: str, key: ToolKey, definition: str) -> None:
         """Record a stored vote, whose words are stems already."""
         stems = frozenset(words.split()[:MAX_QUERY_WORDS])
-        if stems and len(self._tools) < MAX_TOOLS:
-            self._tools.setdefault(key, _History(definition)).queries[principal, words] = stems
-            for word in stems:
-                self._by_word.setdefault(word, set()).add(key)
+        if stems:
+            self._add(stems, principal, key, definition)

@@ -127,6 +127,7 @@ class ToolSearch:
         self._building: asyncio.Task[None] | None = None
         self._learn = learn
         self._history = CallHistory()
+        self.history_version = 0  # grows when something is learned or forgotten
 
     # -- search -------------------------------------------------------------------------------------------------------
 
@@ -222,12 +223,24 @@ class ToolSearch:
                 return
             definition = self._hash_definition(known)
         self._history.record(query[:MAX_QUERY_CHARS], principal or "", (server, tool), definition)
+        self.history_version += 1
 
     def set_learning(self, learn: bool) -> None:
         """Switch learning from calls on or off. Off also forgets what was learned."""
         self._learn = learn
         if not learn:
             self._history = CallHistory()
+            self.history_version += 1
+
+    def restore_history(self, stored: CallHistory) -> None:
+        """Use what was learned in an earlier run, if learning is on. What was learned since then is newer."""
+        if self._learn:
+            stored.update(self._history)
+            self._history = stored
+
+    def history_to_json(self) -> list[object]:
+        """Return what was learned, for storage."""
+        return list(self._history.to_json())
 
     def set_vectors(self, source: VectorSource | None) -> None:
         """Use the scores of an embedding model from now on. None ranks by words alone."""

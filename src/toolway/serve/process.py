@@ -123,6 +123,7 @@ class GatewayProcess:
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
+        self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_lock = asyncio.Lock()  # one reload at a time
