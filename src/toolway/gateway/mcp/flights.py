@@ -175,9 +175,7 @@ class ClientFlight(Flight):
 
     __slots__ = ("_call", "_http", "_owner", "_planned")
 
-    def __init__(
-        self, owner: ClientFlights, planned: HeadPlan, plan: Plan, http: Exchange, call: ClientCall
-    ) -> None:
+    def __init__(self, owner: ClientFlights, planned: HeadPlan, plan: Plan, http: Exchange, call: ClientCall) -> None:
         Flight.__init__(self, owner.hub.flights, plan, call.arguments, http.request_id, call.meta.extra)
         self._owner = owner
         self._planned = planned
