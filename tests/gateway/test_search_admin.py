@@ -13,8 +13,8 @@ from toolway.config.server_entry import parse_entry
 from toolway.config.settings import SearchSettings
 from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.run import run_checks
-from toolway.gateway.mcp.search_log import MAX_PRINCIPALS, MAX_SEARCHES_PER_PRINCIPAL, MAX_UNMET, SearchLog
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.search.search_log import MAX_PRINCIPALS, MAX_SEARCHES_PER_PRINCIPAL, MAX_UNMET, SearchLog
 from toolway.search.tokens import MANY_TOOLS, estimate_tokens, search_advice
 from toolway.telemetry.metrics import Metrics
 from toolway.testing import fake_server

@@ -44,6 +44,7 @@ def test_the_reader_kills_the_process_and_pays_once(tmp_path: Path) -> None:
     process.communicate()
     listed = json.loads(start(f"{ls} --json").communicate(timeout=120)[0])["runs"]
     assert [each["state"] for each in listed] == ["running"]
+    out = ""
     for command, code in ((resume, 9), (settle, 0), (resume_again, 0)):
         step = start(command.replace("RUN", listed[0]["id"]))
         out, err = step.communicate(timeout=120)

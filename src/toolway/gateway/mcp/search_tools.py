@@ -21,10 +21,10 @@ from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL, SEARCH_TOOL, Coverage, FoundTool
 from toolway.gateway.mcp.responses import RpcResult
-from toolway.gateway.mcp.search_log import SearchLog
 from toolway.gateway.mcp.view import EndpointView, ListWaiter
 from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import RawResult, encode_json
+from toolway.search.search_log import SearchLog
 from toolway.types import Effect, Json
 
 if TYPE_CHECKING:
