@@ -160,7 +160,7 @@ async def test_large_lists_are_built_and_searched_in_a_thread(monkeypatch: pytes
     search = ToolSearch(catalog)
     first, second = await asyncio.gather(search.search_async("weather forecast"), search.search_async("send mail"))
     assert names(first)[0] == "weather.get_forecast" and names(second)[0] == "mail.send"
-    assert used.count("_build") == 1 and used.count("_search") == 2
+    assert used.count("build") == 1 and used.count("_search") == 2
     replace(catalog, "weather", {"get_tides": "Tide tables"})
     assert names(await search.search_async("tide tables"))[0] == "weather.get_tides"
 
