@@ -85,9 +85,10 @@ def _delay(cls: type, options: dict[str, Any]) -> type:
 
 
 def _compile(cls: type, source: dict[str, Any], options: dict[str, Any]) -> None:
-    """Compile the methods for a copy of the class, and move them to the class.
+    """Build the methods of a dataclass when one is used for the first time.
 
-    Until `__init__` is there, which is last, other threads can make no instance.
+    They are made on a copy of the class and moved to the class, `__init__` last, so that no other thread can create an
+    instance while a method is missing.
     """
     if options.get("slots"):
         for value in source.values():

@@ -170,7 +170,7 @@ def _no_response_error(url: str, why: str, hint: str = "") -> GatewayError:
 
 
 def _error_from_response(url: str, status: int, error: Any) -> ToolwayError:
-    """Convert an error response of the gateway, by its HTTP status, to an exception."""
+    """Return the exception for an error response of the gateway, by its HTTP status."""
     parts = error if isinstance(error, dict) else {}
     message, detail, hint, code = (str(parts.get(key) or "") for key in ("message", "detail", "hint", "code"))
     if status == 401:

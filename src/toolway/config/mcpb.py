@@ -128,8 +128,9 @@ def build_bundle_entry(
 def admission_policy(
     bundle: Bundle, folder: Path, answers: Mapping[str, Any], platform: str = "linux"
 ) -> AdmissionPolicy:
-    """Return what the entry of a bundle may contain: its own programs and scripts, and packages by their runners.
+    """Return the policy for the server entry of an MCPB bundle: which commands, variables and folders it may use.
 
+    Allowed are programs and scripts inside the bundle, and packages that a package runner such as npx starts.
     `answers` are the user's values for the inputs of the bundle.
     """
     given = {ask.name for ask in bundle.inputs if ask.secret or ask.name in answers}

@@ -64,7 +64,7 @@ class SecretTemplate(str):
 
     @property
     def begins_with_variable(self) -> bool:
-        """True if a check of how the text begins must wait until the variable is set."""
+        """True if the text begins with a variable that is not set yet, so that its beginning cannot be checked."""
         return bool(self.parts) and isinstance(self.parts[0], SecretRef) and self.parts[0].kind == "env"
 
 

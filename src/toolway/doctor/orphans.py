@@ -325,7 +325,7 @@ def orphaned_sockets() -> set[str]:
 
 
 def _read_sockets(kernel: socket.socket) -> Iterator[tuple[int, int]]:
-    """Yield inode and closed directions (a bit mask) of every Unix socket from a kernel reply."""
+    """Yield (inode, closed directions) of each Unix socket in a netlink sock_diag reply: 1 receiving, 2 sending."""
     while True:
         data = kernel.recv(256 * 1024)
         while len(data) >= _MESSAGE_HEADER.size:

@@ -145,7 +145,10 @@ class HttpClient:
         on_sent: Callable[[], None],
         on_change: Callable[[], None],
     ) -> HttpResponse:
-        """Send a request at once on a connection from `take_idle`. `on_change` is called in place of a reader."""
+        """Write a request immediately on an idle connection, one that `take_idle` returned.
+
+        No task reads the response: `on_change` is called when bytes of it arrive, and when the connection ends.
+        """
         response = HttpResponse(self, target, b"", None, on_sent, connection.loop.time(), on_change=on_change)
         connection.start(response, encode_request(head, body), on_sent)
         return response

@@ -60,7 +60,7 @@ class InFlightCall:
         self._in_critical = False
 
     def cancel(self) -> None:
-        """Cancel the call now, or at the end of its critical section if it is in one."""
+        """Cancel the shared call: at once, or at `end_critical` if it is in a section that must not be cancelled."""
         self.is_cancelling = True
         if not self._in_critical:
             self.work.cancel()

@@ -270,7 +270,7 @@ def _shorten(text: str) -> str:
 
 
 def _nearest(name: Any, known: Iterable[str]) -> str:
-    """Return the name in `known` that is most similar to `name`; "" if none is."""
+    """Return the name in `known` that is most similar to `name`; "" if none is similar enough."""
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
         return ""
     names = {each.lower(): each for each in list(known)[:_MAX_COMPARED_NAMES] if len(each) <= MAX_NAME_CHARS}

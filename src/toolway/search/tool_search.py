@@ -173,10 +173,10 @@ class ToolSearch:
         allowed_server: Callable[[str], bool] | None = None,
         with_details: bool = True,
     ) -> SearchAnswer:
-        """Return the same as `search` without holding the event loop; embed the query first, if there is a source.
+        """Search as `search` does, without blocking the event loop, and by meaning if embeddings are configured.
 
         Without details, matches have no reasons, and the notes say nothing about servers. That takes half the time.
-        With more than 10,000 tools the ranking, and with it `allowed`, runs in a thread.
+        With more than 10,000 tools the ranking runs in a thread, and `allowed` is called there.
         """
         await self.prepare()
         asked, facts = _clean(queries), self._get_facts() if with_details else {}

@@ -79,7 +79,7 @@ def _silent(context: StdioFaultContext) -> None:
 
 @stdio_fault("ignores_unknown", on=("server/discover", "initialize", "ping"))
 def _ignores_unknown(context: StdioFaultContext) -> None:
-    """Send no response to server/discover, initialize and ping."""
+    """Send no response to server/discover, initialize and ping, as servers do that ignore unknown methods."""
 
 
 @stdio_fault("wrong_id")

@@ -592,7 +592,7 @@ class NatsRpcClient:
                 self.send_control(int(batch[0]), owner_subject, frames.encode_ids(frames.STATUS_QUERY_FRAME, batch))
 
     def _probe_lost_owners(self) -> None:
-        """Ask owner nodes that stopped sending heartbeats for one; forget them after a while."""
+        """Request a heartbeat from each owner node that stopped sending them; forget it after LOST_OWNER_RETRY_S."""
         for owner_subject, since in list(self._lost_owners.items()):
             if since < self._loop.time() - LOST_OWNER_RETRY_S:
                 del self._lost_owners[owner_subject]

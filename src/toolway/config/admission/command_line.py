@@ -192,7 +192,10 @@ def check_command_line(
 def check_runner(
     words: Sequence[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
 ) -> Rejection | None:
-    """Return why the command line of a runner is rejected; None if it has only allowed flags and an exact package."""
+    """Return why the command line of a package runner (npx, uvx, docker run, …) is rejected, or None.
+
+    It is accepted if it has only allowed flags, and a package with an exact version.
+    """
     program, runner = words[0], RUNNERS[program_name(words[0])]
     if tuple(words[1 : 1 + len(runner.subcommand)]) != runner.subcommand:
         return Rejection(f"{program} is allowed only as {shlex.join((program, *runner.subcommand))}")

@@ -208,10 +208,10 @@ class ClientPaths:
         return Path(self.environment[variable]) if self.environment.get(variable) else default
 
     def find_nearest(self, name: str) -> Path:
-        """Return the nearest file `name` in the working directory or a parent in the repository.
+        """Return the path of the nearest file `name`, from the working directory up to the root of the repository.
 
-        If there is none, return its path in the working directory. A file in the home folder belongs to the user, not
-        to the projects below it.
+        The home folder and its parents are not searched: a file there is configuration of the user. If there is no such
+        file, return its path in the working directory.
         """
         for folder in (self.directory, *self.directory.parents):
             if folder == self.home and folder != self.directory:

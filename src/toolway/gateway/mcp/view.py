@@ -167,7 +167,7 @@ class EndpointView:
         return ref.server if ref is not None else None
 
     def ref_for(self, name: object) -> ToolRef | None:
-        """Return the tool that a client-visible name refers to, even if the tool is unknown.
+        """Split a client-visible tool name into server and tool. The tool need not exist.
 
         None if the name contains no server of this view.
         """

@@ -101,7 +101,7 @@ class LegacySseTransport:
         return channel
 
     def _on_channel_ended(self, channel: SseChannel) -> None:
-        """End the transport if the event stream that has ended is the current, not a retired one."""
+        """End the transport if its current event stream has ended. The end of a replaced stream is ignored."""
         if channel is self._channel:
             self._disconnect(replace(channel.disconnected.result(), expected=True))
 

@@ -84,7 +84,10 @@ class HttpExchange(RequestExchange):
         self.response: HttpResponse | None = None  # if it was sent
 
     def on_response(self) -> None:
-        """Report a plain result to the listener. Anything else is left to the one who waits."""
+        """Pass the result of a complete JSON response with status 200 to the listener, without a task.
+
+        For errors, event streams and compressed bodies it calls `listener.failed`: the pipeline awaits the response.
+        """
         response, listener = self.response, self.listener
         assert response is not None
         if listener is None:
