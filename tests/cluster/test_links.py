@@ -26,7 +26,7 @@ from toolway.cluster.routing.node_link import CallerIdentity
 from toolway.gateway.sealing import Sealer
 from toolway.protocol import jsonrpc
 from toolway.types import CallState, Certainty
-from toolway.upstream.transport import JSONRPCError, Request, TransportError
+from toolway.upstream.transport import SEND_TOO_LATE, JSONRPCError, Request, TransportError
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -274,6 +274,24 @@ async def test_a_node_that_shuts_down_gets_no_new_calls_and_answers_those_it_has
         assert await task == {"ok": True}
         async with asyncio.timeout(20):
             await made.owner.lost.wait()  # the caller has closed it
+
+
+async def test_a_call_that_may_not_be_sent_any_more_is_not_sent_and_one_that_would_wait_is_taken_back() -> None:
+    async with lab() as made:
+        await made.caller.wait_open()
+        request = Request("tools/call", {"text": "x"}, CallState(may_send=lambda: False))
+        with pytest.raises(TransportError) as late:
+            made.caller.start(b"", request, made.inbound, None)
+        assert (late.value.code, late.value.certainty) == (SEND_TOO_LATE, Certainty.NOT_SENT)
+        made.caller.pause_writing()
+        request = Request("tools/call", {"text": "x"}, CallState(may_send=lambda: True))
+        with pytest.raises(TransportError) as busy:
+            made.caller.start(b"", request, made.inbound, None)
+        assert busy.value.certainty is Certainty.NOT_SENT and len(made.caller) == 0
+        made.caller.resume_writing()
+        made.owner.answers_at_once = True
+        assert "size" in await made.caller.wait(made.caller.start(b"", request, made.inbound, None))
+        assert len(made.owner.calls) == 1
 
 
 # -- faults -----------------------------------------------------------------------------------------------------------

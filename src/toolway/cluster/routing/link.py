@@ -29,7 +29,14 @@ from toolway.cluster.routing.link_frames import (
 )
 from toolway.protocol import jsonrpc
 from toolway.types import Certainty, Json
-from toolway.upstream.transport import ExchangeListener, InboundHandler, JSONRPCError, Request, TransportError
+from toolway.upstream.transport import (
+    ExchangeListener,
+    InboundHandler,
+    JSONRPCError,
+    Request,
+    TransportError,
+    require_may_send,
+)
 from toolway.upstream.transports.http_responses import error_for_bad_message
 from toolway.upstream.transports.pending_requests import StreamExchange, parse_large
 
@@ -365,14 +372,28 @@ class CallerLink(Link):
             raise TransportError(
                 f"the request cannot be encoded: {exc}", Certainty.NOT_SENT, code="E-REQUEST"
             ) from None
+        require_may_send(request.call_state)
         state = request.call_state if listener is None else None
         exchange = LinkExchange(number, state, listener, request.method, self._loop)
         exchange.inbound = inbound
         self._waiting[number] = self._unsent[number] = exchange
+        if request.call_state.may_send is not None:
+            self._send_now(exchange, content)
+            return exchange
         if len(self._waiting) > 1:
             self.collect()
         self.send(link_frames.CALL, number, content)
         return exchange
+
+    def _send_now(self, exchange: LinkExchange, content: bytes) -> None:
+        """Send a call whose first byte must not wait. Raises `TransportError` (not sent) if it would."""
+        number = exchange.id
+        self._outbox.add(link_frames.CALL, number, content)
+        self._flush()
+        if number in self._unsent and not self._outbox.has_begun(number):
+            self._outbox.remove(number)
+            del self._waiting[number], self._unsent[number]
+            raise TransportError("the connection to the node is busy", Certainty.NOT_SENT)
 
     async def wait(self, exchange: LinkExchange) -> Json:
         """Wait for the result of a call. Raises `TransportError` or `JSONRPCError`; cancelling it cancels the call."""

@@ -256,6 +256,11 @@ class Outbox:
             self._large[number] = messages
         return len(chunk)
 
+    def has_begun(self, number: int) -> bool:
+        """Return True if a part of the message of a call was returned by `next_record`, and not all of it."""
+        messages = self._large.get(number)
+        return messages is not None and messages[0].position > 0
+
     def remove(self, number: int) -> bool:
         """Remove the messages of a call that wait. Return True if the peer has got a part of one of them."""
         messages = self._large.pop(number, ())

@@ -46,6 +46,7 @@ from toolway.protocol.constants import INVALID_PARAMS
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Call, Certainty, Json
 from toolway.upstream.transport import (
+    SEND_TOO_LATE,
     SERVER_MOVED,
     WRONG_NODE,
     InboundHandler,
@@ -242,7 +243,7 @@ class RemoteTransport(OwnerTransportBase):
         except PeerTimeout:
             raise _owner_lost_error(attempt.certainty, "its owner stopped responding") from None
         except TransportError as exc:
-            if exc.certainty is Certainty.NOT_SENT:
+            if exc.certainty is Certainty.NOT_SENT and exc.code != SEND_TOO_LATE:
                 attempt.certainty = Certainty.NOT_SENT
                 raise _OwnerUnavailable(f"its owner is unreachable: {exc.reason}") from None
             if exc.certainty is Certainty.UNKNOWN:
