@@ -64,6 +64,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield f"sqlite:///{tmp_path / 'record'}"
     else:
         address: str = request.getfixturevalue("made_in_postgresql")
+        _clear(address)  # a connection of the test before may have written after it was cleared
         yield address
         _clear(address)
 

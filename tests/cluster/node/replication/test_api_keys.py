@@ -193,7 +193,7 @@ def test_keys_of_one_machine_are_not_those_of_a_cluster_and_it_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateDir(tmp_path)
-    replica: Any = SimpleNamespace(api_keys=object())
+    replica: Any = SimpleNamespace(api_keys=object(), options=SimpleNamespace(worker=None))
     assert process._open_key_store(state, replica) is replica.api_keys and not caplog.records
     state.open_key_store().create_key_sync("old", None, False, 0.0)
     assert process._open_key_store(state, replica) is replica.api_keys
