@@ -388,7 +388,7 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
     try:
         await upgrade_schema(engine)
         with sqlite3.connect(file) as db:  # as the version before wrote it
-            for table in ("tenant_states", "tool_vectors"):
+            for table in ("tenant_states", "tool_vectors", "run_messages", "run_entries", "runs", "run_definitions"):
                 db.execute(f"DROP TABLE {table}")
             for table in ("nodes", "api_keys", "lists"):
                 db.execute(f"ALTER TABLE {table} DROP COLUMN mac")
@@ -450,9 +450,8 @@ async def test_stop_the_nodes_for_ever_by_rows_that_make_no_sense(nodes: Cluster
     planted: list[tuple[str, str]] = []
     for table, types in columns.items():
         for number in range(3):
-            mark: str = next(
-                name for name in ("id", "name", "server", "key", "pool", "digest", "kind") if name in types
-            )
+            names_of_marks = ("id", "name", "server", "key", "pool", "digest", "kind", "run", "hash")
+            mark: str = next(name for name in names_of_marks if types.get(name) in ("text", "character varying"))
             row: dict[str, Any] = {name: _HOSTILE_VALUES[kind][number] for name, kind in types.items()}
             row |= {"tenant": "default", mark: f"planted-{number}"}
             names = ", ".join(row)

@@ -257,7 +257,12 @@ async def test_no_process_is_left_after_a_stop(workers: Workers) -> None:
     await asyncio.sleep(0)
     code = asyncio.create_task(workers.run.stop())
     done = (await asyncio.gather(call, return_exceptions=True))[0]
-    assert not isinstance(done, BaseException) or (isinstance(done, Failed) and done.executed == "no"), done
+    # A connection that no worker has accepted yet ends without a response.
+    assert (
+        not isinstance(done, BaseException)
+        or isinstance(done, Lost)
+        or (isinstance(done, Failed) and done.executed == "no")
+    ), done
     assert await code == 0
     assert len(left) >= 6 and not any(runs(pid) for pid in left)
     assert not workers.folder.exists()
