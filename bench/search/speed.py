@@ -65,7 +65,7 @@ class LoopWatch:
         asyncio.events.Handle._run = timed  # type: ignore[assignment]  # only for this measurement
 
     def reset(self) -> str:
-        """Return what was measured since the last reset, and begin anew."""
+        """Return the measurements since the last reset, and reset them."""
         said = f"longest callback {self.wall:.1f} ms ({self.cpu:.1f} ms CPU)"
         self.wall = self.cpu = 0.0
         return said

@@ -44,7 +44,7 @@ def proofs(node: str, key: bytes = KEY, epoch: int = 3, now: Callable[[], float]
 
 
 class Owner:
-    """Answers the calls that it is told to answer, and remembers the rest."""
+    """Peer that answers the calls of a given list, and keeps the rest."""
 
     def __init__(self, made: NodeProofs) -> None:
         self._proofs = made

@@ -274,8 +274,9 @@ async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_
             await run.approve("Go on?")
             await asyncio.sleep(0.05)  # not a step
             await run.call("s.pay", {"id": f"{order}/{found['n']}"})
-        finally:
-            ended.append("finally")
+        except BaseException as exc:
+            ended.append(type(exc).__name__)
+            raise
         return "done"
 
     async with Workflows(hub, tmp_path / "runs.db") as workflows:
@@ -284,7 +285,7 @@ async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_
         run = await workflows.start(code, {"order": "A"}, key="A")
         assert (await workflows.start(code, {"order": "A"}, key="A")).id == run.id
         await _wait_for_question(workflows, run.id)
-    assert ended == ["finally"]
+    assert ended == ["Suspended"]
     async with Workflows(hub, tmp_path / "runs.db", code=[code]) as workflows:
         await workflows.answer(run.id, None, {"yes": True}, by="ann")
         assert [record.output async for record in workflows.watch(run.id)][-1] == "done"

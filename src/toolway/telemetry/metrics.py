@@ -141,7 +141,7 @@ class RunMetrics:
             return
         self.states[workflow, event.state] += 1
         if event.state in _RUN_ENDS:
-            self.seconds[workflow] += event.seconds  # type: ignore[assignment]
+            self.seconds[workflow] += event.seconds  # type: ignore[assignment] # as above
 
     def copy(self) -> RunMetrics:
         other = RunMetrics()

@@ -60,6 +60,9 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
     text = _OTHERWISE[step.on_unknown]
     if per_item and step.on_unknown == "ask":
         text += ", once per item"
+    if known is None:
+        advice = "the tool is not known: check its name, and that its server starts (toolway tools)"
+        return CrashRow(step.name, step.tool, shown, text, advice)
     if step.key_honoured:
         advice = "key: honoured is not used: set idempotencyMetaKey of the server, so that it gets the key"
         return CrashRow(step.name, step.tool, shown, text, advice)

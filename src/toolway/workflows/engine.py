@@ -802,7 +802,13 @@ def check_inputs(definition: Definition, values: Json) -> None:
     """Raise `WorkflowError` if the inputs of a run do not match the schema of its workflow."""
     if definition.inputs is None:
         return
-    _check_form(definition.inputs, values, code="E-WORKFLOW-INPUT", subject=f"the input of {definition.name}")
+    _check_form(
+        definition.inputs,
+        values,
+        code="E-WORKFLOW-INPUT",
+        subject=f"the input of {definition.name}",
+        command="run FILE",
+    )
 
 
 def _check_parameters(workflow: PythonWorkflow, values: Json) -> None:
@@ -814,11 +820,20 @@ def _check_parameters(workflow: PythonWorkflow, values: Json) -> None:
         ) from None
 
 
-def _check_form(schema: Json, value: Any, *, code: str = "E-WORKFLOW-ANSWER", subject: str = "the answer") -> None:
+def _check_form(
+    schema: Json,
+    value: Any,
+    *,
+    code: str = "E-WORKFLOW-ANSWER",
+    subject: str = "the answer",
+    command: str = "answer RUN",
+) -> None:
     problems = list(jsonschema_rs.validator_for(schema).iter_errors(value))
     if problems:
         detail = "; ".join(str(each.message) for each in problems[:3])
-        raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], code=code)
+        names = " ".join(f"{name}=…" for name in schema.get("required") or schema.get("properties") or ("name",))
+        hint = f"toolway workflow {command} {names}"
+        raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], hint=hint, code=code)
 
 
 def may_answer(question: Json, by: str, roles: tuple[str, ...]) -> bool:

@@ -593,6 +593,7 @@ class CodeRun:
     async def close(self) -> None:
         """End the function with `Suspended`; wait for its `finally` blocks."""
         self._closed = True
+        waits_for_steps = bool(self._requests)
         for request in self._requests.values():
             if not request.future.done():
                 request.future.set_exception(Suspended())
@@ -600,7 +601,7 @@ class CodeRun:
         task = self._task
         if task is None:
             return
-        done, _ = await asyncio.wait({task}, timeout=0 if self.is_running else CLOSE_TIMEOUT_S)
+        done, _ = await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S if waits_for_steps else 0)
         if not done:
             task.cancel()
             await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S)

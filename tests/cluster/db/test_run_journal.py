@@ -101,7 +101,7 @@ async def test_a_node_without_a_lease_writes_and_takes_nothing(nodes: Nodes) -> 
     assert len(await journal.take(2.0, 1)) == 1
     await nodes.end_lease("n1")
     taken = {"r1", "r2"} - {run.id for run in await journal.list_runs("ready", 10)}
-    with pytest.raises(RunLost):  # nobody has taken the run yet, and still nothing is written
+    with pytest.raises(RunLost):  # no node has taken the run yet, and nothing is written
         await journal.write(taken.pop(), [an_entry("a")])
     assert await journal.take(2.0, 10) == []
     life = journal.life
