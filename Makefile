@@ -210,13 +210,9 @@ bench-quick: setup ## did a change make a call more expensive? A minute, no peer
 	$(PYTHON) -m bench.quick $(ARGS)
 
 # How well the tool search finds, beside other search libraries (ARGS=--write: into docs/explanation/tool-search.md).
-# Not about time: the machine need not be quiet. A library that cannot be installed is skipped, and the table says so.
+# Not about time: the machine need not be quiet. If the other libraries cannot be installed, the table says so.
 search-score: setup .search/.ready
 	$(PYTHON) -m bench.search.$(if $(filter agent,$(ARGS)),agent_loop,score $(ARGS))
 
-.search/.ready: requirements/search.in
-	"$$(scripts/find-python $(VERSION))" -m venv .search
-	for each in $$(grep -v '^#' $<); do \
-	  .search/bin/python -m pip install --quiet "$$each" || echo "$$each could not be installed"; \
-	done
-	touch $@
+.search/.ready: requirements/search.txt
+	scripts/install $(VERSION) .search $< && touch $@ || echo "$< cannot be installed: other libraries and MiniLM are skipped"
