@@ -29,6 +29,7 @@ from toolway.workflows import (
 )
 from toolway.workflows.journal import RunRecord
 from toolway.workflows.python_workflow import CodeRun
+from toolway.workflows.sqlite_journal import SqliteJournal
 from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
 
 
@@ -290,6 +291,31 @@ async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_
         await workflows.answer(run.id, None, {"yes": True}, by="ann")
         assert [record.output async for record in workflows.watch(run.id)][-1] == "done"
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A", "A/2"]
+
+
+@pytest.mark.anyio
+async def test_a_step_that_begins_during_a_write_is_not_missed(hub: Hub, tmp_path: Path) -> None:
+    written = asyncio.Event()
+
+    class SlowJournal(SqliteJournal):
+        async def write(self, run: str, entries: Any, change: Any = None) -> None:
+            await super().write(run, entries, change)
+            if any(each.path == "s.pay#1" and each.state == "done" for each in entries):
+                written.set()
+                await began.wait()
+
+    began = asyncio.Event()
+
+    @workflow
+    async def code(run: RunContext) -> Any:
+        await run.call("s.pay", {"id": "1"})
+        await written.wait()  # not a step
+        asyncio.get_running_loop().call_soon(began.set)
+        await run.call("s.pay", {"id": "2"})
+
+    async with asyncio.timeout(20), Workflows(hub, SlowJournal(tmp_path / "runs.db")) as workflows:
+        await (await workflows.start(code, {})).result()
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["1", "2"]
 
 
 @pytest.mark.anyio

@@ -605,7 +605,7 @@ class Workflows:
         if self._closing and calls:
             await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
             return
-        if not steps.is_running:
+        if not steps.is_open:
             await _wait_for_event(active.wake, timeout, calls.values())
             return
         code = asyncio.create_task(steps.wait_for_step())
@@ -729,8 +729,13 @@ class RunSteps(Protocol):
         """True if code is running that may have a new step."""
         ...
 
+    @property
+    def is_open(self) -> bool:
+        """True if there is code that has not ended: it may have a new step at any time."""
+        ...
+
     async def wait_for_step(self) -> None:
-        """Wait until running code has a new step or ends."""
+        """Wait until code has a new step or ends."""
         ...
 
     async def close(self) -> None: ...
@@ -739,7 +744,7 @@ class RunSteps(Protocol):
 class _FileSteps:
     """Steps of a definition in a file."""
 
-    is_running = False
+    is_running = is_open = False
 
     def __init__(self, definition: Definition, call: Callable[[CallAction, Entry], Awaitable[Entry]]) -> None:
         self._definition = definition

@@ -484,6 +484,10 @@ class RunContext:
             raise _GroupStopped
         return results
 
+    def attempts(self, name: str) -> int:
+        """Return how often a finished step with this name was begun; more than once after a crash or a retry."""
+        return self._code.attempts(f"{_branch.get().prefix}{name}")
+
     def now(self) -> float:
         """Return the time in seconds since 1970. A replay returns the same."""
         return float(self._code.value("now", lambda: self._code.time))
@@ -562,8 +566,14 @@ class CodeRun:
 
     @property
     def is_running(self) -> bool:
-        """True if the code waits for something that is not a step."""
-        return self._task is not None and not self._task.done() and not self._requests
+        """True if the code waits for something that is not a step, or has a step that is not planned yet."""
+        has_new_step = not self._requests or self._requested.is_set()
+        return self._task is not None and not self._task.done() and has_new_step
+
+    @property
+    def is_open(self) -> bool:
+        """True if the function has not ended."""
+        return self._task is not None and not self._task.done()
 
     async def wait_for_step(self) -> None:
         """Wait until the code waits for a step, or has ended."""
@@ -641,6 +651,10 @@ class CodeRun:
         self._values.append(entry)
         return entry.body
 
+    def attempts(self, path: str) -> int:
+        """Return how often the step at a path was begun."""
+        return len(self._memory.entries.get(path, ()))
+
     def open_requests(self) -> list[_Request]:
         """Return the steps that the code waits for, in the order of their beginning."""
         return [each for each in self._requests.values() if not each.future.done()]
@@ -662,6 +676,8 @@ class CodeRun:
                 return Failure({"code": "E-WORKFLOW-FAILED", "message": f"the result is not JSON: {error}"})
         if isinstance(exc, StepFailed):
             return Failure(exc.error, isinstance(exc, StepUnknown))
+        if isinstance(exc, ToolwayError):
+            return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint})
         return Failure({"code": "E-WORKFLOW-FAILED", "message": f"{type(exc).__name__}: {exc}"[:500]})
 
     async def _execute(self, record: RunRecord) -> Any:
