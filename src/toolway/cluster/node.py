@@ -140,6 +140,7 @@ class ClusterNode:
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
         )
         self._config_file = ""
+        self._file_digest = ""  # of the content of the file, when it was last read
         self._tasks: list[asyncio.Task[Any]] = []
 
     def _create_bus(self) -> Bus:
@@ -189,6 +190,11 @@ class ClusterNode:
         options = self.options
         return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
 
+    def is_first(self) -> bool:
+        """Return True at one of the live nodes, that with the lowest id: it reports what concerns all nodes."""
+        ids = [node.info.id for node in self.context.live_nodes()]
+        return bool(ids) and min(ids) == self.id
+
     @property
     def hub_options(self) -> dict[str, Any]:
         """Keyword arguments for the `Hub` of this node."""
@@ -230,21 +236,27 @@ class ClusterNode:
         await self.config_store.import_document(self.options.tenant, {SERVER_MAP_KEYS[0]: entries}, "", force=True)
         self.context.wake()
 
-    async def publish_config(self, file: LoadedConfig, *, force: bool = False) -> None:
+    async def publish_config(self, file: LoadedConfig, *, force: bool = False, only_changes: bool = False) -> None:
         """Store a configuration file as that of all nodes, unless it was imported before.
 
-        A file without servers does not replace an existing configuration. `force` skips both checks.
+        A file without servers does not replace an existing configuration. `force` skips both checks. With
+        `only_changes`, a file whose content is that of the last call is not stored: what other nodes have stored
+        since then stays. The workflows in the files that it names are stored with it, except those with an error.
         """
         if not file.file:
             return
-        document, digest = await asyncio.to_thread(read_document, file.file, {each.name for each in file.held})
+        workflows = await asyncio.to_thread(_read_workflows, file)
+        held = {each.name for each in file.held}
+        document, digest = await asyncio.to_thread(read_document, file.file, held, workflows)
+        if only_changes and digest == self._file_digest:
+            return
         tenant = self.options.tenant
         if not force and not document[SERVER_MAP_KEYS[0]] and await self.config_store.load_settings(tenant) is not None:
             # An operator who starts a node with an empty file hardly wants to stop all servers of the cluster.
             log.warning("%s has no servers: the configuration of the cluster is kept", file.file)
-            return
-        if await self.config_store.import_document(tenant, document, digest, force=force):
+        elif await self.config_store.import_document(tenant, document, digest, force=force):
             self.change_feed.publish("registry", {})
+        self._file_digest = digest
 
     async def _load_config(self, file: LoadedConfig) -> LoadedConfig:
         found = await self.config_source.load(file.file)
@@ -383,6 +395,17 @@ class ClusterNode:
         if self.sessions is not None:
             self.sessions.on_gap()
         self.context.wake()
+
+
+def _read_workflows(file: LoadedConfig) -> list[Json]:
+    if not file.gateway.workflows:
+        return []
+    from toolway.workflows.files import read_workflows, to_documents
+
+    definitions, issues = read_workflows(file.gateway.workflows)
+    for issue in issues:
+        log.error("workflow not published to the cluster: %s", issue)
+    return to_documents(definitions)
 
 
 class GatewayAttachment(ClusterHooks):

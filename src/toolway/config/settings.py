@@ -38,6 +38,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, h
 
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
+    from toolway.types import Json
 
 DEFAULT_GATEWAY_PORT: Final = 8765
 AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
@@ -185,7 +186,7 @@ class GatewaySettings:
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
     search: SearchSettings = field(default_factory=SearchSettings)  # tool search
-    workflows: tuple[str, ...] = ()  # workflow files that the gateway offers as tools; patterns like "flows/*.yaml"
+    workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -264,8 +265,13 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
     return lines
 
 
-def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str, ...]:
-    patterns = FieldReader({"workflows": value}, variables).get_texts("workflows") if value is not None else ()
+def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:
+    """Return the patterns of workflow files, and definitions as they are: `${…}` in them is for the workflow."""
+    if value is None:
+        return ()
+    definitions = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    texts = [each for each in value if not isinstance(each, dict)] if definitions else value
+    patterns = FieldReader({"workflows": texts}, variables).get_texts("workflows")
     for pattern in patterns:
         if not pattern or "**" in pattern:
             raise ConfigError(
@@ -274,7 +280,7 @@ def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str, ...
                 hint='name files, or the files of a folder: "flows/*.yaml"',
                 code=CONFIG_KEY_CODE,
             )
-    return patterns
+    return (*patterns, *definitions)
 
 
 def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:
@@ -282,7 +288,9 @@ def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:
     if not settings.workflows or not file:
         return settings
     folder = os.path.dirname(os.path.abspath(file))
-    found = tuple(os.path.join(folder, os.path.expanduser(pattern)) for pattern in settings.workflows)
+    found = tuple(
+        os.path.join(folder, os.path.expanduser(each)) if isinstance(each, str) else each for each in settings.workflows
+    )
     return replace(settings, workflows=found)
 
 

@@ -429,7 +429,7 @@ def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
         detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
         yield Check("workflows", "fail", issue.message, detail, issue.hint, code=issue.code)
     if not issues and not definitions:
-        yield Check("workflows", "warn", "no workflow file was found", ", ".join(gateway.workflows))
+        yield Check("workflows", "warn", "no workflow file was found", ", ".join(map(str, gateway.workflows)))
     elif definitions:
         yield Check("workflows", "ok", f"{len(definitions)} workflows can be used")
 

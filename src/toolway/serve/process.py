@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from toolway.config.approval.held_entries import HELD_CODE, count_waiting
@@ -44,13 +45,14 @@ from toolway.serve.sockets import (
     raise_file_limit,
 )
 from toolway.serve.wiring import Telemetry
-from toolway.serve.workflows import JOURNAL_NAME, GatewayRunAccess, WorkflowService
+from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
     from toolway.serve.workers import ParentLink
+    from toolway.workflows.journal import RunJournal
 
 KEPT_BYTES: Final = 2 * 1024 * 1024  # glibc then keeps up to twice as much
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
@@ -113,20 +115,24 @@ class GatewayProcess:
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
+        self._reload_lock = asyncio.Lock()  # one reload at a time
         self._workflows = WorkflowService(
             self.hub,
-            state_dir.folder / JOURNAL_NAME,
+            self._open_run_journal,
             GatewayRunAccess(self._api_keys, self.gateway.router.may_call),
             lambda text: self.gateway.activity.add_event("change", "", text),
             (alerts or AlertSettings()).asks_after,
+            self._reload_lock,
+            self._cluster_node.is_first if self._cluster_node is not None else lambda: True,
         )
+        if self._cluster_node is not None and parent is None:
+            self._cluster_node.router.in_process = frozenset({SERVER_NAME})  # each node has it
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
-        self._reload_lock = asyncio.Lock()  # one reload at a time
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._last_key_error = ""  # last logged error about the file of API keys
 
@@ -222,9 +228,14 @@ class GatewayProcess:
         self._draining_since = asyncio.get_running_loop().time()
 
     async def _start_workflows(self) -> None:
+        if self._parent is None:
+            await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
+
+    def _open_run_journal(self) -> Path | RunJournal:
+        """Return the journal that all nodes of a cluster share, or the file of this gateway. Raises `ConfigError`."""
         if self._cluster_node is not None:
-            return  # the journal of this machine is not shared with the other nodes
-        await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
+            return self._cluster_node.open_run_journal()
+        return self._state_dir.folder / JOURNAL_NAME
 
     async def _drain(self, delay: float) -> None:
         self._workflows.stop_waiting()
@@ -345,8 +356,11 @@ class GatewayProcess:
             result = {**result, "problems": [*result.get("problems", ()), *await workers.reload_others()]}
         return result
 
-    async def _reload_file(self) -> Json:
-        """Read the configuration file again and apply it in this process. Raises `ConfigError`."""
+    async def _reload_file(self, *, only_changes: bool = False) -> Json:
+        """Read the configuration file again and apply it in this process. Raises `ConfigError`.
+
+        In a cluster it becomes the configuration of all nodes; with `only_changes` only if its content has changed.
+        """
         async with self._reload_lock:
             if self._api_keys is not None:
                 self._api_keys.reload()
@@ -363,7 +377,8 @@ class GatewayProcess:
             self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
             if self._cluster_node is not None and self._shares_config:
                 # The change feed delivers it to this node too.
-                await self._cluster_node.publish_config(loaded, force=True)
+                await self._reject_broken_workflows(loaded)
+                await self._cluster_node.publish_config(loaded, force=True, only_changes=only_changes)
                 return {"changed": [], "published_to": "all nodes"}
             changes = await self._apply_config(loaded)
             if self._cluster_node is not None:
@@ -387,7 +402,7 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
-        if self._cluster_node is None:
+        if self._parent is None:
             await self._workflows.load(loaded.gateway.workflows, loaded.servers)
             servers = self._workflows.with_server(servers)
         changes = await self.hub.reload(replace(loaded, servers=servers))
@@ -404,14 +419,26 @@ class GatewayProcess:
         problems = [problem.message for problem in (*loaded.issues, *self._workflows.issues)]
         return {"changed": changes, "problems": problems}
 
+    async def _reject_broken_workflows(self, loaded: LoadedConfig) -> None:
+        """Raise `ConfigError` if a workflow file cannot be used: then all nodes keep the workflows that they have."""
+        if not loaded.gateway.workflows:
+            return
+        from toolway.workflows.files import read_workflows
+
+        _, issues = await asyncio.to_thread(read_workflows, loaded.gateway.workflows)
+        for issue in issues:
+            raise ConfigError(
+                issue.message, file=issue.file, line=issue.line, detail=issue.detail, hint=issue.hint, code=issue.code
+            )
+
     def _schedule_reload(self) -> None:
         task = asyncio.get_running_loop().create_task(self._reload_and_log())
         self._reload_tasks.add(task)
         task.add_done_callback(self._reload_tasks.discard)
 
-    async def _reload_and_log(self) -> None:
+    async def _reload_and_log(self, *, only_changes: bool = False) -> None:
         try:
-            result = await self._reload_file()  # each worker watches the file and gets signals
+            result = await self._reload_file(only_changes=only_changes)  # each worker watches the file, gets signals
         except ConfigError as exc:
             _log.error("configuration rejected, the old one stays in use: %s", exc)
         except Exception:
@@ -430,7 +457,7 @@ class GatewayProcess:
                 _log.error("%s was deleted; its last content stays in use", self._active_config.file)
             if seen[0] is not None and seen != applied and seen == before:  # changed, and stable since the last poll
                 applied = seen
-                await self._reload_and_log()
+                await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
         """Return modification stamps of the configuration file and of the files it depends on.
@@ -438,7 +465,7 @@ class GatewayProcess:
         A stamp is None for a missing file.
         """
         files = (self._file_config.file, *self._file_config.watched_files)
-        return [*map(_file_stamp, files), *self._workflows.stamps()]
+        return [*map(_file_stamp, files), *self._workflows.stamps(self._file_config.gateway.workflows)]
 
     def _reload_keys(self) -> None:
         """Reload the file of API keys, which another process may have changed.

@@ -2,6 +2,9 @@
 
 A file that cannot be used is reported and costs the other workflows and servers nothing. If the journal cannot be
 opened, because another gateway uses it, opening is tried again until it succeeds.
+
+In a cluster, each node has the server `workflows` in its own process. All nodes share the definitions, which are part
+of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import AccessDenied, ToolwayError
@@ -23,6 +26,7 @@ from toolway.hub.core import HubCore
 if TYPE_CHECKING:
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
+    from toolway.workflows.journal import RunJournal
     from toolway.workflows.mcp_tools import WorkflowServer
 
 SERVER_NAME: Final = "workflows"
@@ -76,25 +80,35 @@ class GatewayRunAccess:
 
 
 class WorkflowService:
-    """Workflows of one gateway: files, engine and server. Without configured files it does nothing."""
+    """Workflows of one gateway: files, engine and server. Without configured files it does nothing.
+
+    `open_journal` returns the journal, or the file of one; it may raise `ConfigError`. `lock` is held while the servers
+    of the hub are changed. `is_reporter` returns True at the one node of a cluster that reports runs which wait too
+    long for a person.
+    """
 
     def __init__(
         self,
         hub: HubCore,
-        journal: Path,
+        open_journal: Callable[[], Path | RunJournal],
         access: GatewayRunAccess,
         on_problem: Callable[[str], None],
         asks_after: float,
+        lock: asyncio.Lock,
+        is_reporter: Callable[[], bool] = lambda: True,
     ) -> None:
         self._hub = hub
-        self._journal = journal
+        self._open_journal = open_journal
         self._access = access
         self._on_problem = on_problem
-        self._patterns: tuple[str, ...] = ()
+        self._lock = lock
+        self._is_reporter = is_reporter
+        self._sources: tuple[str | Mapping[str, Any], ...] = ()  # patterns of files, and definitions
         self._definitions: list[Definition] = []
         self._opening: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._asks_after = asks_after
+        self._is_scheduled = True
         self._server: WorkflowServer | None = None
         self._file_issues: tuple[ConfigIssue, ...] = ()
         self._journal_issue: ConfigIssue | None = None
@@ -107,33 +121,34 @@ class WorkflowService:
 
     def with_server(self, servers: dict[str, Server]) -> dict[str, Server]:
         """Return the servers of a configuration with the server of the workflows, if there is one."""
-        if self._server is None or not self._patterns or SERVER_NAME in servers:
+        if self._server is None or not self._sources or SERVER_NAME in servers:
             return servers
         return {**servers, SERVER_NAME: _definition_of(self._server)}
 
-    def stamps(self) -> list[tuple[str, int, int]]:
+    def stamps(self, sources: Iterable[str | Mapping[str, Any]]) -> list[tuple[str, int, int]]:
         """Return names, times and sizes of the workflow files; they differ if a file was changed."""
         from toolway.workflows.files import find_files
 
         found = []
-        for file in find_files(self._patterns):
+        for file in find_files(sources):
             with contextlib.suppress(OSError):
                 stat = os.stat(file)
                 found.append((file, stat.st_mtime_ns, stat.st_size))
         return found
 
-    async def load(self, patterns: Sequence[str], servers: Iterable[str]) -> None:
-        """Read the workflow files and begin to open the journal, if there are any.
+    async def load(self, sources: Sequence[str | Mapping[str, Any]], servers: Iterable[str]) -> None:
+        """Read the workflows and begin to open the journal, if there are any.
 
-        `servers` are the names of the configured servers: none of them may be called `workflows`.
+        `sources` are patterns of files, and definitions. `servers` are the names of the configured servers: none of
+        them may be called `workflows`.
         """
-        self._patterns = tuple(patterns)
-        if not self._patterns:
+        self._sources = tuple(sources)
+        if not self._sources:
             self._definitions, self._file_issues = [], ()
         else:
             from toolway.workflows.files import read_workflows
 
-            self._definitions, issues = await asyncio.to_thread(read_workflows, self._patterns)
+            self._definitions, issues = await asyncio.to_thread(read_workflows, self._sources)
             if SERVER_NAME in servers:
                 issues.append(_name_taken_issue())
             known = {each.message for each in self._file_issues}
@@ -144,12 +159,12 @@ class WorkflowService:
         if self._server is not None:
             self._server.set_definitions(self._definitions)
             await self._schedule()
-        elif self._patterns and self._opening is None:
+        elif self._sources and self._opening is None:
             self._opening = asyncio.create_task(self._open())
 
-    async def start(self, patterns: Sequence[str], servers: Iterable[str]) -> None:
-        """Read the files, open the journal and add the server; continue the runs that a crash interrupted."""
-        await self.load(patterns, servers)
+    async def start(self, sources: Sequence[str | Mapping[str, Any]], servers: Iterable[str]) -> None:
+        """Read the workflows, open the journal and add the server; continue the runs that a crash interrupted."""
+        await self.load(sources, servers)
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
 
@@ -159,10 +174,11 @@ class WorkflowService:
         from toolway.workflows.engine import Workflows
         from toolway.workflows.mcp_tools import WorkflowServer
 
-        engine = Workflows(Hub._from_core(self._hub), self._journal, access=self._access)
-        while True:
+        engine: Workflows | None = None
+        while engine is None:
             try:
-                await engine.__aenter__()
+                opening = Workflows(Hub._from_core(self._hub), self._open_journal(), access=self._access)
+                engine = await opening.__aenter__()
                 break
             except ToolwayError as exc:
                 issue = ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error")
@@ -173,18 +189,26 @@ class WorkflowService:
         self._journal_issue = None
         self.engine = engine
         self._watching = asyncio.create_task(self._watch_questions(engine))
-        self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
-        if self._patterns and SERVER_NAME not in self._hub.servers:
-            await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
-        await self._schedule()
+        async with self._lock:
+            self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
+            if self._sources and SERVER_NAME not in self._hub.servers:
+                await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
+            await self._schedule()
 
     async def _schedule(self) -> None:
-        """Create the next runs of workflows with a schedule. They have the rights of the gateway itself."""
+        """Create the next runs of workflows with a schedule. They have the rights of the gateway itself.
+
+        If the journal cannot be used now, this is tried again later.
+        """
+        from toolway.workflows.journal import JournalError
+
         if self.engine is None:
             return
+        self._is_scheduled = True
         try:
             await self.engine.set_schedules(self._definitions)
         except ToolwayError as exc:
+            self._is_scheduled = not isinstance(exc, JournalError)
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     async def _watch_questions(self, engine: Workflows) -> None:
@@ -194,6 +218,8 @@ class WorkflowService:
         reported: set[str] = set()
         while True:
             await asyncio.sleep(min(QUESTION_POLL_S, self._asks_after / 2))
+            if not self._is_scheduled:
+                await self._schedule()
             try:
                 asking = {each.id: each for each in await engine.list_runs("asks", MAX_WATCHED_RUNS)}
             except ToolwayError:
@@ -204,13 +230,17 @@ class WorkflowService:
             for id, record in asking.items():
                 if now - since[id] >= self._asks_after and id not in reported:
                     reported.add(id)
+                    if not self._is_reporter():
+                        continue
                     question = "; ".join(str(each["title"]) for each in record.asks)
                     self._hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def stop_waiting(self) -> None:
-        """Answer the calls of clients that wait for runs: the gateway shuts down."""
+        """Answer the calls of clients that wait for runs, and take no more runs: the gateway shuts down."""
         if self._server is not None:
             self._server.stop_waiting()
+        if self.engine is not None:
+            self.engine.stop_taking()
 
     async def close(self, timeout: float) -> None:
         """Let calls of steps under way end for `timeout` seconds. Unfinished runs go on at the next start."""

@@ -174,19 +174,23 @@ class Workflows:
         """
         if self._scheduler is None:
             return
-        self._closing = True
-        self._wake.set()
+        self.stop_taking()
         await self._scheduler
         self._scheduler = None
         tasks = [run.task for run in self._active.values() if run.task is not None]
-        for run in self._active.values():
-            run.wake.set()
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout)
             for task in late:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         await self._get_journal().close()
+
+    def stop_taking(self) -> None:
+        """Take no more runs and begin no more steps: other nodes, or the next process, go on with the runs."""
+        self._closing = True
+        self._wake.set()
+        for run in self._active.values():
+            run.wake.set()
 
     # -- runs
 
@@ -458,13 +462,13 @@ class Workflows:
     async def _drive(self, active: _ActiveRun) -> None:
         """Execute one run until it ends, waits or asks."""
         journal = self._get_journal()
-        life = journal.life
+        life = active.life = journal.life
         active.clear()
         record, definition, entries, messages = await self.load(active.id)
         if record.state in FINAL_STATES:
             return
         if "python" in definition.body and record.workflow not in self._code:
-            await self._put_back(record)
+            await self._put_back(active, record)
             return
         is_scheduled = (record.key or "").startswith(SCHEDULE_KEY) and definition.schedule is not None
         if is_scheduled and not any(each.kind == "cancel" for each in messages):
@@ -488,14 +492,14 @@ class Workflows:
                 if self._closing and decision.calls:  # another process goes on with them
                     decision.calls.clear()
                     if not calls:
-                        await self._write(active.id, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
+                        await self._write(active, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
                         return
                 problem = self._access.find_problem(record.caller, "") if self._access and decision.calls else None
                 if problem is not None:  # nothing more is called for this starter
                     decision.calls.clear()
                     if not calls:
                         stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
-                        await self._write(active.id, [*unwritten, *decision.records], stuck)
+                        await self._write(active, [*unwritten, *decision.records], stuck)
                         record = _apply(record, stuck)
                         self._notify(record)
                         await self._tell_parent(record)
@@ -511,7 +515,7 @@ class Workflows:
                         unwritten.append(intent)
                 change = self._state_change(record, decision, bool(calls) or steps.is_running, now)
                 if change is not None or any(each.effect != Effect.READ for each in unwritten):
-                    await self._write(active.id, unwritten, change)
+                    await self._write(active, unwritten, change)
                     unwritten = []
                     if change is not None:
                         record = _apply(record, change)
@@ -585,11 +589,18 @@ class Workflows:
     def _is_due_soon(self, decision: Decision) -> bool:
         return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
 
-    async def _write(self, id: str, entries: list[Entry], change: RunChange | None) -> None:
-        """Write to the journal. While it cannot be written, nothing is sent and the run waits."""
+    async def _write(self, active: _ActiveRun, entries: list[Entry], change: RunChange | None) -> None:
+        """Write to the journal. While it cannot be written, nothing is sent and the run waits.
+
+        Raises `RunLost` if the lease under which the run was loaded has ended: another node may have gone on with it
+        meanwhile, even if this node has a new lease and the run again.
+        """
+        journal = self._get_journal()
         while True:
+            if not journal.holds(active.life):
+                raise RunLost("the lease under which the run was taken has ended", detail=active.id)
             try:
-                await self._get_journal().write(id, entries, change)
+                await journal.write(active.id, entries, change)
                 return
             except JournalError as exc:
                 if self._closing:
@@ -659,12 +670,13 @@ class Workflows:
         with contextlib.suppress(KeyError, JournalError):
             await self._send(parent, message)
 
-    async def _put_back(self, record: RunRecord) -> None:
+    async def _put_back(self, active: _ActiveRun, record: RunRecord) -> None:
         """Let a run wait whose Python workflow this process does not have."""
         _log.warning(
             "the run %s needs the Python workflow %s: give it to Workflows(code=[…])", record.id, record.workflow
         )
-        await self._write(record.id, [], RunChange(state="waiting", due=self._clock() + CODE_RETRY_S, asks=record.asks))
+        due = self._clock() + CODE_RETRY_S
+        await self._write(active, [], RunChange(state="waiting", due=due, asks=record.asks))
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait for the definitions of the tools: without them every step counts as unsafe."""
@@ -776,6 +788,7 @@ class _ActiveRun:
         self.id = id
         self.wake = asyncio.Event()
         self.is_due_again = False  # a message has arrived, or its time
+        self.life = 0  # of the process when it loaded the run
         self.task: asyncio.Task[None] | None = None
 
     def clear(self) -> None:

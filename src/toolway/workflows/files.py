@@ -1,37 +1,51 @@
-"""Workflow files of a configuration: finds them by patterns, reads them, reports those that cannot be used."""
+"""Workflows of a configuration: finds their files by patterns, reads them, reports those that cannot be used.
+
+The configuration of a cluster has the definitions themselves instead of patterns, so that all nodes have the same ones.
+"""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
 
 from toolway.config.schema import ConfigIssue
 from toolway.errors import ConfigError, ToolwayError
+from toolway.types import Json
 from toolway.workflows.definition import Definition
-from toolway.workflows.reader import read_file
+from toolway.workflows.reader import read_definition
 
 MAX_FILES: Final = 1000
 STATUS_TOOL: Final = "run_status"  # tool beside the workflows; no workflow can have this name
 
 
-def find_files(patterns: Iterable[str]) -> list[str]:
+def find_files(patterns: Iterable[str | Mapping[str, Any]]) -> list[str]:
     """Return the workflow files that match the patterns, sorted by name. A missing file without `*` is included."""
     found: dict[str, None] = {}
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            continue  # a definition
         matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
         found.update(dict.fromkeys(matches))
     return list(found)[:MAX_FILES]
 
 
-def read_workflows(patterns: Iterable[str]) -> tuple[list[Definition], list[ConfigIssue]]:
-    """Read all workflow files; return the valid definitions, and an issue for each file that cannot be used."""
+def read_workflows(sources: Iterable[str | Mapping[str, Any]]) -> tuple[list[Definition], list[ConfigIssue]]:
+    """Read the files of all patterns and the definitions in `sources`.
+
+    Return the valid definitions, and an issue for each that cannot be used.
+    """
+    sources = list(sources)
     definitions: dict[str, Definition] = {}
     issues: list[ConfigIssue] = []
-    for file in find_files(patterns):
+    inline = [each for each in sources if not isinstance(each, str)]
+    found: list[str | Mapping[str, Any]] = [*find_files(sources), *inline]
+    for source in found:
+        file = source if isinstance(source, str) else ""
         try:
-            definition = read_file(Path(file))
+            definition = read_definition(source)
             if definition.name in definitions or definition.name == STATUS_TOOL:
                 raise ConfigError(
                     f"the workflow name {definition.name} is taken",
@@ -46,3 +60,8 @@ def read_workflows(patterns: Iterable[str]) -> tuple[list[Definition], list[Conf
         else:
             definitions[definition.name] = definition
     return list(definitions.values()), issues
+
+
+def to_documents(definitions: Iterable[Definition]) -> list[Json]:
+    """Return definitions as JSON objects with their names, for a configuration that has them instead of patterns."""
+    return [msgspec.json.decode(msgspec.json.encode({**each.body, "name": each.name})) for each in definitions]

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.gateway.program import Program, kill, start
+from toolway.cluster.node import ClusterNode
+from toolway.cluster.options import ClusterOptions
+from toolway.config.loader import load_file
+
+Json = dict[str, Any]
 
 pytestmark = pytest.mark.anyio
 
@@ -138,3 +144,30 @@ async def _toolway(*words: str) -> bytes:
     out, error = await process.communicate()
     assert process.returncode in (0, 3), (out, error)  # 3: something waits for approval
     return out
+
+
+async def test_a_file_that_is_read_again_unchanged_undoes_nothing(engine: AsyncEngine, tmp_path: Path) -> None:
+    (tmp_path / "flow.yaml").write_text('{"steps": [{"name": "a", "tool": "a.echo"}]}')
+    block = {"workflows": ["flow.yaml"]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": FAKE}, "toolway": block}))
+    options = ClusterOptions(nats_urls=(), database_url=f"sqlite:///{tmp_path}/record", tenant_key=b"k" * 32)
+    node = ClusterNode(options, "token")
+    loaded = load_file(str(tmp_path / "mcp.json"))
+
+    async def stored() -> tuple[set[str], Json]:
+        found = await node.config_store.load("default")
+        assert found is not None
+        return set(found[1].entries), dict(found[1].settings)
+
+    try:
+        await node.publish_config(loaded)
+        assert await stored() == ({"a"}, {"workflows": [{"name": "flow", "steps": [{"name": "a", "tool": "a.echo"}]}]})
+        await node.config_store.put_server("default", "later", FAKE)
+        await node.publish_config(loaded, force=True, only_changes=True)  # a file beside it has changed
+        assert (await stored())[0] == {"a", "later"}
+        (tmp_path / "flow.yaml").write_text('{"steps": [{"name": "b", "tool": "a.echo"}]}')
+        await node.publish_config(loaded, force=True, only_changes=True)
+        assert (await stored())[1]["workflows"][0]["steps"][0]["name"] == "b"
+        assert (await stored())[0] == {"a"}
+    finally:
+        await node.close()

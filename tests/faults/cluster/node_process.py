@@ -87,7 +87,12 @@ class Replica:
         return [*words, "--drain-delay", "0.5"]
 
     def _environ(self) -> dict[str, str]:
-        folders = {"TOOLWAY_STATE": "state", "XDG_CACHE_HOME": "cache", "XDG_RUNTIME_DIR": "run"}
+        folders = {
+            "TOOLWAY_STATE": "state",
+            "XDG_CACHE_HOME": "cache",
+            "XDG_RUNTIME_DIR": "run",
+            "XDG_STATE_HOME": "xdg",
+        }
         return {name: str(self._folder / folder) for name, folder in folders.items()}
 
     async def wait_ready(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -27,15 +27,19 @@ from toolway.config.loader import (
 from toolway.types import Json
 
 
-def read_document(file: str, held: Collection[str] = ()) -> tuple[Json, str]:
+def read_document(file: str, held: Collection[str] = (), workflows: Sequence[Json] = ()) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
     The entries `held`, which wait for approval, are left out. White space and comments do not change the digest.
-    Variables stay unexpanded, since each node has its own. Raises `ConfigError` if the file is not readable or invalid.
+    Variables stay unexpanded, since each node has its own. `workflows` are the definitions in the files that the
+    configuration names: they replace the names, because other nodes do not have the files.
+    Raises `ConfigError` if the file is not readable or invalid.
     """
     found = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
     _, entries = find_server_map(found, file)
     block = find_toolway_block(found)
+    if isinstance(block, dict) and "workflows" in block:
+        block = {**block, "workflows": list(workflows)}
     entries = {name: entry for name, entry in entries.items() if name not in held}
     document = {SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: block} if block else {})
     return document, hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()

@@ -48,6 +48,8 @@ class TransportRouter:
         self._hub: HubCore | None = None
         self._servers: Mapping[str, Server] = {}  # as configured, not as the hub has them
         self._transports: dict[str, set[RoutedTransport]] = {}
+        #: Servers that are objects in the process of each node, unless the configuration has a server of this name.
+        self.in_process: frozenset[str] = frozenset()
         self.keeps_limits = False  # a server with limits of its own is called by its owner only, which enforces them
 
     def attach(self, hub: HubCore) -> None:
@@ -91,6 +93,8 @@ class TransportRouter:
 
     def select(self, server: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
         """Return the transport for a server as of now: local if owned, direct, or to its owner node."""
+        if self._is_in_process(server):
+            return make()
         ownership = self._ownership_of(server)
         if ownership is not None:
             return OwnedTransport(ownership, make(), partial(self._still_owns, ownership))
@@ -142,14 +146,17 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if only the node that owns the server may call it."""
-        return not self.can_call_from_any_node(server)
+        """Return True if one node's calls say nothing about those of another: an owner calls the server, or each node
+        has its own."""
+        return self._is_in_process(server) or not self.can_call_from_any_node(server)
 
     def can_call_from_any_node(self, server: str) -> bool:
         """Return True if every node may call a server directly, without its owner.
 
-        That is so if the server is known to keep no state between calls.
+        That is so if the server is known to keep no state between calls, or if each node has it in its process.
         """
+        if self._is_in_process(server):
+            return True
         config = self._servers.get(server)
         if config is None or config.transport not in ("http", "openapi"):
             return False
@@ -157,6 +164,9 @@ class TransportRouter:
             return False
         summary = self._catalog.get_summary(server)
         return config.transport == "openapi" or (summary is not None and summary.era == "modern")
+
+    def _is_in_process(self, server: str) -> bool:
+        return server in self.in_process and server not in self._servers
 
     def _ownership_of(self, server: str) -> Ownership | None:
         if self._member is None:
