@@ -5,7 +5,7 @@ python conformance/run.py --gateway            the gateway with the fixture as i
 python conformance/run.py --search             the same through a group with tool search, which lists only meta-tools
 python conformance/run.py --client             a hub as the client of the suite's servers
 python conformance/run.py --url URL            any other server, without a token: the suite cannot send headers
-      [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--out DIR] [--json]
+      [--installed .conformance] [--revision 2026-07-28] [--only NAME] [--jobs N] [--out DIR] [--json]
 """
 
 from __future__ import annotations
@@ -85,12 +85,14 @@ def main() -> int:
     targets = [each for each in _targets(options) if options.only in each.name]
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
-        for target in targets:
-            for revision in options.revision or REVISIONS:
-                out = (options.out or Path(scratch)).resolve() / target.name / revision
-                outcomes.append(suite.run(target, revision, out))
+        folder = (options.out or Path(scratch)).resolve()
+        runs = [(target, revision) for target in targets for revision in options.revision or REVISIONS]
+        # A run waits most of the time, so several take little longer than one.
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for outcome in pool.map(lambda run: suite.run(*run, folder / run[0].name / run[1]), runs):
+                outcomes.append(outcome)
                 if not options.json:
-                    _print(outcomes[-1], heading=len(outcomes) == 1)
+                    _print(outcome, heading=len(outcomes) == 1)
     if options.json:
         print(json.dumps([asdict(each) | {"full": each.full} for each in outcomes], indent=1))
     return 0 if outcomes and all(each.full for each in outcomes) else 1
@@ -108,6 +110,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--installed", type=Path, default=Path(".conformance"), metavar="DIR")
     parser.add_argument("--revision", action="append", choices=REVISIONS)
     parser.add_argument("--only", default="", metavar="NAME", help="only targets whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs side by side (2)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep the output files of the suite")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -262,14 +265,17 @@ class Suite:
         modules = installed / "node_modules"
         self._node = modules / ".bin" / "node"
         self._program = modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+        self._listed: dict[str, str] = {}  # by revision
 
     @property
     def is_installed(self) -> bool:
         return self._node.exists() and self._program.exists()
 
     def required(self, suite_command: str, revision: str) -> list[str]:
-        listed = self._call("list", "--requirements", revision)
-        section = re.search(rf"^{suite_command.capitalize()} scenarios.*\n((?:  - .+\n)+)", listed, re.MULTILINE)
+        if revision not in self._listed:
+            self._listed[revision] = self._call("list", "--requirements", revision)
+        pattern = rf"^{suite_command.capitalize()} scenarios.*\n((?:  - .+\n)+)"
+        section = re.search(pattern, self._listed[revision], re.MULTILINE)
         return re.findall(r"- (\S+)", section[1]) if section else []
 
     def run(self, target: Target, revision: str, out: Path) -> Outcome:
