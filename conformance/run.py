@@ -89,7 +89,7 @@ def main() -> int:
         runs = [(target, revision) for target in targets for revision in options.revision or REVISIONS]
         # A run waits most of the time, so several take little longer than one.
         with ThreadPoolExecutor(options.jobs) as pool:
-            for outcome in pool.map(lambda run: suite.run(*run, folder / run[0].name / run[1]), runs):
+            for outcome in pool.map(lambda run: suite.run(run[0], run[1], folder / run[0].name / run[1]), runs):
                 outcomes.append(outcome)
                 if not options.json:
                     _print(outcome, heading=len(outcomes) == 1)

@@ -6,8 +6,9 @@ Each seed is one round: `--jobs` pytest sessions in parallel, then the tests tha
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
 docs/reliability.md. Exit code 1 if a test failed or a session crashed.
 
-If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py). Then the tests that
-must run alone for their short times are one more session beside the others.
+If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py), and no test must
+run alone. Then one more session beside the others runs the tests that share a cluster or a database
+(tests/faults/conftest.py).
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _repeat_failed(folder: Path, seed: int, results: dict[str, Any]) -> None:
 
 
 def _turns(jobs: int) -> list[list[int]]:
-    """Return the shares that run side by side, turn after turn. Share 0 are the tests that should run alone."""
+    """Return the shares that run side by side, turn after turn: on a quiet machine, share 0 runs alone."""
     shares = list(range(1, jobs + 1))
     return [shares, [0]] if os.environ.get("TOOLWAY_QUIET") else [[0, *shares]]
 

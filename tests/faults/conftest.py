@@ -5,8 +5,9 @@
 JSON to `TOOLWAY_FAULTS_OUT`, if it names a file.
 
 Most tests wait most of the time, so that several sessions may share the machine: `TOOLWAY_SHARE=1/2` runs every second
-test. Those with `@pytest.mark.alone` need the machine for themselves, and are the share `0/2`. Those with
-`@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
+test, except those of the share `0/2`. If TOOLWAY_QUIET is set, these are the tests with `@pytest.mark.alone`, which
+need the machine for themselves. Otherwise they are the tests with a fixture for the whole module, such as a cluster, so
+that it is started once. Those with `@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 
 from tests.faults import fault_lab
 from tests.faults.results import results
+from tests.timing import QUIET
 
 FEW = 3  # seeds for tests that are dear
 
@@ -43,12 +45,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     number, of = (int(part) for part in share.split("/"))
     wanted = [item for item in items if _seed(item) < FEW or not item.get_closest_marker("dear")]
-    alone = [item for item in wanted if item.get_closest_marker("alone")]
-    others = [item for item in wanted if not item.get_closest_marker("alone")]
-    mine = others[number - 1 :: of] if number else alone
+    first = [item for item in wanted if (item.get_closest_marker("alone") if QUIET else _has_module_fixture(item))]
+    taken = set(first)
+    others = [item for item in wanted if item not in taken]
+    mine = others[number - 1 :: of] if number else first
     chosen = set(mine)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = mine
+
+
+def _has_module_fixture(item: pytest.Item) -> bool:
+    assert isinstance(item, pytest.Function)
+    return any(each[-1].scope == "module" for each in item._fixtureinfo.name2fixturedefs.values())
 
 
 @pytest.fixture

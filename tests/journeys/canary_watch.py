@@ -72,7 +72,7 @@ class Arguments:
                 if looks_at[process] <= 50 or looks_at[process] % 50 == 0:
                     with contextlib.suppress(OSError):
                         self._look(process)
-            time.sleep(0.02)
+            time.sleep(0.04)  # commands and servers live longer than that
 
     def _look(self, process: str) -> None:
         with open(f"/proc/{process}/cmdline", "rb") as file:

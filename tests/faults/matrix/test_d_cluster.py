@@ -21,12 +21,14 @@ from tests.faults.cluster.node_process import Replica
 from tests.faults.cluster.runs import Act, Report, under_load
 from tests.faults.cluster.verdict import effects_in
 from tests.faults.results import results
+from tests.timing import QUIET
 from toolway.testing import History
 
 pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 
 NEWER = Path(scenarios.__file__).with_name("newer_gateway.py")  # not imported: it changes what it imports
-SERVERS, CLIENTS, CALLS = 6, 12, 300
+SERVERS = 6
+CLIENTS, CALLS = (12, 300) if QUIET else (4, 100)
 KEYED, PLAIN = Order("counter", keyed=True), Order("counter")
 
 
