@@ -25,7 +25,7 @@ def run_mypy(program: Path) -> tuple[int, str]:
 
 
 def test_mypy_strict_accepts_it(tmp_path: Path) -> None:
-    code, text = run_mypy(shutil.copy(PROGRAM, tmp_path))
+    code, text = run_mypy(Path(shutil.copy(PROGRAM, tmp_path)))
     assert code == 0, text
 
 
