@@ -110,6 +110,7 @@ long: setup ## quiet machine: ARGS=soak, cycles, neighbour, cost, held, endings,
 
 TESTS_process := tests/process
 TESTS_logins := tests/auth/test_processes.py
+TESTS_bridge := $(shell grep -rl ALL_WAYS tests/gateway --include=test_*.py)
 TESTS_canary := tests/journeys/test_canary.py
 TESTS_addresses := tests/network
 TESTS_idle := -s tests/faults/matrix/test_c_connections.py
@@ -120,8 +121,8 @@ TESTS_arguments := tests/protocol/test_real_schemas.py
 TESTS_search := tests/search/test_properties.py --timeout=3600
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, canary, addresses, idle, traces, boards, edits, arguments, search, timing (quiet machine)
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins canary addresses idle traces boards edits arguments search timing))
+long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)

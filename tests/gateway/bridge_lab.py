@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -37,13 +38,21 @@ EVERYTHING: Final[Json] = {"elicitation": {"form": {}, "url": {}}, "sampling": {
 #: Roots, sampling and logging are deprecated, and bridged all the same.
 OLD_WORDS = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 
-#: Every way from a client to a server.
+EVERY_WAY: Final = [
+    *itertools.product(("modern", "legacy"), ("modern", "legacy"), ("http", "stdio")),
+    *itertools.product(("modern", "legacy"), ("legacy",), ("sse",)),
+]
+#: Ways with every pair of eras, and with every pair of an era and a transport.
+SOME_WAYS: Final = [
+    ("modern", "modern", "http"),
+    ("legacy", "modern", "stdio"),
+    ("modern", "legacy", "stdio"),
+    ("legacy", "legacy", "http"),
+    *EVERY_WAY[-2:],
+]
+#: From a client to a server: `make long-tests ARGS=bridge` tries every way.
 ALL_WAYS = pytest.mark.parametrize(
-    ("client_era", "server_era", "transport"),
-    [
-        *itertools.product(("modern", "legacy"), ("modern", "legacy"), ("http", "stdio")),
-        *itertools.product(("modern", "legacy"), ("legacy",), ("sse",)),
-    ],
+    ("client_era", "server_era", "transport"), EVERY_WAY if os.environ.get("TOOLWAY_LONG") else SOME_WAYS
 )
 
 

@@ -26,7 +26,8 @@ def postgres_server(programs: Path, connections: int = 20) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="toolway-pg-", dir="/tmp"))  # the path of a socket must be short
     as_another = ["unshare", "--user", "--map-user=1000"] if os.geteuid() == 0 else []
     data = folder / "data"
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections={connections}"
+    # Without fsync: what was written outlives the server as long as the machine runs, which is all that tests need.
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections={connections} -c fsync=off"
 
     def do(program: str, *arguments: str) -> None:
         subprocess.run(
