@@ -127,7 +127,7 @@ class Bench:
 
     def keeper(self) -> int:
         """The inner process of the reaper, which is the parent of the servers."""
-        outer = self.hub._core._spawner._reaper
+        outer = self.hub._core.spawner._reaper
         assert outer is not None
         return int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0])
 

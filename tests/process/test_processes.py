@@ -193,7 +193,7 @@ async def test_what_a_server_leaves_behind_when_it_ends_is_ended_too() -> None:
 async def test_zombies_are_reaped() -> None:
     async with Hub({"fake": fake_server("zombies")}, catalog_storage=None) as hub:
         await hub.wait_ready()
-        keeper = hub._core._spawner._reaper
+        keeper = hub._core.spawner._reaper
         assert keeper is not None
         await hub.call_tool("fake.bad")
         inner = int(Path(f"/proc/{keeper.pid}/task/{keeper.pid}/children").read_text())
@@ -215,7 +215,7 @@ async def test_zombies_are_reaped() -> None:
 async def test_a_keeper_that_is_killed_takes_its_servers_along_and_is_replaced() -> None:
     async with Hub({"fake": fake_server("ignore_eof")}, catalog_storage=None) as hub:
         await hub.wait_ready()
-        keeper, pid = hub._core._spawner._reaper, hub.status()["fake"].pid
+        keeper, pid = hub._core.spawner._reaper, hub.status()["fake"].pid
         assert keeper is not None
         assert pid is not None
         os.kill(keeper.pid, signal.SIGKILL)

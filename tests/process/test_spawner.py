@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +25,33 @@ async def spawner() -> AsyncIterator[Spawner]:
     spawner = Spawner()
     yield spawner
     await spawner.close()
+
+
+async def test_a_lock_is_held_until_the_servers_have_ended(tmp_path: Path) -> None:
+    def is_locked() -> bool:
+        with file.open() as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    file = tmp_path / "lock"
+    spawner = Spawner()
+    first = await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)
+    with file.open("w") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        number = spawner.hold(opened.fileno())
+        second = await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)  # the reaper has the lock
+    os.close(spawner._held.pop(number))  # as if this process had been killed
+    assert is_locked()
+    os.kill(first.pid, signal.SIGKILL)
+    await first.exited
+    assert is_locked()  # the second one runs
+    await spawner.close()
+    assert not is_locked()
+    with pytest.raises(ProcessLookupError):
+        os.kill(second.pid, 0)
 
 
 class Shortage:

@@ -42,6 +42,7 @@ class Simulation:
         self.life = 1
         self.random = random.Random(seed)
         self.asked: list[str] = []
+        self.is_local = True  # the server ends with the process of the engine
         self.meta_key: str | None = "key"  # by which the server detects repeated calls
         self.reply: Callable[[CallAction], Entry | None] | None = None
 
@@ -98,9 +99,12 @@ class Simulation:
             live=live,
             life=self.life,
             now=self.now,
-            terms=lambda name: CallTerms(TERMS[name], "setting", 10.0, "", self.meta_key) if name in TERMS else None,
+            terms=self._terms,
             expressions=expressions,
         )
+
+    def _terms(self, name: str) -> CallTerms | None:
+        return CallTerms(TERMS[name], "setting", 10.0, "", self.meta_key, self.is_local) if name in TERMS else None
 
     def _send(self, action: CallAction) -> Entry:
         self.calls[action.path] += 1

@@ -4,7 +4,7 @@
     python -m tests.workflows.kills --database postgresql --stop             # SIGSTOP instead of SIGKILL
 
 `underway` are the unsafe calls that had begun and had no outcome when a process was killed: a run may ask only about
-those.
+those, and about calls that timed out on a machine that is very busy (`timed_out`).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class KillReport:
     asked: int
     underway: int
     asked_without_call: int  # questions about calls that no kill interrupted
+    timed_out: int  # questions about calls that timed out
 
     @property
     def is_good(self) -> bool:
@@ -96,7 +97,7 @@ async def run_nodes_with_kills(
     workflows = Workflows.for_reading(journal)
     await start_runs(workflows, runs)
     nodes = _NodeProcesses(folder, url)
-    settling = asyncio.create_task(settle_until_ended(workflows, folder, runs))
+    settling = asyncio.create_task(settle_until_ended(workflows, folder, runs, LEASE.ttl))
     chance = random.Random(seed)
     underway: set[str] = set()
     kills = size = 0
@@ -169,7 +170,10 @@ def _report(folder: Path, runs: int, kills: int, began: float, underway: set[str
     expected = [f"run{number}/{step}" for number in range(runs) for step in (*UNSAFE_STEPS, *KEYED_STEPS)]
     doubled = [name for name in expected if effects[name] > 1]
     lost = [name for name in expected if not effects[name]]
-    asked = set((folder / "asked").read_text().splitlines()) if (folder / "asked").exists() else set()
+    asked, timed_out = (
+        set(file.read_text().splitlines()) if (file := folder / name).exists() else set()
+        for name in ("asked", "timed_out")
+    )
 
     def is_keyed(name: str) -> bool:
         return name.rpartition("/")[2] in KEYED_STEPS
@@ -186,6 +190,7 @@ def _report(folder: Path, runs: int, kills: int, began: float, underway: set[str
         asked=len(asked),
         underway=len(underway),
         asked_without_call=len(asked - underway),
+        timed_out=len(timed_out),
     )
 
 

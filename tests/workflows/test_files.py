@@ -131,11 +131,18 @@ def test_the_crash_table_says_what_a_crash_does() -> None:
 
     def terms(name: str) -> CallTerms:
         effect = effects.get(name, Effect.UNSAFE)
-        return CallTerms(effect, "annotation" if name in effects else "default", 70.0, "")
+        source = "annotation" if name in effects else "default"
+        return CallTerms(effect, source, 70.0, "", is_local=name.startswith("bank"))
 
-    rows = {row.step: row for row in crash_table(read_file(EXAMPLES / "refund.yaml"), terms)}
+    definition = read_file(EXAMPLES / "refund.yaml")
+    rows = {row.step: row for row in crash_table(definition, terms)}
     assert rows["order"].after_crash == "repeated"
     assert rows["pay"].after_crash == "checked with bank.list_refunds after 75 s, else asks you"
+    assert "add after" in rows["pay"].advice
+    remote = crash_table(definition, lambda name: CallTerms(Effect.UNSAFE, "default", 70.0, ""))
+    assert {row.step: row for row in remote}["pay"].after_crash == (
+        "checked with bank.list_refunds after 75 s, if it is not there, asks you"
+    )
     assert rows["letter"].after_crash == "asks you, once per item"
     assert "verify" in rows["letter"].advice
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -170,6 +171,87 @@ def test_verify_waits_until_the_call_can_no_longer_run() -> None:
     assert not run.asked
     assert run.now >= 15.0  # 10 s timeout of the call and 5 s `after`
     assert run.effects == {"a": 1}
+
+
+def verified(**keys: Any) -> Json:
+    verify = {"tool": "s.list", "params": {"id": "a"}, "happened": "reply.data.items.size() > 0", **keys}
+    return pay("a", on_unknown={"verify": verify})
+
+
+def crash_after_the_intent() -> Callable[[str], bool]:
+    crashed = iter([False, True])
+    return lambda point: next(crashed, False)
+
+
+def test_not_found_counts_after_a_crash_only_if_the_server_ended_too() -> None:
+    local, remote = Simulation({"steps": [verified()]}), Simulation({"steps": [verified()]})
+    remote.is_local = False
+    for run, asked in ((local, []), (remote, ["a"])):
+        assert run.run(crash_after_the_intent()).state == "done"
+        assert run.asked == asked
+
+
+class SlowServer:
+    """Server that executes the first call `late` seconds after its caller gave up."""
+
+    def __init__(self, run: Simulation, late: float, code: str = "E-TIMEOUT") -> None:
+        self.run, self.late, self.code = run, late, code
+        self.due: float | None = None
+        run.reply = self.reply
+
+    def reply(self, action: CallAction) -> Entry | None:
+        if self.due is not None and self.run.now >= self.due:
+            self.due = None
+            self.run.effects["a"] += 1
+        if action.tool != "s.pay" or self.run.calls["a"] > 1:
+            return None
+        self.run.now += 10.0  # the time limit
+        self.due = self.run.now + self.late
+        found = outcome(action, "unknown", "unknown", self.run.now)
+        return replace(found, body={**found.body, "code": self.code}, local=False)
+
+
+def test_not_found_after_a_timeout_asks_because_the_server_may_still_execute_the_call() -> None:
+    run = Simulation({"steps": [verified()]})
+    SlowServer(run, late=60.0)
+    run.run(steps=20)
+    assert run.calls["a/verify1"] == 1
+    assert run.asked == ["a"]
+
+
+def test_not_found_after_a_timeout_counts_when_the_time_that_the_server_may_take_is_over() -> None:
+    run = Simulation({"steps": [verified(after=30)]})
+    SlowServer(run, late=29.0)
+    assert run.run().state == "done"
+    assert run.effects == {"a": 1}
+    assert not run.asked
+
+
+def test_after_is_at_least_the_time_limit_of_the_call() -> None:
+    run = Simulation({"steps": [verified(after=0.2)]})
+    SlowServer(run, late=9.0)
+    assert run.run().state == "done"
+    assert run.effects == {"a": 1}
+
+
+def test_not_found_counts_if_the_server_ended_during_the_call() -> None:
+    run = Simulation({"steps": [verified()]})
+    SlowServer(run, late=1e9, code="E-STDIO-EXIT")
+    assert run.run().state == "done"
+    assert run.effects == {"a": 1}
+    assert not run.asked
+
+
+def test_a_read_before_the_server_ended_does_not_count_after_it() -> None:
+    run = Simulation({"steps": [verified()]})
+    SlowServer(run, late=60.0)
+
+    def crash(point: str) -> bool:  # in the first plan after the read
+        return run.calls["a/verify1"] == 1 and run.life == 1 and point == "before commit"
+
+    run.run(crash, steps=20)
+    assert run.life == 2
+    assert run.asked == ["a"]
 
 
 def test_unknown_outcomes_are_handled_only_by_handlers_that_name_them() -> None:

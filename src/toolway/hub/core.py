@@ -224,7 +224,7 @@ class HubCore:
         self._broadcaster = EventBroadcaster()
         self._instrumentation = Instrumentation(self._broadcaster)
         self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)
-        self._spawner = Spawner(default_runtime_dir(environment.environ), own_folders(environment.environ))
+        self.spawner = Spawner(default_runtime_dir(environment.environ), own_folders(environment.environ))
         resolved_token_store = (
             default_token_store(environment.environ) if token_store is DEFAULT_TOKENS else token_store
         )
@@ -238,7 +238,7 @@ class HubCore:
         self._context = HubUpstreamContext(
             environment,
             callbacks if callbacks is not None else FunctionCallbacks(None, None, None),
-            self._spawner,
+            self.spawner,
             self._auth,
             self._servers,
             self._catalog,
@@ -397,7 +397,7 @@ class HubCore:
         self.flights.close()
         await self._auth.close()
         await self._persister.close()
-        await self._spawner.close()
+        await self.spawner.close()
         if self._audit_log is not None:
             await self._audit_log.close()
         if self._alert_delivery is not None:
@@ -801,7 +801,7 @@ class HubCore:
         settings, environment = self._search_settings, self._environment
 
         async def get_key() -> str:
-            return await resolve_text(settings.key, "search.key", environment.environ, self._spawner)
+            return await resolve_text(settings.key, "search.key", environment.environ, self.spawner)
 
         self._drop_search_vectors()
         open_store = environment.open_vector_store or partial(open_vector_store, environment.environ)

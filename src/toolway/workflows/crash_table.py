@@ -53,10 +53,8 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
     if effect is not Effect.UNSAFE:
         return CrashRow(step.name, step.tool, shown, "repeated", "")
     if isinstance(step.on_unknown, Verify):
-        verify = step.on_unknown
-        wait = timeout + verify.after
-        text = f"checked with {verify.tool} after {wait:g} s, else {_OTHERWISE[verify.otherwise]}"
-        return CrashRow(step.name, step.tool, shown, text, "")
+        is_local = known is not None and known.is_local
+        return CrashRow(step.name, step.tool, shown, *_verified(step.on_unknown, timeout, is_local))
     text = _OTHERWISE[step.on_unknown]
     if per_item and step.on_unknown == "ask":
         text += ", once per item"
@@ -72,6 +70,29 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
         "fail": "",
     }[step.on_unknown]
     return CrashRow(step.name, step.tool, shown, text, advice)
+
+
+def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
+    """Return what a step with `verify` does after a crash, and advice.
+
+    Without `after`, "not executed" counts only if the process of the server has ended: with ours, if it is local.
+    """
+    wait = timeout + verify.delay(timeout, has_ended=is_local)
+    condition = "else" if is_local or verify.after is not None else "if it is not there,"
+    text = f"checked with {verify.tool} after {wait:g} s, {condition} {_OTHERWISE[verify.otherwise]}"
+    if verify.after is None:
+        advice = (
+            f"after a timeout, {_OTHERWISE[verify.otherwise]} if {verify.tool} does not show the call: "
+            "add after: the longest time in which the server may still execute it"
+        )
+    elif verify.after < timeout:
+        advice = (
+            f"after: {verify.after:g} s is shorter than the time limit of the call ({timeout:g} s), which is waited "
+            "after a timeout"
+        )
+    else:
+        advice = ""
+    return text, advice
 
 
 _OTHERWISE = {"ask": "asks you", "fail": "the run fails", "retry": "REPEATED"}

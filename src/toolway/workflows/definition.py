@@ -17,6 +17,8 @@ from toolway.workflows.schedule import Schedule
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
+DEFAULT_VERIFY_DELAY_S: Final = 5.0  # before the read of `verify`
+
 #: What happens to a step that may have been executed: ask a person, fail, or call again.
 UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
 
@@ -42,8 +44,18 @@ class Verify(msgspec.Struct, frozen=True):
     params: Any
     happened: Any  # expression over `reply`; in Python a function of the result
     result: Any = None  # expression over `reply`, or a function: the data of the step if it was executed
-    after: float = 5.0  # seconds after the call can no longer run
-    otherwise: UnknownPolicy = "ask"  # if the read fails
+    after: float | None = None  # seconds in which the server may still execute a call after its end
+    otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still be executed
+
+    def delay(self, timeout: float, *, has_ended: bool) -> float:
+        """Return the seconds from the end of a call to the read.
+
+        If the process of the server has not ended, `after` is at least the time limit of the call: a server that was
+        too slow once is slow.
+        """
+        if self.after is None:
+            return DEFAULT_VERIFY_DELAY_S
+        return self.after if has_ended else max(self.after, timeout)
 
 
 class Undo(msgspec.Struct, frozen=True):

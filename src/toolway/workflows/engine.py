@@ -144,6 +144,7 @@ class Workflows:
         self._scheduler: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()  # a new one after each change of a run
         self._closing = False
+        self._hold: int | None = None  # the lock of the journal, held until the servers of the hub have ended
 
     @classmethod
     def for_reading(cls, journal: RunJournal) -> Self:
@@ -159,6 +160,8 @@ class Workflows:
         else:
             self._journal = source
         self._journal.on_changed = self._wake.set
+        if isinstance(self._journal, SqliteJournal) and self._journal.lock_fd is not None:
+            self._hold = self._hub._core.spawner.hold(self._journal.lock_fd)
         self._scheduler = asyncio.create_task(self._schedule())
         return self
 
@@ -178,12 +181,18 @@ class Workflows:
         await self._scheduler
         self._scheduler = None
         tasks = [run.task for run in self._active.values() if run.task is not None]
+        late: set[asyncio.Task[None]] = set()
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=timeout)
             for task in late:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        await self._get_journal().close()
+        journal = self._get_journal()
+        if late and isinstance(journal, SqliteJournal):
+            journal.keeps_lock = True  # until the servers that may still execute these calls have ended
+        await journal.close()
+        if self._hold is not None and not late:
+            self._hub._core.spawner.release(self._hold)
 
     def stop_taking(self) -> None:
         """Take no more runs and begin no more steps: other nodes, or the next process, go on with the runs."""

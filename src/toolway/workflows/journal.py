@@ -41,7 +41,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     life: int = 0  # the process that wrote it; a begun call of an earlier life has no known outcome
     began: float = 0.0
     ended: float | None = None
-    settles: float | None = None  # a begun call can no longer run after this time
+    settles: float | None = None  # a begun call has ended here after this time
+    local: bool = False  # its server ends with the process that wrote this
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):

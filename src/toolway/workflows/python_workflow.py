@@ -195,7 +195,7 @@ def verify(
     happened: Callable[[StepResult], Any],
     *,
     result: Callable[[StepResult], Any] | None = None,
-    after: str | float = 5.0,
+    after: str | float | None = None,
     otherwise: UnknownPolicy = "ask",
 ) -> Verify:
     """Return a read that finds out if a call with an unknown outcome was executed, for `run.call(on_unknown=…)`.
@@ -205,12 +205,12 @@ def verify(
         args: Its arguments.
         happened: Function of its result: was the call executed?
         result: Function of its result: the data of the step if it was executed.
-        after: Time to wait after the call can no longer run.
-        otherwise: What to do if the read fails: `ask`, `fail` or `retry`.
+        after: Longest time in which the server may still execute a call after it timed out. If it is not given,
+            "not executed" counts only if the process of the server has ended.
+        otherwise: What to do if the read fails, or the call may still be executed: `ask`, `fail` or `retry`.
     """
-    return Verify(
-        tool=tool, params=args, happened=happened, result=result, after=_seconds("after", after), otherwise=otherwise
-    )
+    seconds = None if after is None else _seconds("after", after)
+    return Verify(tool=tool, params=args, happened=happened, result=result, after=seconds, otherwise=otherwise)
 
 
 class _Group:

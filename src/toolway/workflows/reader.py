@@ -290,7 +290,7 @@ class _Reader:
             params=self._mapping(verify.get("params") or {}, (*at, "verify", "params")),
             happened=self._text(verify.get("happened"), (*at, "verify", "happened")),
             result=self._text(verify["result"], (*at, "verify", "result")) if "result" in verify else None,
-            after=self._seconds(verify.get("after", 5), (*at, "verify", "after")),
+            after=self._seconds(verify["after"], (*at, "verify", "after")) if "after" in verify else None,
             otherwise=cast(UnknownPolicy, otherwise),
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from toolway.hub.hub import Hub
@@ -54,7 +53,7 @@ class WorkflowEngine:
         inputs = given.pop("input", None) or {}
         variables = {**given, **(given.pop("variables", None) or {})}
         variables.pop("variables", None)
-        journal = SqliteJournal(Path(self._journal) if self._journal is not None else None)
+        journal = SqliteJournal(None) if self._journal is None else self._journal
         async with Workflows(self._hub, journal) as workflows:
             run = await workflows.start(workflow, inputs, variables=variables)
             record = await run.wait()

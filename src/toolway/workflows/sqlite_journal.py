@@ -1,7 +1,8 @@
 """Journal of runs in a SQLite file, for one process at a time.
 
 A thread writes for all runs: what was asked for while a commit was under way goes into the next one, so 100 runs share
-one `fsync`. Any process may add messages; only the process with the lock executes runs.
+one `fsync`. Any process may add messages; only the process with the lock executes runs. The reaper of its servers holds
+the lock too: if the process is killed, no other takes its runs while one of its servers may still execute a call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
@@ -33,6 +35,7 @@ from toolway.workflows.journal import (
 )
 
 SCHEMA_VERSION: Final = 1
+LOCK_TIMEOUT_S: Final = 30.0  # for the servers of a process that was killed
 MAX_GROUP: Final = 1000  # writes in one commit
 T = TypeVar("T")
 _SCHEMA: Final = """
@@ -73,13 +76,14 @@ class SqliteJournal:
         self.life = 0
         self.lease_s = 0.0
         self.on_changed: Callable[[], None] | None = None
-        self._lock_fd: int | None = None
+        self.lock_fd: int | None = None  # of the lock of the file
+        self.keeps_lock = False  # after it is closed, while the reaper has the lock too
         self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if owner:
-                    self._lock_fd = _lock(path)
+                    self.lock_fd = _lock(path)
             self._db = _open(path, owner)
             if owner:
                 self.life = self._begin_life()
@@ -199,9 +203,11 @@ class SqliteJournal:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def _unlock(self) -> None:
-        if self._lock_fd is not None:
-            os.close(self._lock_fd)
-            self._lock_fd = None
+        if self.lock_fd is not None:
+            if not self.keeps_lock:
+                fcntl.flock(self.lock_fd, fcntl.LOCK_UN)  # also for the reaper
+            os.close(self.lock_fd)
+            self.lock_fd = None
 
 
 class _Work(Generic[T]):
@@ -229,19 +235,39 @@ class _Work(Generic[T]):
 
 def _lock(path: Path) -> int:
     descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as exc:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        raise RunsInUse(
-            "another process executes the runs of this journal",
-            detail=f"{path} is used by process {holder or 'unknown'}",
-            hint="wait for it, or use another journal: --journal FILE",
-        ) from exc
+    limit = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as exc:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            has_ended = holder.isdigit() and not _is_running(int(holder))
+            if has_ended and time.monotonic() < limit:
+                time.sleep(0.02)
+                continue
+            os.close(descriptor)
+            user = (
+                f"the servers of process {holder}, which has ended" if has_ended else f"process {holder or 'unknown'}"
+            )
+            raise RunsInUse(
+                "another process executes the runs of this journal",
+                detail=f"{path} is used by {user}",
+                hint="wait for it, or use another journal: --journal FILE",
+            ) from exc
     os.truncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _open(path: Path | None, owner: bool) -> sqlite3.Connection:

@@ -50,7 +50,8 @@ async def call_step(
     """
 
     def outcome(state: EntryState, body: Json) -> Entry:
-        return replace(intent, state=state, body=body, ended=clock())
+        # The process of its server may work on an unknown call after the engine was closed.
+        return replace(intent, state=state, body=body, ended=clock(), local=intent.local and state != "unknown")
 
     try:
         # An unsafe step is sent once: the hub does not repeat what the journal calls unsafe.

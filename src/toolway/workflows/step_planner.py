@@ -29,6 +29,7 @@ from toolway.workflows.definition import AskStep, ChildStep, ToolStep, UnknownPo
 from toolway.workflows.expressions import ExpressionError
 from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord, RunState
 
+SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
 CHILD_POLL_INTERVAL_S: Final = 30.0  # a child run that ends also sends a message
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
@@ -43,7 +44,8 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
     timeout: float | None
     meta: Json | None  # the idempotency key, for a server that honours it
-    settles_after: float  # seconds from now until the call can no longer run
+    settles_after: float  # seconds from now until the call has ended here
+    is_local: bool = False  # its server ends with this process
     child: Any = None  # the workflow, if the action starts a child run or reads its state
 
 
@@ -439,25 +441,33 @@ class StepPlanner:
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._retry(step, path, entry)
         policy: UnknownPolicy
+        note = ""
         if isinstance(step.on_unknown, Verify):
             verified = self._verify(step, step.on_unknown, path, entry, scope)
             if verified is None or verified == "pending":
                 return verified
             policy = step.on_unknown.otherwise
+            if verified == "open":
+                note = f" {step.on_unknown.tool} does not show it, but the server may still execute it."
         else:
             policy = step.on_unknown
         if policy == "retry":
             return self._retry(step, path, entry)
         if policy == "fail":
             return Failure({**entry.body, "step": path}, unknown=True)
-        self._ask_unknown(path, entry.body.get("message", ""))
+        self._ask_unknown(path, f"{entry.body.get('message', '')}.{note}" if note else entry.body.get("message", ""))
         return "pending"
 
     def _verify(
         self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
-    ) -> Literal["pending", "failed"] | None:
-        """Read if the call was executed, when it can no longer run. None: its outcome is known now."""
-        ready = max(entry.settles or 0.0, entry.ended or 0.0) + verify.after
+    ) -> Literal["pending", "failed", "open"] | None:
+        """Read if the call was executed. None: its outcome is known now.
+
+        That it was not executed is known only if it cannot be executed any more: the process of its server has ended,
+        or the author stated how long the server may take (`after`). Otherwise the answer is `open`.
+        """
+        delay = verify.delay(self._time_limit(step), has_ended=_server_has_ended(entry, self._life))
+        ready = max(entry.settles or 0.0, entry.ended or 0.0) + delay
         if self._now < ready:
             self._wait_until(ready)
             return "pending"
@@ -477,6 +487,9 @@ class StepPlanner:
         if happened:
             self._record(replace(entry, state="done", via="verify", ended=self._now, body={"data": result}))
         else:
+            read = self._last(f"{path}/verify{entry.attempt}")
+            if verify.after is None and (read is None or not _server_has_ended(entry, read.life)):
+                return "open"
             self._record(replace(entry, state="not_executed", via="verify", ended=self._now))
         return None
 
@@ -518,7 +531,6 @@ class StepPlanner:
             return "pending"
         terms = self._terms(step.tool)
         effect = self._effect(step, None)
-        timeout = step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
         self._decision.calls.append(
             CallAction(
                 path=path,
@@ -528,10 +540,15 @@ class StepPlanner:
                 effect=effect,
                 timeout=step.timeout,
                 meta=self._key_meta(step, path),
-                settles_after=timeout,
+                settles_after=self._time_limit(step),
+                is_local=terms is not None and terms.is_local,
             )
         )
         return "pending"
+
+    def _time_limit(self, step: ToolStep) -> float:
+        terms = self._terms(step.tool)
+        return step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
 
     def _effect(self, step: ToolStep, entry: Entry | None) -> Effect:
         """Return the effect of a step: the statement of its author, else the stricter of now and then."""
@@ -593,6 +610,15 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
     return replace(entry, kind="child", state="failed", ended=now, body=error)
 
 
+def _server_has_ended(entry: Entry, life: int) -> bool:
+    """Return True if the process of the server that got an unknown call had ended before a life of the journal began.
+
+    A life begins after the local servers of the one before have ended (`SqliteJournal`).
+    """
+    code = entry.body.get("code") if isinstance(entry.body, dict) else None
+    return code == SERVER_EXITED or (entry.local and entry.life != life)
+
+
 def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
     """Return True if the server detects a repeated call of the step: the file and the server's settings say so."""
     return step.key_honoured and terms is not None and terms.idempotency_meta_key is not None
@@ -633,4 +659,5 @@ def entry_for(action: CallAction, life: int, now: float, lease_s: float = 0.0) -
         life=life,
         began=now,
         settles=now + lease_s + action.settles_after,
+        local=action.is_local and not lease_s,
     )

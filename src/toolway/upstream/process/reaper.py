@@ -15,7 +15,8 @@ the reaper kills everything that it started and exits.
   can end what still matches all four.
 
 Control messages are JSON lines. To the reaper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
-`end`. From the reaper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the
+`end`, `hold` (with one descriptor, which stays open until all servers have ended, or until `release`).
+From the reaper: `{"id", "pid"}` or `{"id", "error"}` after a spawn, and `{"id", "exit"}` once when the
 server's own process has ended.
 """
 
@@ -71,6 +72,7 @@ class Reaper:
         self.children: dict[int, Child] = {}  # by the hub's id
         self.inbox = b""
         self.fds: list[int] = []
+        self.held: dict[int, int] = {}  # descriptors by the hub's id
         self.outbox = b""
         self.wakeup = _signal_pipe()
 
@@ -123,6 +125,11 @@ class Reaper:
             child = self.children.get(command["id"])
             if child is not None:
                 _signal_group(child.pid, command["signal"])
+        elif command["op"] == "hold":
+            self.held[command["id"]] = self.fds.pop(0)
+        elif command["op"] == "release":
+            if (fd := self.held.pop(command["id"], None)) is not None:
+                os.close(fd)
         elif command["op"] == "end":
             child = self.children.get(command["id"])
             if child is not None:

@@ -97,6 +97,7 @@ class Spawner:
         self._started: dict[int, asyncio.Future[int]] = {}
         self._exited: dict[int, asyncio.Future[int]] = {}
         self._last_id = 0
+        self._held: dict[int, int] = {}  # descriptors that every reaper keeps open
         self._ending: set[asyncio.Task[None]] = set()  # reapers that lost their inner process and still kill
 
     async def start(
@@ -159,12 +160,34 @@ class Spawner:
         if self._control is not None:
             self._send(command)
 
+    def hold(self, fd: int) -> int:
+        """Keep a copy of a descriptor open until all server processes have ended, also after this process was killed.
+
+        A lock on it is then held as long. Return a number for `release`.
+        """
+        self._last_id += 1
+        self._held[self._last_id] = os.dup(fd)
+        if self._control is not None:
+            self._send_held(self._last_id)
+        return self._last_id
+
+    def release(self, number: int) -> None:
+        """Close the copies of a descriptor that was given to `hold`."""
+        if (fd := self._held.pop(number, None)) is not None:
+            os.close(fd)
+            self.send_command({"op": "release", "id": number})
+
+    def _send_held(self, number: int) -> None:
+        self._send({"op": "hold", "id": number}, (os.dup(self._held[number]),))
+
     async def close(self) -> None:
         """Close the control socket of the reaper, which then kills the remaining server processes."""
         self._drop_control("the hub is closing")
         self._retire_reaper()
         if self._ending:
             await asyncio.wait(self._ending)
+        for number in list(self._held):
+            self.release(number)
 
     # -- the reaper ---------------------------------------------------------------------------------------------------
 
@@ -190,6 +213,8 @@ class Spawner:
         ours.setblocking(False)
         self._control, self._inbox, self._outbox = ours, b"", []
         loop.add_reader(ours, self._receive)
+        for number in self._held:  # before the first server starts
+            self._send_held(number)
 
     def _runtime_folder(self) -> str:
         if self._runtime_dir is None:
