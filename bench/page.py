@@ -11,6 +11,7 @@ from bench import report, verdicts
 from bench.formatting import cell, markdown, title
 from bench.install import ROOT
 from bench.journal import Result, Row
+from bench.workflows import section
 
 PUBLISHED = ROOT / "bench" / "published.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -40,7 +41,7 @@ def page(result: Result) -> str:
     settings = [[title(about), about["given"]] for about in result["peers"].values()]
     absent = [f"- {name} could not be installed for this run: {why}" for name, why in result["absent"].items()]
     fast, other = result["settings"]["swift"], result["settings"]["others"]
-    return _TEXT.format(
+    text = _TEXT.format(
         date=result["date"],
         **result["machine"],
         fast=f"{fast['turns']} rounds of {fast['seconds']:g} s after {fast['warm']:g} s of warm-up",
@@ -53,6 +54,7 @@ def page(result: Result) -> str:
         failures="\n".join(_failures(result)),
         verdicts=verdicts.table(result),
     )
+    return text + section.published_text()
 
 
 _TEXT = """# Benchmarks
