@@ -11,6 +11,7 @@ Writes `bench/results/workflows.json` after each engine. An engine that cannot b
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -21,7 +22,7 @@ from bench import page
 from bench.install import ROOT, InstallError
 from bench.machine import describe_machine
 from bench.workflows import section
-from bench.workflows.compare import FULL, QUICK, compare, effect_server
+from bench.workflows.compare import FULL, QUICK, Sizes, compare, effect_server
 from bench.workflows.engines import ENGINES, Engine, install, version
 from bench.workflows.limits import measure_limits
 
@@ -101,11 +102,11 @@ def _run(options: argparse.Namespace) -> None:
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes\n", flush=True)
 
 
-def _compare(engine: Engine, url: str, sizes: Any, seed: int, left: float) -> dict[str, Any]:
+def _compare(engine: Engine, url: str, sizes: Sizes, seed: int, left: float) -> dict[str, Any]:
     install(engine)
     if left < 30:
         raise InstallError("no time was left for it")
-    return compare(engine, url, sizes, seed)
+    return compare(engine, url, dataclasses.replace(sizes, limit=min(sizes.limit, left)), seed)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Sizes:
 
 
 QUICK = Sizes(seconds=3.0, runs=50, max_kills=3, limit=120.0)
-FULL = Sizes(seconds=8.0, runs=200, max_kills=8, limit=150.0)
+FULL = Sizes(seconds=6.0, runs=150, max_kills=6, limit=100.0)
 
 
 @contextlib.contextmanager
@@ -120,7 +120,8 @@ def measure_kills(
                 underway += _ask(url)["underway"]
         finally:
             _kill(process)
-    report = _report(folder) or {"states": {}, "asked": 0}
+    ended = _report(folder)
+    report = ended or {"states": {}, "asked": 0}
     time.sleep(2 * sizes.delay + 0.2)  # calls of the last killed process
     found = _judge(_ask(url)["effects"], sizes.runs)
     states = report["states"]
@@ -134,6 +135,7 @@ def measure_kills(
         "lost_runs": sizes.runs - sum(states.values()),
         "asked": report["asked"],
         "kill_seconds": round(time.monotonic() - began, 1),
+        "ended": ended is not None,  # otherwise it was stopped, and nothing is known about lost runs
         **({"kill_problem": _last_words(folder)} if failures >= 3 else {}),
     }
 

@@ -67,18 +67,7 @@ ENGINES = (
         "",
         "postgresql",
         "One node of a cluster with the default lease; values encrypted; otherwise as above.",
-        "The same. Another node takes over after the lease.",
-        package="toolway",
-    ),
-    Engine(
-        "toolway-temporal",
-        "Toolway on Temporal",
-        "toolway_runner",
-        "",
-        "temporal",
-        "`TemporalWorkflows`, the same workflow, the development server of Temporal.",
-        "The same. A dead worker is noticed by its heartbeats, after 10 s.",
-        variant="temporal",
+        "As with SQLite. Another node takes over after the lease.",
         package="toolway",
     ),
     Engine(
@@ -99,9 +88,9 @@ ENGINES = (
         "dbos_runner",
         "workflows-dbos",
         "postgresql",
-        "The same with PostgreSQL, which its documentation recommends for production.",
-        "The same.",
-        "The same.",
+        "With PostgreSQL, which its documentation recommends for production.",
+        "As with SQLite.",
+        "As with SQLite.",
         package="dbos",
     ),
     Engine(
@@ -117,20 +106,6 @@ ENGINES = (
         "SDKs in seven languages, signals, queries, versions of workflows, schedules, a web interface, "
         "clusters that run "
         "millions of workflows, a hosted service.",
-        package="temporalio",
-    ),
-    Engine(
-        "temporal-once",
-        "Temporal, one attempt",
-        "temporal_runner",
-        "temporal",
-        "temporal",
-        "The same with `RetryPolicy(maximum_attempts=1)` for every activity, for activities that are not idempotent.",
-        "An activity is executed at most once. If the worker dies, the activity times out and the "
-        "workflow fails, unless its "
-        "code decides otherwise.",
-        "The same.",
-        variant="once",
         package="temporalio",
     ),
     Engine(
@@ -162,6 +137,43 @@ ENGINES = (
         "Data pipelines: schedules, deployments, work pools, a web interface, integrations with clouds, "
         "dbt, Dask and Ray.",
         package="prefect",
+    ),
+    Engine(
+        "temporal-once",
+        "Temporal, one attempt",
+        "temporal_runner",
+        "temporal",
+        "temporal",
+        "As Temporal, with `RetryPolicy(maximum_attempts=1)`, for activities that are not idempotent.",
+        "An activity is executed at most once. If the worker dies, the activity times out and the "
+        "workflow fails, unless its "
+        "code decides otherwise.",
+        "As Temporal.",
+        variant="once",
+        package="temporalio",
+    ),
+    Engine(
+        "toolway-temporal",
+        "Toolway on Temporal",
+        "toolway_runner",
+        "",
+        "temporal",
+        "`TemporalWorkflows`, the same workflow, the development server of Temporal.",
+        "As Toolway. A dead worker is noticed by its heartbeats, after 10 s.",
+        variant="temporal",
+        package="toolway",
+    ),
+    Engine(
+        "dbos-intent",
+        "DBOS with an intent step",
+        "dbos_runner",
+        "workflows-dbos",
+        "",
+        "SQLite; the [recipe](howto/other-engines.md#dbos): an intent step before each unsafe call.",
+        "An unsafe step is sent at most once; after a crash the code asks.",
+        "As DBOS.",
+        variant="intent",
+        package="dbos",
     ),
 )
 

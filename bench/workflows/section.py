@@ -88,9 +88,12 @@ def _speed(result: dict[str, Any], row: dict[str, Any]) -> list[str]:
 
 def _kills(row: dict[str, Any]) -> list[str]:
     doubled = f"{row['unsafe_doubled']} of {row['unsafe']}"
-    numbers = ("keyed_doubled", "missing", "done", "failed", "lost_runs", "asked", "kill_seconds")
+    numbers = ["keyed_doubled", "missing", "done", "failed", "lost_runs", "asked", "kill_seconds"]
     bold = f"**{doubled}**" if row["unsafe_doubled"] else doubled
-    return [_title(row), str(row["kills"]), str(row["underway"]), bold, *(f"{row[name]:g}" for name in numbers)]
+    figures = [f"{row[name]:g}" for name in numbers]
+    if not row["ended"]:
+        figures = [figures[0], "–", "–", "–", "–", "–", row.get("kill_problem") or f"stopped after {figures[-1]}"]
+    return [_title(row), str(row["kills"]), str(row["underway"]), bold, *figures]
 
 
 def _engines(rows: list[dict[str, Any]]) -> list[list[str]]:

@@ -39,7 +39,7 @@ def definition(delay: float) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def open_workflows(options: argparse.Namespace, hub: Hub) -> AsyncIterator[Workflows]:
+async def open_workflows(options: argparse.Namespace, hub: Hub) -> AsyncIterator[Any]:
     if options.variant == "temporal":
         from temporalio.client import Client
 
