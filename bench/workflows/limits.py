@@ -25,12 +25,13 @@ import psycopg
 from bench.formatting import markdown
 from bench.install import ROOT
 from bench.workflows.compare import effect_server
-from bench.workflows.node import CLUSTER_KEY, LEASE, TENANT, open_journal
+from bench.workflows.node import CLUSTER_KEY, TENANT, open_journal
 from bench.workflows.steps import measure_postgresql, measure_sqlite
 from tests.telemetry.postgres_server import binaries, postgres_server
 from toolway import Hub
 from toolway.cluster.db.engine import open_engine, upgrade_schema
 from toolway.cluster.db.run_journal import PostgresJournal
+from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS as LEASE
 from toolway.workflows import Workflows
 from toolway.workflows.sqlite_journal import SqliteJournal
 
