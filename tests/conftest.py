@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import ssl
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,28 @@ from toolway.secrets import detection
 # No limit on the time of an example: on a busy machine any may take long.
 settings.register_profile("tests", deadline=None)
 settings.load_profile("tests")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_tls_context() -> Iterator[None]:
+    """Let clients of httpx2 share one TLS context: each reads all certificates of the system, even for `http://`."""
+    if "httpx2" not in sys.modules:
+        yield
+        return
+    import httpcore2
+
+    make = httpcore2.default_ssl_context
+    made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
+
+    def reuse(*, _trust_env: bool = True) -> ssl.SSLContext:
+        files = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if _trust_env else ()
+        if files not in made:
+            made[files] = make(_trust_env=_trust_env)
+        return made[files]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", reuse)
+        yield
 
 
 @pytest.fixture

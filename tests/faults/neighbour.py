@@ -17,10 +17,10 @@ from tests.timing import QUIET, within
 from toolway import CallError, Hub
 
 NAME = "neighbour"
-TICK = 0.005  # seconds between two calls
+TICK = 0.005 if QUIET else 0.015  # seconds between two calls
 AT_ONCE = math.inf if QUIET else 20  # open calls
-BASELINE = 20  # calls before the fault
-LEAST = 25  # calls to judge by
+BASELINE = 20 if QUIET else 8  # calls before the fault
+LEAST = 25 if QUIET else 10  # calls to judge by
 ENOUGH = 400  # calls to judge by where the first look was bad: then one hiccup of the machine is not p99
 ALLOWED = within(0.050)  # seconds that a fault elsewhere may add at p99
 
