@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test docs dashboard search-model pins clean \
   matrix machines attacks workflows sim history long long-tests cluster fuzz \
-  conformance interop clients openapi deploy dashboard-walk bench bench-quick search-score \
+  conformance interop clients adapters openapi deploy dashboard-walk bench bench-quick search-score \
   lint types layers tree others pyright
 
 VERSION ?= 3.11
@@ -66,7 +66,7 @@ pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-* .uv .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .uv .adapters* .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## Promises, at full size
@@ -164,7 +164,7 @@ interop: setup ## every real server of the corpus, directly and behind one gatew
 	$(PYTHON) interop/one_endpoint.py --installed .interop $(ARGS)
 	$(PYTHON) interop/sse.py --installed .interop
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers)
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers); `make adapters`: agent frameworks
 	$(PYTHON) interop/install.py --into .interop --clients
 ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --only-callable
@@ -178,6 +178,25 @@ endif
 others:
 	$(MAKE) interop ARGS=--only-callable
 	$(MAKE) clients
+
+# The adapters in the agent loops of their frameworks, at their pins (ARGS=newest: the newest versions, once a week).
+# Two environments, because the frameworks need different versions of the SDKs.
+adapters:
+ifeq ($(ARGS),newest)
+	for each in adapters adapters-2; do \
+	  "$$(scripts/find-python $(VERSION))" -m venv --clear .$$each-newest && \
+	  .$$each-newest/bin/python -m pip install --quiet --upgrade -r requirements/$$each.in --editable . && \
+	  .$$each-newest/bin/python -m pytest -W default tests/adapters || exit 1; \
+	done
+else
+	$(MAKE) .adapters/.ready .adapters-2/.ready
+	.adapters/bin/python -m pytest -W default tests/adapters $(ARGS)
+	.adapters-2/bin/python -m pytest -W default tests/adapters $(ARGS)
+endif
+
+.adapters/.ready .adapters-2/.ready: .%/.ready: requirements/%.txt
+	scripts/install $(VERSION) .$* requirements/$*.txt --editable .
+	touch $@
 
 openapi: setup ## every real OpenAPI document: its operations, time, memory, and what arrives at the API
 	$(PYTHON) scripts/openapi.py $(ARGS)

@@ -102,23 +102,23 @@ def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> I
 
 #: (schema, is it the top level) → message, hint, rejecting providers.
 SchemaRule = Callable[[Json, bool], Iterator[tuple[str, str, tuple[Provider, ...]]]]
-_COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
-_PROPERTY_NAME: Final = compile_pattern(r"[a-zA-Z0-9_.-]{1,64}")
+COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
+PROPERTY_NAME: Final = compile_pattern(r"[a-zA-Z0-9_.-]{1,64}")
 _GEMINI_FORMATS: Final = frozenset({"enum", "date-time"})
 
 
-def _check_top_level(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
+def check_top_level(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     if not top:
         return
     if schema.get("type") != "object":
         yield 'the schema has no "type": "object" at its top level', 'add "type": "object"', PROVIDERS
-    for word in _COMBINATORS:
+    for word in COMBINATORS:
         if word in schema:
             hint = f'write the cases as optional properties instead of "{word}", and check them in the tool'
             yield f'"{word}" at the top level of the schema', hint, ("openai", "anthropic")
 
 
-def _check_arrays(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
+def check_arrays(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     if (
         "array" in _type_names(schema)
         and not isinstance(schema.get("items"), dict | bool)
@@ -127,31 +127,31 @@ def _check_arrays(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Pro
         yield 'an array without "items"', 'add "items": {"type": "string"}, or its item type', ("openai", "gemini")
 
 
-def _check_property_names(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
+def check_property_names(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     properties = schema.get("properties")
     for key in properties if isinstance(properties, dict) else ():
-        if not _PROPERTY_NAME.fullmatch(key):
+        if not PROPERTY_NAME.fullmatch(key):
             yield f"the property {key[:60]!r}", "rename it: 1 to 64 letters, digits, _, . and -", ("anthropic",)
 
 
-def _check_enums(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
+def check_enums(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     values = schema.get("enum")
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
         yield "an enum with non-string values", 'write them as strings, with "type": "string"', ("gemini",)
 
 
-def _check_references(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
+def check_references(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     reference = schema.get("$ref")
     if isinstance(reference, str) and not reference.startswith("#"):
         yield f"a reference to another document ({reference[:60]})", 'move the schema under "$defs"', PROVIDERS
 
 
-_SCHEMA_RULES: Final[tuple[SchemaRule, ...]] = (
-    _check_top_level,
-    _check_arrays,
-    _check_property_names,
-    _check_enums,
-    _check_references,
+SCHEMA_RULES: Final[tuple[SchemaRule, ...]] = (
+    check_top_level,
+    check_arrays,
+    check_property_names,
+    check_enums,
+    check_references,
 )
 
 
@@ -159,18 +159,18 @@ def _lint_schema(tool: str, schema: Any) -> Iterator[Finding]:
     if not isinstance(schema, dict):
         yield Finding("error", tool, "inputSchema is not an object", 'send {"type": "object", "properties": {}}')
         return
-    invalid = _schema_error(schema)
+    invalid = schema_error(schema)
     if invalid:
         where, why = invalid
         yield Finding("error", tool, f"inputSchema is not valid JSON Schema: {why}", "correct the schema", where)
         return
-    for path, node in _subschemas(schema, (), 0):
-        for rule in _SCHEMA_RULES:
+    for path, node in subschemas(schema, (), 0):
+        for rule in SCHEMA_RULES:
             for message, hint, providers in rule(node, not path):
                 yield Finding("error", tool, message, hint, ".".join(path), providers)
 
 
-def _schema_error(schema: Json) -> tuple[str, str] | None:
+def schema_error(schema: Json) -> tuple[str, str] | None:
     """Return (path, reason) if a tool's input schema is not valid JSON Schema, else None."""
     import jsonschema_rs
 
@@ -187,7 +187,7 @@ def _schema_error(schema: Json) -> tuple[str, str] | None:
     return None
 
 
-def _subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Json]]:
+def subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Json]]:
     """Yield a JSON schema and all schemas nested in it, each with its path."""
     if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH:
         return
@@ -195,13 +195,13 @@ def _subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tupl
     for word in ("properties", "$defs", "definitions", "patternProperties"):
         inner = schema.get(word)
         for key, node in inner.items() if isinstance(inner, dict) else ():
-            yield from _subschemas(node, (*path, word, str(key)), depth + 1)
+            yield from subschemas(node, (*path, word, str(key)), depth + 1)
     for word in ("items", "additionalProperties", "not"):
-        yield from _subschemas(schema.get(word), (*path, word), depth + 1)
+        yield from subschemas(schema.get(word), (*path, word), depth + 1)
     for word in ("anyOf", "oneOf", "allOf", "prefixItems"):
         inner = schema.get(word)
         for number, node in enumerate(inner if isinstance(inner, list) else ()):
-            yield from _subschemas(node, (*path, word, str(number)), depth + 1)
+            yield from subschemas(node, (*path, word, str(number)), depth + 1)
 
 
 def _type_names(schema: Json) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@
 
 `FaultProxy` breaks the connection to any server. `History` with `check` verifies that every call of a run got exactly
 one truthful result, and that the result reached the right caller.
+
+`FakeLLM` is a fake model provider with scripted turns, in the wire formats of OpenAI, Anthropic and Gemini.
 """
 
 from __future__ import annotations
@@ -22,21 +24,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from toolway.testing.fake_llm import FakeLLM, LLMFault, LLMRequest, ToolOutput, ToolUse, Turn
     from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
     from toolway.testing.history import History, check
     from toolway.testing.http_server import FakeHttp
     from toolway.testing.websocket_server import FakeWebSocket
 
-__all__ = ["FakeHttp", "FakeWebSocket", "Fault", "FaultProxy", "Flow", "History", "check", "fake_server"]
+__all__ = [
+    "FakeHttp",
+    "FakeLLM",
+    "FakeWebSocket",
+    "Fault",
+    "FaultProxy",
+    "Flow",
+    "History",
+    "LLMFault",
+    "LLMRequest",
+    "ToolOutput",
+    "ToolUse",
+    "Turn",
+    "check",
+    "fake_server",
+]
 
 # Imported on first use: asyncio is slow to import, and the stdio server does not need it.
 _MODULE_BY_NAME: Final = {
     "FakeHttp": "http_server",
+    "FakeLLM": "fake_llm",
     "FakeWebSocket": "websocket_server",
     "Fault": "fault_proxy",
     "FaultProxy": "fault_proxy",
     "Flow": "fault_proxy",
     "History": "history",
+    "LLMFault": "fake_llm",
+    "LLMRequest": "fake_llm",
+    "ToolOutput": "fake_llm",
+    "ToolUse": "fake_llm",
+    "Turn": "fake_llm",
     "check": "history",
 }
 

@@ -1,0 +1,468 @@
+"""Wire formats of model providers, seen from the provider's side: requests are read, answers are written. Pure.
+
+Written from the published API references: OpenAI chat completions and responses, Anthropic messages, Gemini
+generateContent. An answer is built once as a whole; a stream is cut from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+
+#: (call id, tool, arguments: an object, or a text that is sent instead of it)
+CallParts: TypeAlias = tuple[str, str, "Json | str"]
+
+#: (call id, text, is an error, tool)
+ResultParts: TypeAlias = tuple[str, str, bool, str]
+
+_OWN_CALL_ID: Final = re.compile(r"call_(\d+)_\d+")
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Facts of a request: the model, its tools, the turns of the model, and the tool results after the last turn."""
+
+    model: str
+    tools: list[str]
+    streams: bool
+    turns: int = 0
+    results: list[ResultParts] = field(default_factory=list)
+    _in_turn: bool = False
+
+    def add_model_part(self, call_id: str = "") -> None:
+        """Count a part of a model's turn. Parts that follow each other, or have the ids of one turn, are one turn."""
+        own = _OWN_CALL_ID.fullmatch(call_id)
+        if own:
+            self.turns = max(self.turns, int(own[1]) + 1)
+        elif not self._in_turn:
+            self.turns += 1
+        if not self._in_turn:
+            self.results = []
+        self._in_turn = True
+
+    def add_client_part(self) -> None:
+        self._in_turn = False
+
+    def add_result(self, call_id: str, text: str, is_error: bool = False, tool: str = "") -> None:
+        self._in_turn = False
+        self.results.append((call_id, text, is_error, tool))
+
+
+class WireFormat(ABC):
+    """One wire format: how requests are read, and how answers, streams and errors are written."""
+
+    name: ClassVar[str]
+    path: ClassVar[re.Pattern[str]]
+    end_of_stream: ClassVar[bytes] = b""
+
+    @abstractmethod
+    def read(self, path: str, body: Json) -> Conversation:
+        """Return the facts of a request."""
+
+    def previous_id(self, body: Json) -> str:
+        """Return the id of the stored answer that a request continues, or ""."""
+        return ""
+
+    @abstractmethod
+    def answer(
+        self,
+        answer_id: str,
+        model: str,
+        text: str,
+        calls: Sequence[CallParts],
+        stop: str,
+        usage: tuple[int, int],
+        created: int,
+    ) -> Json:
+        """Return the whole answer."""
+
+    @abstractmethod
+    def stream(self, answer: Json) -> Iterator[Json]:
+        """Yield the events of a stream with this answer."""
+
+    def frame(self, event: Json) -> bytes:
+        """Return an event as it is sent."""
+        return f"data: {json.dumps(event)}\n\n".encode()
+
+    def error(self, status: int, message: str) -> Json:
+        """Return the body of an error."""
+        kinds = {400: "invalid_request_error", 429: "rate_limit_error", 529: "overloaded_error"}
+        return {"error": {"message": message, "type": kinds.get(status, "server_error"), "code": None, "param": None}}
+
+
+def find_format(path: str) -> WireFormat | None:
+    """Return the wire format of the API at a path, or None if there is none."""
+    return next((each for each in _FORMATS if each.path.search(path)), None)
+
+
+def _text_of(content: Any) -> str:
+    """Return the text of a content: a string, or a list of parts with texts."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(_text_of(part) for part in content)
+    if isinstance(content, dict):
+        return str(content["text"]) if "text" in content else json.dumps(content)
+    return "" if content is None else json.dumps(content)
+
+
+def _json_text(arguments: Json | str) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _halves(text: str) -> Iterator[str]:
+    """Yield a text in two parts, as streams do."""
+    middle = (len(text) + 1) // 2
+    yield from (part for part in (text[:middle], text[middle:]) if part)
+
+
+class OpenAIChat(WireFormat):
+    """OpenAI chat completions, which many other providers speak as well."""
+
+    name = "openai-chat"
+    path = re.compile(r"/chat/completions$")
+    end_of_stream = b"data: [DONE]\n\n"
+
+    def read(self, path: str, body: Json) -> Conversation:
+        tools = [each["function"]["name"] for each in body.get("tools") or () if "function" in each]
+        found = Conversation(str(body.get("model", "")), tools, bool(body.get("stream")))
+        for message in body.get("messages", ()):
+            if message.get("role") == "assistant":
+                calls = message.get("tool_calls") or [{}]
+                found.add_model_part(str(calls[0].get("id", "")))
+            elif message.get("role") == "tool":
+                found.add_result(str(message.get("tool_call_id", "")), _text_of(message.get("content")))
+            else:
+                found.add_client_part()
+        return found
+
+    def answer(
+        self,
+        answer_id: str,
+        model: str,
+        text: str,
+        calls: Sequence[CallParts],
+        stop: str,
+        usage: tuple[int, int],
+        created: int,
+    ) -> Json:
+        refusal = text if stop == "refusal" else None
+        message: Json = {"role": "assistant", "content": None if refusal or not text else text, "refusal": refusal}
+        if calls:
+            message["tool_calls"] = [
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": _json_text(arguments)}}
+                for call_id, name, arguments in calls
+            ]
+        reason = "length" if stop == "length" else "tool_calls" if calls else "stop"
+        return {
+            "id": answer_id,
+            "object": "chat.completion",
+            "created": created,
+            "model": model,
+            "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
+            "usage": {
+                "prompt_tokens": usage[0],
+                "completion_tokens": usage[1],
+                "total_tokens": sum(usage),
+            },
+        }
+
+    def stream(self, answer: Json) -> Iterator[Json]:
+        choice = answer["choices"][0]
+        message = choice["message"]
+        base = {**answer, "object": "chat.completion.chunk", "usage": None}
+
+        def chunk(delta: Json, reason: str | None = None) -> Json:
+            return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": reason, "logprobs": None}]}
+
+        yield chunk({"role": "assistant", "content": None})
+        for key in ("content", "refusal"):
+            yield from (chunk({key: part}) for part in _halves(message[key] or ""))
+        for index, call in enumerate(message.get("tool_calls", ())):
+            yield chunk({"tool_calls": [{**call, "index": index, "function": {**call["function"], "arguments": ""}}]})
+            for part in _halves(call["function"]["arguments"]):
+                yield chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
+        yield chunk({}, choice["finish_reason"])
+        yield {**base, "choices": [], "usage": answer["usage"]}
+
+
+class OpenAIResponses(WireFormat):
+    """OpenAI responses: items instead of messages, and conversations that the provider stores."""
+
+    name = "openai-responses"
+    path = re.compile(r"/responses$")
+
+    def previous_id(self, body: Json) -> str:
+        return str(body.get("previous_response_id") or "")
+
+    def read(self, path: str, body: Json) -> Conversation:
+        tools = [each["name"] for each in body.get("tools") or () if each.get("type") == "function"]
+        found = Conversation(str(body.get("model", "")), tools, bool(body.get("stream")))
+        items = body.get("input", ())
+        for item in [] if isinstance(items, str) else items:
+            kind = item.get("type", "message")
+            if kind == "function_call_output":
+                found.add_result(str(item.get("call_id", "")), _text_of(item.get("output")))
+            elif kind in ("function_call", "reasoning") or item.get("role") == "assistant":
+                found.add_model_part(str(item.get("call_id", "")))
+            else:
+                found.add_client_part()
+        return found
+
+    def answer(
+        self,
+        answer_id: str,
+        model: str,
+        text: str,
+        calls: Sequence[CallParts],
+        stop: str,
+        usage: tuple[int, int],
+        created: int,
+    ) -> Json:
+        output: list[Json] = []
+        if text:
+            part = (
+                {"type": "refusal", "refusal": text}
+                if stop == "refusal"
+                else {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            )
+            output.append(
+                {
+                    "type": "message",
+                    "id": f"msg_{answer_id}",
+                    "status": "completed",
+                    "role": "assistant",
+                    "content": [part],
+                }
+            )
+        output += [
+            {
+                "type": "function_call",
+                "id": f"fc_{answer_id}_{number}",
+                "call_id": call_id,
+                "name": name,
+                "arguments": _json_text(arguments),
+                "status": "completed",
+            }
+            for number, (call_id, name, arguments) in enumerate(calls)
+        ]
+        return {
+            "id": answer_id,
+            "object": "response",
+            "created_at": created,
+            "status": "incomplete" if stop == "length" else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if stop == "length" else None,
+            "error": None,
+            "instructions": None,
+            "metadata": {},
+            "model": model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": {
+                "input_tokens": usage[0],
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": usage[1],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": sum(usage),
+            },
+        }
+
+    def stream(self, answer: Json) -> Iterator[Json]:
+        for number, event in enumerate(self._events(answer)):
+            yield {**event, "sequence_number": number}
+
+    def _events(self, answer: Json) -> Iterator[Json]:
+        begun = {**answer, "status": "in_progress", "output": [], "usage": None}
+        yield {"type": "response.created", "response": begun}
+        yield {"type": "response.in_progress", "response": begun}
+        for index, item in enumerate(answer["output"]):
+            place = {"output_index": index, "item_id": item["id"]}
+            is_call = item["type"] == "function_call"
+            empty: Json = {"arguments": ""} if is_call else {"content": []}
+            added = {**item, "status": "in_progress", **empty}
+            yield {"type": "response.output_item.added", "output_index": index, "item": added}
+            if is_call:
+                kind = "response.function_call_arguments"
+                for part in _halves(item["arguments"]):
+                    yield {"type": f"{kind}.delta", **place, "delta": part}
+                yield {"type": f"{kind}.done", **place, "name": item["name"], "arguments": item["arguments"]}
+            else:
+                yield from self._text_events(item["content"][0], {**place, "content_index": 0})
+            yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        yield {"type": f"response.{answer['status']}", "response": answer}
+
+    @staticmethod
+    def _text_events(part: Json, place: Json) -> Iterator[Json]:
+        key = "refusal" if part["type"] == "refusal" else "text"
+        kind = f"response.{part['type']}"
+        more: Json = {} if key == "refusal" else {"logprobs": []}
+        yield {"type": "response.content_part.added", **place, "part": {**part, key: ""}}
+        for text in _halves(part[key]):
+            yield {"type": f"{kind}.delta", **place, "delta": text, **more}
+        yield {"type": f"{kind}.done", **place, key: part[key], **more}
+        yield {"type": "response.content_part.done", **place, "part": part}
+
+    def frame(self, event: Json) -> bytes:
+        return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+class AnthropicMessages(WireFormat):
+    """Anthropic messages, also with a conversation that the provider stores (`thread`)."""
+
+    name = "anthropic"
+    path = re.compile(r"/messages$")
+
+    def previous_id(self, body: Json) -> str:
+        thread = body.get("thread")
+        return str(thread.get("previous_message_id", "")) if isinstance(thread, dict) else ""
+
+    def read(self, path: str, body: Json) -> Conversation:
+        tools = [str(each.get("name", "")) for each in body.get("tools") or ()]
+        found = Conversation(str(body.get("model", "")), tools, bool(body.get("stream")))
+        for message in body.get("messages", ()):
+            content = message.get("content")
+            blocks = [each for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+            if message.get("role") == "assistant":
+                found.add_model_part(next((str(each["id"]) for each in blocks if each.get("type") == "tool_use"), ""))
+                continue
+            found.add_client_part()
+            for block in blocks:
+                if block.get("type") == "tool_result":
+                    text = _text_of(block.get("content"))
+                    found.add_result(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
+        return found
+
+    def answer(
+        self,
+        answer_id: str,
+        model: str,
+        text: str,
+        calls: Sequence[CallParts],
+        stop: str,
+        usage: tuple[int, int],
+        created: int,
+    ) -> Json:
+        content: list[Json] = [{"type": "text", "text": text}] if text else []
+        content += [
+            {"type": "tool_use", "id": call_id, "name": name, "input": arguments} for call_id, name, arguments in calls
+        ]
+        reasons = {"length": "max_tokens", "refusal": "refusal"}
+        return {
+            "id": answer_id,
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": content,
+            "stop_reason": reasons.get(stop) or ("tool_use" if calls else "end_turn"),
+            "stop_sequence": None,
+            "usage": {"input_tokens": usage[0], "output_tokens": usage[1]},
+        }
+
+    def stream(self, answer: Json) -> Iterator[Json]:
+        yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}}
+        for index, block in enumerate(answer["content"]):
+            is_text = block["type"] == "text"
+            empty = {**block, "text": ""} if is_text else {**block, "input": {}}
+            yield {"type": "content_block_start", "index": index, "content_block": empty}
+            for part in _halves(block["text"] if is_text else _json_text(block["input"])):
+                delta: Json = (
+                    {"type": "text_delta", "text": part}
+                    if is_text
+                    else {"type": "input_json_delta", "partial_json": part}
+                )
+                yield {"type": "content_block_delta", "index": index, "delta": delta}
+            yield {"type": "content_block_stop", "index": index}
+        delta = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+        yield {"type": "message_delta", "delta": delta, "usage": answer["usage"]}
+        yield {"type": "message_stop"}
+
+    def frame(self, event: Json) -> bytes:
+        return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+    def error(self, status: int, message: str) -> Json:
+        return {"type": "error", "error": {**super().error(status, message)["error"], "message": message}}
+
+
+class GeminiGenerate(WireFormat):
+    """Gemini generateContent and streamGenerateContent."""
+
+    name = "gemini"
+    path = re.compile(r"/models/([^/:]+):(stream)?generateContent$", re.IGNORECASE)
+
+    def read(self, path: str, body: Json) -> Conversation:
+        named = self.path.search(path)
+        declared: Iterable[Json] = (
+            each
+            for tool in body.get("tools") or ()
+            for each in tool.get("functionDeclarations") or tool.get("function_declarations") or ()
+        )
+        found = Conversation(named[1] if named else "", [each["name"] for each in declared], bool(named and named[2]))
+        for content in body.get("contents", ()):
+            parts = [each for each in content.get("parts") or () if isinstance(each, dict)]
+            if content.get("role") == "model":
+                called: Json = next((each["functionCall"] for each in parts if "functionCall" in each), {})
+                found.add_model_part(str(called.get("id") or ""))
+                continue
+            found.add_client_part()
+            for part in parts:
+                if "functionResponse" in part:
+                    response = part["functionResponse"]
+                    value = response.get("response") or {}
+                    shown = next((value[key] for key in ("error", "result", "output") if key in value), value)
+                    name = str(response.get("name", ""))
+                    found.add_result(str(response.get("id") or ""), _text_of(shown), "error" in value, name)
+        return found
+
+    def answer(
+        self,
+        answer_id: str,
+        model: str,
+        text: str,
+        calls: Sequence[CallParts],
+        stop: str,
+        usage: tuple[int, int],
+        created: int,
+    ) -> Json:
+        parts: list[Json] = [{"text": text}] if text else []
+        for call_id, name, arguments in calls:
+            parts.append({"functionCall": {"name": name, "args": arguments, **({"id": call_id} if call_id else {})}})
+        reasons = {"length": "MAX_TOKENS", "refusal": "SAFETY"}
+        content = {"role": "model", "parts": parts}
+        return {
+            "candidates": [{"content": content, "finishReason": reasons.get(stop, "STOP"), "index": 0}],
+            "usageMetadata": {
+                "promptTokenCount": usage[0],
+                "candidatesTokenCount": usage[1],
+                "totalTokenCount": sum(usage),
+            },
+            "modelVersion": model,
+            "responseId": answer_id,
+        }
+
+    def stream(self, answer: Json) -> Iterator[Json]:
+        candidate = answer["candidates"][0]
+        parts: list[Json] = []
+        for part in candidate["content"]["parts"]:
+            parts += [{"text": half} for half in _halves(part["text"])] if "text" in part else [part]
+        for number, part in enumerate(parts or [{"text": ""}], 1):
+            chunk = {"content": {"role": "model", "parts": [part]}, "index": 0}
+            if number >= len(parts):
+                chunk["finishReason"] = candidate["finishReason"]
+            yield {**answer, "candidates": [chunk]}
+
+    def error(self, status: int, message: str) -> Json:
+        names = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
+        return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
+
+
+_FORMATS: Final[tuple[WireFormat, ...]] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages(), GeminiGenerate())

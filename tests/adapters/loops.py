@@ -1,0 +1,197 @@
+"""The agent loop of each framework, over a `FakeLLM`. Each imports its framework when it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.adapters.scenarios import PROMPT, Loop
+from toolway import Hub
+from toolway.testing import FakeLLM
+
+MODEL = "fake-model"
+
+
+async def openai_chat(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from openai import AsyncOpenAI
+
+    from toolway.adapters import openai
+
+    tools = await openai.tools(hub, **options)
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    async with AsyncOpenAI(base_url=llm.openai_url, api_key="none", max_retries=0) as client:
+        while True:
+            response = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools.chat)
+            answers = await tools.answer_chat(response)
+            messages += answers
+            if len(answers) == 1:
+                return str(response.choices[0].message.content)
+
+
+async def openai_chat_stream(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from openai import AsyncOpenAI
+
+    from toolway.adapters import openai
+
+    tools = await openai.tools(hub, **options)
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    async with AsyncOpenAI(base_url=llm.openai_url, api_key="none", max_retries=0) as client:
+        while True:
+            async with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools.chat) as stream:
+                response = await stream.get_final_completion()
+            answers = await tools.answer_chat(response)
+            messages += answers
+            if len(answers) == 1:
+                return str(response.choices[0].message.content)
+
+
+async def openai_responses(llm: FakeLLM, hub: Hub, options: dict[str, Any], *, stored: bool = False) -> str:
+    from openai import AsyncOpenAI
+
+    from toolway.adapters import openai
+
+    tools = await openai.tools(hub, **options)
+    items: Any = [{"role": "user", "content": PROMPT}]
+    previous: dict[str, Any] = {}
+    async with AsyncOpenAI(base_url=llm.openai_url, api_key="none", max_retries=0) as client:
+        while True:
+            response = await client.responses.create(model=MODEL, input=items, tools=tools.responses, **previous)
+            answers = await tools.answer_responses(response)
+            if not answers:
+                return str(response.output_text)
+            if stored:
+                items, previous = answers, {"previous_response_id": response.id}
+            else:
+                items = [*items, *(each.model_dump(exclude_unset=True) for each in response.output), *answers]
+
+
+async def openai_responses_stored(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    return await openai_responses(llm, hub, options, stored=True)
+
+
+async def openai_responses_stream(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from openai import AsyncOpenAI
+
+    from toolway.adapters import openai
+
+    tools = await openai.tools(hub, **options)
+    items: Any = [{"role": "user", "content": PROMPT}]
+    async with AsyncOpenAI(base_url=llm.openai_url, api_key="none", max_retries=0) as client:
+        while True:
+            async with client.responses.stream(model=MODEL, input=items, tools=tools.responses) as stream:
+                response = await stream.get_final_response()
+            answers = await tools.answer_responses(response)
+            if not answers:
+                return str(response.output_text)
+            made = [each.model_dump(exclude_unset=True, exclude={"parsed_arguments"}) for each in response.output]
+            items = [*items, *made, *answers]
+
+
+async def anthropic_messages(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from anthropic import AsyncAnthropic
+
+    from toolway.adapters import anthropic
+
+    tools = await anthropic.tools(hub, **options)
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    async with AsyncAnthropic(base_url=llm.anthropic_url, api_key="none", max_retries=0) as client:
+        while True:
+            message = await client.messages.create(
+                model=MODEL, max_tokens=1000, messages=messages, tools=tools.definitions
+            )
+            answers = await tools.answer(message)
+            messages += answers
+            if len(answers) == 1:
+                return str(message.content[0].text)
+
+
+async def anthropic_stream(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from anthropic import AsyncAnthropic
+
+    from toolway.adapters import anthropic
+
+    tools = await anthropic.tools(hub, **options)
+    messages: list[Any] = [{"role": "user", "content": PROMPT}]
+    async with AsyncAnthropic(base_url=llm.anthropic_url, api_key="none", max_retries=0) as client:
+        while True:
+            async with client.messages.stream(
+                model=MODEL, max_tokens=1000, messages=messages, tools=tools.definitions
+            ) as stream:
+                message = await stream.get_final_message()
+            answers = await tools.answer(message)
+            messages += answers
+            if len(answers) == 1:
+                return str(message.content[0].text)
+
+
+async def anthropic_tool_runner(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from anthropic import AsyncAnthropic
+
+    from toolway.adapters import anthropic
+
+    tools = await anthropic.tools(hub, **options)
+    async with AsyncAnthropic(base_url=llm.anthropic_url, api_key="none", max_retries=0) as client:
+        runner = client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=1000, messages=[{"role": "user", "content": PROMPT}], tools=tools.runnable()
+        )
+        message = await runner.until_done()
+    return str(message.content[0].text)
+
+
+async def gemini_generate(llm: FakeLLM, hub: Hub, options: dict[str, Any], *, stream: bool = False) -> str:
+    from google import genai
+    from google.genai import types
+
+    from toolway.adapters import gemini
+
+    tools = await gemini.tools(hub, **options)
+    contents: list[Any] = [types.Content(role="user", parts=[types.Part(text=PROMPT)])]
+    config = types.GenerateContentConfig(**tools.config)
+    http_options = types.HttpOptions(base_url=llm.gemini_url)
+    async with genai.Client(api_key="none", http_options=http_options).aio as client:
+        while True:
+            if stream:
+                response = await _gemini_stream(client, contents, config)
+            else:
+                response = await client.models.generate_content(model=MODEL, contents=contents, config=config)
+            answers = await tools.answer(response)
+            contents += answers
+            if len(answers) == 1:
+                return "".join(str(part.text) for part in answers[0].parts)
+
+
+async def _gemini_stream(client: Any, contents: Any, config: Any) -> Any:
+    from google.genai import types
+
+    parts: list[Any] = []
+    async for chunk in await client.models.generate_content_stream(model=MODEL, contents=contents, config=config):
+        parts += chunk.candidates[0].content.parts
+    content = types.Content(role="model", parts=parts)
+    return types.GenerateContentResponse(candidates=[types.Candidate(content=content)])
+
+
+async def gemini_stream(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    return await gemini_generate(llm, hub, options, stream=True)
+
+
+#: Loops that differ from another one only in the transport: they show two scenarios.
+VARIANTS = {
+    "openai-chat-stream",
+    "openai-responses-stored",
+    "openai-responses-stream",
+    "anthropic-stream",
+    "gemini-stream",
+}
+
+#: The loop, and the modules that it needs.
+LOOPS: dict[str, tuple[Loop, tuple[str, ...]]] = {
+    "openai-chat": (openai_chat, ("openai",)),
+    "openai-chat-stream": (openai_chat_stream, ("openai",)),
+    "openai-responses": (openai_responses, ("openai",)),
+    "openai-responses-stored": (openai_responses_stored, ("openai",)),
+    "openai-responses-stream": (openai_responses_stream, ("openai",)),
+    "anthropic": (anthropic_messages, ("anthropic",)),
+    "anthropic-stream": (anthropic_stream, ("anthropic",)),
+    "anthropic-tool-runner": (anthropic_tool_runner, ("anthropic",)),
+    "gemini": (gemini_generate, ("google.genai",)),
+    "gemini-stream": (gemini_stream, ("google.genai",)),
+}

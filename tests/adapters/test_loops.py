@@ -1,0 +1,47 @@
+"""Every framework runs its own agent loop with tools of a hub: six scenarios each, over the real SDKs.
+
+The frameworks are in environments of their own: `make adapters`. Elsewhere these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.loops import LOOPS, VARIANTS
+from tests.adapters.scenarios import SCENARIOS, Loop, check_ok, check_parallel
+
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
+
+
+def missing_module(names: tuple[str, ...]) -> str:
+    """Return the first module that is not installed, or ""."""
+    for name in names:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return name
+    return ""
+
+
+CASES = [
+    pytest.param(name, scenario, id=f"{name}-{scenario.__name__.removeprefix('check_')}")
+    for name in LOOPS
+    for scenario in (SCENARIOS if name not in VARIANTS else [check_ok, check_parallel])
+]
+
+
+@pytest.mark.parametrize(("name", "scenario"), CASES)
+async def test_a_loop_of_a_framework(
+    name: str, scenario: Callable[[Loop, Path], Awaitable[None]], tmp_path: Path
+) -> None:
+    loop, modules = LOOPS[name]
+    missing = missing_module(modules)
+    if missing:
+        pytest.skip(f"{missing} is not installed: make adapters")
+    await scenario(loop, tmp_path / "effects")
