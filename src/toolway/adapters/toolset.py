@@ -17,7 +17,7 @@ from toolway.adapters import texts
 from toolway.adapters.schemas import AdaptedSchema, UnusableSchema, adapt_schema
 from toolway.catalog.catalog import Tool
 from toolway.doctor.lint import MAX_OPENAI_TOOLS, PROVIDERS, Provider
-from toolway.errors import Executed, ToolwayError
+from toolway.errors import CallError, Executed, ToolwayError
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.hub import Hub
 from toolway.protocol.sanitize import remove_invisible
@@ -270,7 +270,7 @@ class Toolset:
         try:
             result = await self.hub.call_tool(tool.tool.qualified_name, parsed, timeout=self._timeout)
         except ToolwayError as exc:
-            executed = getattr(exc, "executed", "no")
+            executed: Executed = exc.executed if isinstance(exc, CallError) else "no"
             return Reply(texts.error_text(exc, tool.name, tool.effect), True, executed, error=exc)
         return Reply(texts.result_text(result), result.is_error, "yes", result)
 
