@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.config.editing.sample_texts import KEYS, NAMES, NEW_WORDS, ROOT, WORDS, WRITERS, entries
 from toolway.config.editing.patch import REMOVED, apply_value
 
-EDITS = int(os.environ.get("TOOLWAY_EDITS", "300"))  # of all three kinds together
+EDITS = int(os.environ.get("TOOLWAY_EDITS", "150"))  # of all three kinds together
 FORMATS = ("json", "toml", "yaml")
 MODULES = {"json": "jsonc"}
 
