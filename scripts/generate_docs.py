@@ -25,7 +25,7 @@ import typer
 from toolway.cli.app import app
 from toolway.cli.commands.reference import first_paragraph
 from toolway.cli.framework import CommandSpec
-from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS
+from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
 from toolway.cli.table import COMMANDS
 from toolway.gateway.mcp.errors import http_status_for
 from toolway.telemetry.prometheus import METRICS
@@ -167,6 +167,8 @@ def metrics() -> str:
 SETS = {
     OUTPUT_OPTIONS: "output options",
     CONFIG_OPTIONS: "output options and `--config`",
+    RUN_OPTIONS: "output options, `--gateway` and `--token`",
+    CONFIG_OPTIONS | RUN_OPTIONS: "all but `--no-gateway`",
     GATEWAY_OPTIONS: "all",
 }
 

@@ -320,10 +320,10 @@ class RunStepEnded(Event, frozen=True):
 
 
 class RunAction(Event, frozen=True):
-    """A person or program started, answered, settled or cancelled a workflow run."""
+    """A person or program started, answered, settled, resumed or cancelled a workflow run."""
 
     run: str
-    action: str  # started, approved, denied, answered, settled or cancelled
+    action: str  # started, approved, denied, answered, settled, resumed or cancelled
     step: str = ""
     who: str = ""  # caller id or name; "" for the local owner
 

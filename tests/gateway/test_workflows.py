@@ -208,6 +208,19 @@ async def client(run: Program) -> AsyncIterator[Raw]:
         yield Raw(http, f"http://127.0.0.1:{run.port}/mcp")
 
 
+async def command(run: Program, *words: str) -> tuple[str, str]:
+    """What `toolway workflow … --gateway URL` tells, and what it prints."""
+    gateway = ("--gateway", f"http://127.0.0.1:{run.port}", "--token", run.token)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "toolway.cli", "workflow", *words, *gateway),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    assert process.returncode == 0, err
+    return err.decode(), out.decode()
+
+
 async def tool_names(raw: Raw) -> set[str]:
     return {tool["name"] for tool in (await raw.ask("tools/list")).result["tools"]}
 
@@ -242,10 +255,10 @@ async def test_a_killed_gateway_goes_on_with_its_runs_and_repeats_no_payment(tmp
         assert "s.pay is not called again" in settled["effect"]
         await until_alerts(run, {"workflow-asks"})
         body = {**settled["body"], "result": {"id": "seen"}}
-        assert await run.request("POST", f"/admin/runs/{row['id']}/settle", body) == (
-            200,
-            {"run": row["id"], "stored": True},
-        )
+        told, shown_text = await command(run, "show", row["id"])
+        assert settled["effect"] in told and "unknown" in shown_text
+        told, _ = await command(run, "settle", row["id"], "--happened", "--result", '{"id": "seen"}')
+        assert told.startswith(settled["effect"])  # before it is done
         async with asyncio.timeout(30):
             while (await run.get(f"/admin/runs/{row['id']}"))[1]["state"] != "done":
                 await asyncio.sleep(0.05)

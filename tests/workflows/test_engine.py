@@ -14,9 +14,11 @@ from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from tests.workflows.kills import run_with_kills
 from toolway import Hub, Server
+from toolway.errors import AccessDenied
 from toolway.types import Json
 from toolway.workflows import WorkflowError, Workflows
-from toolway.workflows.journal import RunsInUse
+from toolway.workflows.actions import possible_actions
+from toolway.workflows.journal import NewerRun, RunsInUse
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 pytestmark = pytest.mark.anyio
@@ -253,3 +255,56 @@ async def test_a_schedule_runs_once_after_a_downtime_and_each_time_after(hub: Hu
         while await workflows.list_runs("waiting"):
             await asyncio.sleep(0.02)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["x1000800"]
+
+
+class RevokedOnce:
+    """Rights of a starter that are gone until `is_valid` is set."""
+
+    is_valid = False
+
+    def caller_id(self, caller: str) -> str:
+        return ""
+
+    def find_problem(self, caller: str, tool: str) -> AccessDenied | None:
+        return None if self.is_valid else AccessDenied("the key was revoked", code="E-WORKFLOW-STARTER")
+
+
+async def test_a_stuck_run_is_resumed_where_it_stopped(hub: Hub, tmp_path: Path) -> None:
+    access = RevokedOnce()
+    access.is_valid = True
+    async with Workflows(hub, tmp_path / "runs.db", access=access) as workflows:
+        run = await workflows.start({"steps": [pay("a"), {"name": "ok", "approve": "Go on?"}, pay("b")]})
+        assert (await run.wait()).state == "asks"
+        with pytest.raises(WorkflowError, match="is asks"):
+            await workflows.resume(run.id)
+        access.is_valid = False
+        await workflows.answer(run.id, None, {"yes": True})
+        stuck = await run.wait()
+        assert (stuck.state, (stuck.error or {})["code"]) == ("stuck", "E-WORKFLOW-STARTER")
+        _, _, entries, _ = await workflows.load(run.id)
+        assert [each["action"] for each in possible_actions(stuck, entries)] == ["resume"]
+        access.is_valid = True
+        await workflows.resume(run.id)
+        assert (await run.wait()).state == "done"
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "b"]
+
+
+async def test_a_run_of_a_newer_version_is_left_to_others_and_harms_no_other_run(hub: Hub, tmp_path: Path) -> None:
+    import sqlite3
+
+    async with Workflows(hub, tmp_path / "runs.db") as workflows:
+        newer = await workflows.start({"steps": [{"name": "ok", "approve": "?"}, pay("a")]})
+        await newer.wait()
+        with sqlite3.connect(tmp_path / "runs.db") as db:
+            body = '{"path": "ok", "state": "dreaming", "kind": "call"}'
+            db.execute("UPDATE entries SET body = ? WHERE run = ?", (body.encode(), newer.id))
+            db.execute("UPDATE runs SET due = 0 WHERE id = ?", (newer.id,))
+        other = await workflows.start({"steps": [pay("b")]})
+        assert (await other.wait()).state == "done"
+        async with asyncio.timeout(30):
+            while (record := (await workflows.list_runs("waiting"))[:1]) == []:
+                await asyncio.sleep(0.02)
+        assert record[0].id == newer.id and (record[0].due or 0) > record[0].created
+        with pytest.raises(NewerRun):
+            await workflows.get(newer.id)
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["b"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 OUTPUT_OPTIONS: Final = frozenset({"as_json", "quiet", "verbose", "no_color"})
 CONFIG_OPTIONS: Final = OUTPUT_OPTIONS | {"config"}
+RUN_OPTIONS: Final = OUTPUT_OPTIONS | {"gateway", "token"}
 GATEWAY_OPTIONS: Final = CONFIG_OPTIONS | {"gateway", "token", "no_gateway"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from toolway.cli.framework import CommandSpec
-from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS
+from toolway.cli.options import CONFIG_OPTIONS, OUTPUT_OPTIONS, RUN_OPTIONS
 
 KEYS_COMMANDS: Final = {
     "create": CommandSpec("Create an API key and show it once.", "keys:keys_create"),
@@ -51,13 +51,13 @@ CLUSTER_COMMANDS: Final = {
 WORKFLOW_COMMANDS: Final = {
     "run": CommandSpec("Run a workflow until it ends or asks.", "workflow:workflow_run", CONFIG_OPTIONS),
     "check": CommandSpec("Show what a crash in each step would do.", "workflow:workflow_check", CONFIG_OPTIONS),
-    "ls": CommandSpec("List the newest runs.", "workflow:workflow_ls", OUTPUT_OPTIONS),
-    "show": CommandSpec("Show the steps of a run.", "workflow:workflow_show", OUTPUT_OPTIONS),
-    "approve": CommandSpec("Approve or deny a step.", "workflow:workflow_approve", OUTPUT_OPTIONS),
-    "answer": CommandSpec("Answer a question of a run.", "workflow:workflow_answer", OUTPUT_OPTIONS),
-    "settle": CommandSpec("State if a call was executed.", "workflow:workflow_settle", OUTPUT_OPTIONS),
-    "resume": CommandSpec("Continue a run.", "workflow:workflow_resume", CONFIG_OPTIONS),
-    "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", OUTPUT_OPTIONS),
+    "ls": CommandSpec("List the newest runs.", "workflow:workflow_ls", RUN_OPTIONS),
+    "show": CommandSpec("Show the steps of a run.", "workflow:workflow_show", RUN_OPTIONS),
+    "approve": CommandSpec("Approve or deny a step.", "workflow:workflow_approve", RUN_OPTIONS),
+    "answer": CommandSpec("Answer a question of a run.", "workflow:workflow_answer", RUN_OPTIONS),
+    "settle": CommandSpec("State if a call was executed.", "workflow:workflow_settle", RUN_OPTIONS),
+    "resume": CommandSpec("Continue a run.", "workflow:workflow_resume", CONFIG_OPTIONS | RUN_OPTIONS),
+    "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", RUN_OPTIONS),
     "import": CommandSpec("Make workflow files of an Arazzo document.", "workflow:workflow_import", OUTPUT_OPTIONS),
 }
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, Self
 import jsonschema_rs
 from msgspec.structs import replace
 
-from toolway.errors import ToolwayError
+from toolway.errors import ConfigError, ToolwayError
 from toolway.events import Event, RunAction, RunChanged, RunStepEnded
 from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
@@ -32,6 +32,7 @@ from toolway.workflows.journal import (
     MAX_ENTRIES,
     Entry,
     JournalError,
+    NewerRun,
     RunChange,
     RunJournal,
     RunLost,
@@ -53,7 +54,7 @@ DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
 MAX_SCHEDULED_RUNS: Final = 10_000
 CHILD_KEY: Final = "child:"  # of the key of a child run
-CODE_RETRY_S: Final = 60.0  # for a run whose Python workflow is missing
+CODE_RETRY_S: Final = 60.0  # for a run that this process cannot execute
 EVENT_SERVER: Final = "workflows"  # server of the events about runs
 _log = logging.getLogger(__name__)
 
@@ -379,6 +380,14 @@ class Workflows:
         await self._send(id, RunMessage(kind="settle", path=question["path"], body=body, by=by, at=self._clock()))
         self._emit(RunAction(EVENT_SERVER, id, "settled", question["path"], by))
 
+    async def resume(self, id: str, *, by: str = "") -> None:
+        """Let a stuck run go on where it stopped. Finished steps are kept; no call is repeated that must not be."""
+        record = await self.get(id)
+        if record.state != "stuck":
+            raise WorkflowError(f"the run {id} is {record.state}", hint="only a stuck run can be resumed")
+        await self._send(id, RunMessage(kind="resume", body={}, by=by, at=self._clock()))
+        self._emit(RunAction(EVENT_SERVER, id, "resumed", who=by))
+
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
         """Cancel a run: nothing new begins, a call under way ends. With `undo`, finished steps are undone."""
         record = await self.get(id)
@@ -453,7 +462,7 @@ class Workflows:
             active.is_due_again = True
             active.wake.set()
             return
-        active = self._active[record.id] = _ActiveRun(record.id)
+        active = self._active[record.id] = _ActiveRun(record.id, record.asks)
         active.task = asyncio.create_task(self._drive(active))
         active.task.add_done_callback(lambda task: self._ended(active, record, task))
 
@@ -463,8 +472,14 @@ class Workflows:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RunLost):
             _log.error("the run %s was interrupted", record.id, exc_info=error)
+            delay = JOURNAL_RETRY_S if isinstance(error, JournalError) else CODE_RETRY_S
+            asyncio.get_running_loop().call_later(delay, self._begin_again, record)
         elif active.is_due_again and not self._closing:
             self._begin(record)  # it became due while it was put away
+
+    def _begin_again(self, record: RunRecord) -> None:
+        if not self._closing:
+            self._begin(record)
 
     # -- one run
 
@@ -473,11 +488,15 @@ class Workflows:
         journal = self._get_journal()
         life = active.life = journal.life
         active.clear()
-        record, definition, entries, messages = await self.load(active.id)
+        try:
+            record, definition, entries, messages = await self.load(active.id)
+        except (NewerRun, ConfigError) as exc:  # it has parts that only a newer node knows
+            await self._put_back(active, str(exc))
+            return
         if record.state in FINAL_STATES:
             return
         if "python" in definition.body and record.workflow not in self._code:
-            await self._put_back(active, record)
+            await self._put_back(active, f"give the Python workflow {record.workflow} to Workflows(code=[…])")
             return
         is_scheduled = (record.key or "").startswith(SCHEDULE_KEY) and definition.schedule is not None
         if is_scheduled and not any(each.kind == "cancel" for each in messages):
@@ -679,13 +698,11 @@ class Workflows:
         with contextlib.suppress(KeyError, JournalError):
             await self._send(parent, message)
 
-    async def _put_back(self, active: _ActiveRun, record: RunRecord) -> None:
-        """Let a run wait whose Python workflow this process does not have."""
-        _log.warning(
-            "the run %s needs the Python workflow %s: give it to Workflows(code=[…])", record.id, record.workflow
-        )
+    async def _put_back(self, active: _ActiveRun, reason: str) -> None:
+        """Let a run wait that this process cannot execute: another one may."""
+        _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
-        await self._write(active, [], RunChange(state="waiting", due=due, asks=record.asks))
+        await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait for the definitions of the tools: without them every step counts as unsafe."""
@@ -793,8 +810,9 @@ class _FileSteps:
 class _ActiveRun:
     """A run that this process executes now."""
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, asks: list[Json]) -> None:
         self.id = id
+        self.asks = asks  # when it was taken
         self.wake = asyncio.Event()
         self.is_due_again = False  # a message has arrived, or its time
         self.life = 0  # of the process when it loaded the run

@@ -46,10 +46,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to a run: an answer, the settlement of an unknown outcome, cancel, or the end of a child run."""
+    """A message to a run: an answer, the settlement of an unknown outcome, resume, cancel, or the end of a child."""
 
     id: int = 0
-    kind: Literal["answer", "settle", "cancel", "child"]
+    kind: Literal["answer", "settle", "resume", "cancel", "child"]
     path: str = ""
     body: Json
     by: str = ""
@@ -110,6 +110,12 @@ class JournalError(ToolwayError):
     code = "E-WORKFLOW-JOURNAL"
 
 
+class NewerRun(JournalError):
+    """Raised if a run has entries or messages that only a newer version of Toolway knows."""
+
+    code = "E-WORKFLOW-NEWER"
+
+
 class RunJournal(Protocol):
     """Store of runs. A method that returns has its change on disk."""
 
@@ -142,7 +148,7 @@ class RunJournal(Protocol):
         ...
 
     async def send(self, run: str, message: RunMessage) -> None:
-        """Store a message to a run, and make the run due."""
+        """Store a message to a run, and make the run due. A stuck run is due only after `resume`."""
         ...
 
     async def messages(self, run: str, after: int) -> list[RunMessage]:

@@ -27,6 +27,7 @@ from toolway.workflows.journal import (
     MAX_BODY_BYTES,
     Entry,
     JournalError,
+    NewerRun,
     RunChange,
     RunLost,
     RunMessage,
@@ -168,7 +169,7 @@ class SqliteJournal:
                 self._db.execute("SAVEPOINT one")
                 try:
                     work.value = work.action(self._db)
-                except (RunLost, KeyError) as exc:
+                except (RunLost, NewerRun, KeyError) as exc:
                     self._db.execute("ROLLBACK TO one")
                     work.error = exc
                 self._db.execute("RELEASE one")
@@ -292,6 +293,13 @@ def _decode(data: bytes | None) -> Any:
     return None if data is None else msgspec.json.decode(data)
 
 
+def _decode_as(run: str, data: bytes, type: type[T]) -> T:
+    try:
+        return msgspec.json.decode(data, type=type)
+    except msgspec.ValidationError as exc:
+        raise NewerRun("the run was continued by a newer version", detail=run, hint="update toolway") from exc
+
+
 def _run(row: tuple[Any, ...]) -> RunRecord:
     columns = [name.strip() for name in _RUN_COLUMNS.split(",")]
     values = dict(zip(columns, row, strict=True))
@@ -347,10 +355,8 @@ def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry
         raise KeyError(id_)
     run = _run(row)
     body = db.execute("SELECT body FROM definitions WHERE hash = ?", (run.definition,)).fetchone()[0]
-    entries = [
-        msgspec.json.decode(each, type=Entry)
-        for (each,) in db.execute("SELECT body FROM entries WHERE run = ? ORDER BY path, attempt", (id_,))
-    ]
+    rows = db.execute("SELECT body FROM entries WHERE run = ? ORDER BY path, attempt", (id_,))
+    entries = [_decode_as(id_, each, Entry) for (each,) in rows]
     return run, _decode(body), entries, _messages(db, id_, 0)
 
 
@@ -385,13 +391,15 @@ def _send(db: sqlite3.Connection, id_: str, message: RunMessage) -> None:
     if row is None:
         raise KeyError(id_)
     db.execute("INSERT INTO inbox (run, body) VALUES (?, ?)", (id_, _encode(message)))
-    if row[0] not in FINAL_STATES:
+    if message.kind == "resume" and row[0] == "stuck":
+        db.execute("UPDATE runs SET state = 'ready', due = 0, ended = NULL, error = NULL WHERE id = ?", (id_,))
+    elif row[0] not in FINAL_STATES:
         db.execute("UPDATE runs SET due = 0 WHERE id = ?", (id_,))
 
 
 def _messages(db: sqlite3.Connection, id_: str, after: int) -> list[RunMessage]:
     rows = db.execute("SELECT id, body FROM inbox WHERE run = ? AND id > ? ORDER BY id", (id_, after))
-    return [msgspec.structs.replace(msgspec.json.decode(body, type=RunMessage), id=number) for number, body in rows]
+    return [msgspec.structs.replace(_decode_as(id_, body, RunMessage), id=number) for number, body in rows]
 
 
 def _list(db: sqlite3.Connection, state: str | None, limit: int) -> list[RunRecord]:

@@ -15,7 +15,7 @@ from toolway.cluster.db.engine import db_now, open_engine
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.run_journal import PostgresJournal, definition_hash
 from toolway.cluster.db.tables import NodeRow
-from toolway.workflows.journal import Entry, JournalError, RunChange, RunLost, RunMessage, RunRecord
+from toolway.workflows.journal import Entry, JournalError, NewerRun, RunChange, RunLost, RunMessage, RunRecord
 
 pytestmark = pytest.mark.anyio
 BODY = {"steps": [{"name": "a", "tool": "s.pay"}]}
@@ -213,3 +213,20 @@ async def test_a_database_that_is_away_is_reported_and_used_again(nodes: Nodes) 
     with pytest.raises(JournalError):
         await journal.load("r1")
     assert (await journal.load("r1"))[2][0].state == "done"
+
+
+async def test_only_resume_makes_a_stuck_run_due_and_what_is_newer_is_not_read(nodes: Nodes) -> None:
+    one = await nodes.start("one")
+    await one.create(a_run("r1"), BODY)
+    await one.take(2.0, 10)
+    await one.write("r1", [an_entry("a", "done")], RunChange(state="stuck", error={"code": "E-X"}, ended=3.0))
+    await one.send("r1", RunMessage(kind="cancel", body={}))
+    assert await one.take(9.0, 10) == []
+    await one.send("r1", RunMessage(kind="resume", body={}))
+    [taken] = await one.take(9.0, 10)
+    assert (taken.state, taken.error, taken.ended) == ("running", None, None)
+    newer = one._codec.seal("r1", "a#1", {"path": "a", "state": "dreaming"})
+    with psycopg.connect(nodes.url, autocommit=True) as db:
+        db.execute("UPDATE run_entries SET body = %s", (newer,))
+    with pytest.raises(NewerRun):
+        await one.load("r1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,7 +143,7 @@ def workflow_settle(
 def workflow_resume(
     context: CommandContext, run: RunId, code: CodeFile = None, journal: JournalFile = None
 ) -> CommandResult:
-    """Continue a run that was interrupted, waited or was answered, until it ends or asks."""
+    """Continue a run that was interrupted, waited, was answered or is stuck, until it ends or asks."""
     return _resume(context, run, code, journal)
 
 
@@ -242,10 +242,18 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
 
 
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
+    from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
+    from toolway.workflows.engine import Workflows
     from toolway.workflows.python_workflow import load_workflow
 
+    gateway = find_run_gateway(context, journal)
+    if gateway is not None:
+        return await act_on_remote_run(context.output, gateway, id, "resume", None, {})
     async with _reader(journal) as reader:
-        _, definition, _, _ = await reader.load(id)
+        record, definition, entries, _ = await reader.load(id)
+        if record.state == "stuck" and isinstance(reader, Workflows):
+            _print_effect(context.output, record, entries, "resume", None, {})
+            await reader.resume(id, by=getpass.getuser())
     if "python" in definition.body and code is None:
         raise UsageError(
             f"{id} is a run of the Python workflow {definition.name}",
@@ -287,6 +295,11 @@ async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: 
 async def _ls(context: CommandContext, state: str | None, lines: int, journal: str | None) -> ExitCode:
     import time
 
+    from toolway.cli.remote_runs import find_run_gateway, list_remote_runs
+
+    gateway = find_run_gateway(context, journal)
+    if gateway is not None:
+        return await list_remote_runs(context.output, gateway, state, lines)
     async with _reader(journal) as reader:
         records = await reader.list_runs(state, lines)
     output = context.output
@@ -294,7 +307,7 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: s
         output.print_json({"runs": [_run_to_json(each) for each in records]})
         return ExitCode.OK
     if not records:
-        output.info("no runs; start one: toolway workflow run FILE")
+        output.info("no runs; start one: toolway workflow run FILE, or list those of a gateway: --gateway URL")
         return ExitCode.OK
     now = time.time()
     output.print_table(
@@ -314,6 +327,11 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: s
 
 
 async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
+    from toolway.cli.remote_runs import find_run_gateway, show_remote_run
+
+    gateway = find_run_gateway(context, journal)
+    if gateway is not None:
+        return await show_remote_run(context.output, gateway, id)
     async with _reader(journal) as reader:
         record, _, entries, messages = await reader.load(id)
     output = context.output
@@ -355,23 +373,61 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
 async def _answer(
     context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: str | None
 ) -> ExitCode:
-    async with _reader(journal) as reader:
-        await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(await reader.get(id)))
-    return _print_next(context.output, id)
+    action = "answer" if "data" in body else "approve"
+
+    async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
+        await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(record))
+
+    return await _act(context, id, action, step, body, journal, perform)
 
 
 async def _settle(
     context: CommandContext, id: str, step: str | None, happened: bool, result: Any, journal: str | None
 ) -> ExitCode:
-    async with _reader(journal) as reader:
+    async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
         await reader.settle(id, step, happened=happened, result=result, by=getpass.getuser())
-    return _print_next(context.output, id)
+
+    body = {"happened": happened, **({"result": result} if result is not None else {})}
+    return await _act(context, id, "settle", step, body, journal, perform)
 
 
 async def _cancel(context: CommandContext, id: str, undo: bool, journal: str | None) -> ExitCode:
-    async with _reader(journal) as reader:
+    async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
         await reader.cancel(id, undo=undo, by=getpass.getuser())
+
+    return await _act(context, id, "cancel", None, {"undo": undo}, journal, perform)
+
+
+async def _act(
+    context: CommandContext,
+    id: str,
+    action: str,
+    step: str | None,
+    body: dict[str, Any],
+    journal: str | None,
+    perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
+) -> ExitCode:
+    """Print what an action on a run will do, then perform it: at the gateway of --gateway, or in the journal."""
+    from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
+
+    gateway = find_run_gateway(context, journal)
+    if gateway is not None:
+        return await act_on_remote_run(context.output, gateway, id, action, step, body)
+    async with _reader(journal) as reader:
+        record, _, entries, _ = await reader.load(id)
+        _print_effect(context.output, record, entries, action, step, body)
+        await perform(reader, record)
     return _print_next(context.output, id)
+
+
+def _print_effect(
+    output: Output, record: RunRecord, entries: list[Entry], action: str, step: str | None, body: dict[str, Any]
+) -> None:
+    from toolway.workflows.actions import find_effect, possible_actions
+
+    effect = find_effect(possible_actions(record, entries), action, step, body)
+    if effect:
+        output.info(effect)
 
 
 def _print_next(output: Output, id: str) -> ExitCode:

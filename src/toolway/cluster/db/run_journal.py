@@ -38,6 +38,7 @@ from toolway.workflows.journal import (
     MAX_BODY_BYTES,
     Entry,
     JournalError,
+    NewerRun,
     RunChange,
     RunLost,
     RunMessage,
@@ -179,8 +180,9 @@ class PostgresJournal:
             "tenant": self._tenant,
             "run": run,
             "body": self._codec.seal(run, "message", message),
-            "final": sorted(FINAL_STATES),
+            "final": sorted(FINAL_STATES - {"stuck"} if message.kind == "resume" else FINAL_STATES),
             "channel": CHANNEL,
+            "result": self._codec.seal_result(run, [], None, None) if message.kind == "resume" else None,
         }
         async with self._reader.use() as db:
             if await (await db.execute(_SEND, values)).fetchone() is None:
@@ -405,6 +407,8 @@ class _RunCodec:
         try:
             plain = self._cipher(run).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], place.encode())
             return msgspec.json.decode(plain, type=type)
+        except msgspec.ValidationError as exc:
+            raise NewerRun("the run was continued by a newer version", detail=run, hint="update this node") from exc
         except (InvalidTag, ValueError) as exc:
             raise JournalError(
                 "a value of the run cannot be decrypted",
@@ -530,7 +534,10 @@ stored AS (
     INSERT INTO run_messages (tenant, run, body) SELECT %(tenant)s, id, %(body)s FROM known RETURNING id
 ),
 woken AS (
-    UPDATE runs SET due = 0 WHERE tenant = %(tenant)s AND id = %(run)s AND state <> ALL(%(final)s)
+    UPDATE runs SET due = 0, state = CASE state WHEN 'stuck' THEN 'ready' ELSE state END,
+        ended = CASE state WHEN 'stuck' THEN NULL ELSE ended END,
+        result = CASE state WHEN 'stuck' THEN %(result)s ELSE result END
+    WHERE tenant = %(tenant)s AND id = %(run)s AND state <> ALL(%(final)s)
 )
 SELECT id, pg_notify(%(channel)s, %(tenant)s) FROM stored
 """

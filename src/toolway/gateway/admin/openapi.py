@@ -385,6 +385,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "RunAnswer": _object({"data": _ANY_OBJECT, "step?": _STRING}),
     "RunSettlement": _object({"happened": _BOOLEAN, "step?": _STRING, "result?": {}}),
     "RunCancellation": _object({"undo?": _BOOLEAN, "step?": _STRING}),
+    "RunResumption": _object({"step?": _STRING}),
     "RunStored": _object({"run": _STRING, "stored": _BOOLEAN}),
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),

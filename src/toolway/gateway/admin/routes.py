@@ -284,6 +284,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.runs.cancel(r.decoded("id"), r.body, r.principal),
         body="RunCancellation",
     ),
+    Route(
+        "POST",
+        "/admin/runs/{id}/resume",
+        "Let a stuck run go on where it stopped",
+        "RunStored",
+        lambda a, r: a.runs.resume(r.decoded("id"), r.body, r.principal),
+        body="RunResumption",
+    ),
     # -- events and alerts --------------------------------------------------------------------------------------------
     Route(
         "GET",

@@ -59,6 +59,8 @@ class RunsAdmin:
 
     async def get_run(self, id: str) -> Json:
         """Return a run with its steps in the order of time, its messages and the actions that are possible."""
+        from toolway.workflows.actions import possible_actions
+
         record, _, entries, messages = await self._load(id)
         names = self._key_names()
         ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
@@ -70,7 +72,7 @@ class RunsAdmin:
             "steps": [self._step(each) for each in ordered[:MAX_ENTRIES_PER_REPLY]],
             "more": len(ordered) > MAX_ENTRIES_PER_REPLY,
             "messages": [self._message(each, names) for each in messages[-MAX_ENTRIES_PER_REPLY:]],
-            "actions": self._masked(_actions(record, entries)),
+            "actions": self._masked(possible_actions(record, entries)),
         }
 
     async def approve(self, id: str, body: Json, principal: Principal) -> Json:
@@ -102,6 +104,12 @@ class RunsAdmin:
             raise ValueError("undo must be true or false")
         with _raising_admin_errors():
             await self._engine().cancel(id, undo=body.get("undo") is True, by=principal.caller_id)
+        return {"run": id, "stored": True}
+
+    async def resume(self, id: str, body: Json, principal: Principal) -> Json:
+        """Let a stuck run go on where it stopped."""
+        with _raising_admin_errors():
+            await self._engine().resume(id, by=principal.caller_id)
         return {"run": id, "stored": True}
 
     async def _answer(self, id: str, body: Json, answer: Json, principal: Principal) -> Json:
@@ -174,42 +182,6 @@ class RunsAdmin:
 
     def _masked(self, value: Any) -> Any:
         return map_texts(value, lambda text: remove_invisible(self._mask(text)))
-
-
-def _actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
-    """Return the actions that are possible now, each with what it will do."""
-    from toolway.workflows.journal import FINAL_STATES
-
-    if record.state in FINAL_STATES:
-        return []
-    found: list[Json] = []
-    for question in record.asks:
-        step, title = question["path"], question["title"]
-        if question["kind"] == "approve":
-            found += [
-                _action("approve", step, f"Approve: {title}", {"yes": True}, "The run goes on with the next step."),
-                _action("approve", step, f"Deny: {title}", {"yes": False}, "The step fails, and nothing is called."),
-            ]
-        elif question["kind"] == "ask":
-            text = "The data is stored as the result of the step, and the run goes on."
-            found.append({**_action("answer", step, f"Answer: {title}", {}, text), "form": question.get("form")})
-        else:
-            tool = next((each.tool for each in reversed(entries) if each.path == step), "the tool")
-            yes = f"The run goes on as if {tool} had returned the data that you give. {tool} is not called again."
-            no = f"{tool} is called now, with the same arguments. If it was executed before, it is executed twice."
-            found += [
-                _action("settle", step, f"{tool} was executed", {"happened": True}, yes),
-                _action("settle", step, f"{tool} was not executed", {"happened": False}, no),
-            ]
-    text = "Nothing new is called. A call under way ends; finished steps stay as they are."
-    undo = "Nothing new is called, and finished steps that have an undo are undone, the last one first."
-    found.append(_action("cancel", "", "Cancel the run", {"undo": False}, text))
-    found.append(_action("cancel", "", "Cancel the run and undo its steps", {"undo": True}, undo))
-    return found
-
-
-def _action(action: str, step: str, label: str, body: Json, effect: str) -> Json:
-    return {"action": action, "step": step, "label": label, "body": {**body, "step": step}, "effect": effect}
 
 
 def _matches(record: RunRecord, fields: dict[str, str]) -> bool:

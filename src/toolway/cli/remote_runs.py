@@ -1,0 +1,112 @@
+"""Workflow runs of a running gateway, for `toolway workflow … --gateway URL`: from its `/admin/runs`."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import quote, urlencode
+
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.gateway_client import GatewayClient
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_age
+from toolway.types import Json
+
+
+def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayClient | None:
+    """Return the gateway of --gateway; None if runs of a journal are meant. Raises `UsageError` if both are given."""
+    from toolway.cli.gateway_client import gateway_from_url
+
+    options = context.target_options
+    if options.gateway is None:
+        return None
+    if journal is not None:
+        raise UsageError("--gateway and --journal are both given", hint="leave out one of them")
+    return gateway_from_url(options.gateway, options.token)
+
+
+async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:
+    """Print the newest runs of a gateway; those that ask a person come first."""
+    query = urlencode({"limit": lines, **({"state": state} if state else {})})
+    found = await gateway.request_admin("GET", f"runs?{query}")
+    if output.as_json:
+        output.print_json(found)
+    elif not found["enabled"]:
+        output.info(f"the gateway at {gateway.url} has no workflows")
+    elif not found["runs"]:
+        output.info("no runs")
+    else:
+        now = time.time()
+        rows = [
+            (each["id"], each["workflow"], each["state"], format_age(now - each["created"]), _questions(each))
+            for each in found["runs"]
+        ]
+        output.print_table(("run", "workflow", "state", "started", "asks"), rows)
+    return ExitCode.OK
+
+
+def _questions(run: Json) -> str:
+    return "; ".join(str(each["title"]) for each in run["questions"])
+
+
+async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> ExitCode:
+    """Print the steps of a run, and the actions that are possible with what they will do."""
+    run = await _load(gateway, id)
+    if output.as_json:
+        output.print_json(run)
+        return ExitCode.OK
+    output.print_line(f"{run['id']}  {run['state']}")
+    rows = [
+        (
+            each["step"],
+            str(each["attempt"]),
+            each["tool"] or each["kind"],
+            each["effect"],
+            each["state"] + (f" ({each['via']})" if each["via"] else ""),
+            f"{each['ended'] - each['began']:.2f}" if each["ended"] is not None else "",
+            each["outcome"][:80],
+        )
+        for each in run["steps"]
+    ]
+    output.print_table(("step", "try", "tool", "effect", "state", "seconds", "outcome"), rows)
+    for each in run["questions"]:
+        output.info(f"asks: {each['title']}", "yellow")
+    for each in run["actions"]:
+        output.info(f"  {_command(each, id, gateway.url)}\n    {each['effect']}")
+    if run["error"]:
+        output.info(run["error"], "red")
+    return ExitCode.OK
+
+
+def _command(action: Json, id: str, url: str) -> str:
+    """Return the command that performs an action."""
+    name, body = action["action"], action["body"]
+    flags = {
+        "approve": "" if body.get("yes") else " --no",
+        "settle": " --happened" if body.get("happened") else " --not",
+        "cancel": " --undo" if body.get("undo") else "",
+        "answer": f" --step {action['step']} name=value",
+    }
+    step = f" {action['step']}" if name in ("approve", "settle") else ""
+    return f"toolway workflow {name} {id}{step}{flags.get(name, '')} --gateway {url}"
+
+
+async def act_on_remote_run(
+    output: Output, gateway: GatewayClient, id: str, action: str, step: str | None, body: Json
+) -> ExitCode:
+    """Print what an action will do, then perform it."""
+    from toolway.workflows.actions import find_effect
+
+    effect = find_effect((await _load(gateway, id))["actions"], action, step, body)
+    if effect:
+        output.info(effect)
+    request = {**body, "step": step} if step is not None else body
+    stored = await gateway.request_admin("POST", f"runs/{quote(id, safe='')}/{action}", request)
+    if output.as_json:
+        output.print_json(stored)
+    else:
+        output.info(f"stored; the gateway goes on with the run: toolway workflow show {id} -g {gateway.url}", "green")
+    return ExitCode.OK
+
+
+async def _load(gateway: GatewayClient, id: str) -> Json:
+    return await gateway.request_admin("GET", f"runs/{quote(id, safe='')}")
