@@ -15,9 +15,9 @@ from tests.workflows.kill_runner import SERVER_FILE
 from tests.workflows.kills import run_with_kills
 from toolway import Hub, Server
 from toolway.errors import AccessDenied
+from toolway.gateway.admin.runs import possible_actions
 from toolway.types import Json
 from toolway.workflows import WorkflowError, Workflows
-from toolway.workflows.actions import possible_actions
 from toolway.workflows.journal import NewerRun, RunsInUse
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")

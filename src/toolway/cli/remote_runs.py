@@ -94,7 +94,7 @@ async def act_on_remote_run(
     output: Output, gateway: GatewayClient, id: str, action: str, step: str | None, body: Json
 ) -> ExitCode:
     """Print what an action will do, then perform it."""
-    from toolway.workflows.actions import find_effect
+    from toolway.gateway.admin.runs import find_effect
 
     effect = find_effect((await _load(gateway, id))["actions"], action, step, body)
     if effect:

@@ -423,7 +423,7 @@ async def _act(
 def _print_effect(
     output: Output, record: RunRecord, entries: list[Entry], action: str, step: str | None, body: dict[str, Any]
 ) -> None:
-    from toolway.workflows.actions import find_effect, possible_actions
+    from toolway.gateway.admin.runs import find_effect, possible_actions
 
     effect = find_effect(possible_actions(record, entries), action, step, body)
     if effect:
