@@ -1,4 +1,4 @@
-"""F12 to F14: workflow runs of a cluster, with a real PostgreSQL. `make workflows` kills real processes."""
+"""F12 to F14, F26, F27: workflow runs of a cluster, with a real PostgreSQL. `make workflows` kills real processes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.gateway.bridge_lab import lab
+from tests.gateway.test_workflows import WITH_ALL, effect_entry, until_task
 from tests.telemetry.postgres_server import binaries, postgres_server
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import effect_server
@@ -22,6 +24,8 @@ from toolway.cluster.db.run_journal import PostgresJournal
 from toolway.types import Json
 from toolway.workflows import Workflows
 from toolway.workflows.journal import Entry, RunChange
+from toolway.workflows.mcp_tools import WorkflowServer
+from toolway.workflows.reader import read_value
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 pytestmark = pytest.mark.anyio
@@ -164,3 +168,60 @@ async def test_without_a_database_no_unsafe_call_begins(hub: Hub, tmp_path: Path
                 db.execute("ALTER DATABASE runs ALLOW_CONNECTIONS true")
         assert await end(engine, run.id, tmp_path) == "done"
     assert effects(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.row("F26")
+async def test_a_node_leaves_the_runs_of_a_newer_version_to_others(
+    hub: Hub, tmp_path: Path, url: str, seed: int
+) -> None:
+    async with a_node(hub, url, f"old{seed}") as (old, _):
+        run = await old.start({"steps": [{"name": "ok", "approve": "Pay?"}, pay("b")]})
+        assert (await run.wait()).state == "asks"
+        journal = old._get_journal()
+        assert isinstance(journal, PostgresJournal)
+        known = journal._codec.seal(run.id, "ok#1", {"path": "ok", "state": "dreaming", "kind": "ask"})
+        with psycopg.connect(url, autocommit=True) as db:
+            [before] = db.execute("SELECT body FROM run_entries WHERE run = %s", (run.id,)).fetchall()
+            db.execute("UPDATE run_entries SET body = %s WHERE run = %s", (known, run.id))
+            db.execute("UPDATE runs SET due = 0 WHERE id = %s", (run.id,))
+            row = None
+            while row is None or row[0] != "waiting":
+                await asyncio.sleep(0.02)
+                row = db.execute("SELECT state, node, due FROM runs WHERE id = %s", (run.id,)).fetchone()
+            assert row[1] is None and row[2] > 0  # any node may take it, and this one not at once
+            assert db.execute("SELECT body FROM run_entries WHERE run = %s", (run.id,)).fetchall() == [(known,)]
+            assert effects(tmp_path) == []
+            db.execute("UPDATE run_entries SET body = %s WHERE run = %s", (before[0], run.id))  # the newer node
+        await old.answer(run.id, None, {"yes": True})
+        assert await end(old, run.id, tmp_path) == "done"
+    assert effects(tmp_path) == ["b"]
+
+
+@pytest.mark.row("F27")
+async def test_a_client_comes_back_to_another_node_and_answers_twice(
+    hub: Hub, tmp_path: Path, url: str, seed: int
+) -> None:
+    entry = {"s": effect_entry(tmp_path)}
+    refund = read_value({"name": "refund", "steps": [{"name": "ok", "approve": "Pay?"}, pay("b")]})
+    async with (
+        lab(entry) as first,
+        lab(entry) as second,  # with the same key, as the nodes of a cluster have it
+        a_node(Hub._from_core(first.hub), url, f"one{seed}") as (one, left),
+        a_node(Hub._from_core(second.hub), url, f"two{seed}") as (two, _),
+    ):
+        for found, engine in ((first, one), (second, two)):
+            await found.hub.add_server("workflows", WorkflowServer(engine, [refund]))
+            await found.hub.wait_ready("workflows", timeout=60)
+        async with first.raw("") as raw:
+            task = (await raw.call("workflows__refund", {}, capabilities=WITH_ALL)).result["taskId"]
+            await until_task(raw, task, "input_required")
+        left.end_lease()
+        left.epoch = None  # the node that it spoke to is gone
+        async with second.raw("") as raw:
+            assert "ok" in (await until_task(raw, task, "input_required"))["inputRequests"]
+            yes = {"ok": {"action": "accept", "content": {"yes": True}}}
+            for _ in range(2):  # the second is an acknowledgement without effect
+                update = {"taskId": task, "inputResponses": yes}
+                assert "resultType" in (await raw.ask("tasks/update", update, capabilities=WITH_ALL)).result
+            await until_task(raw, task, "completed")
+    assert effects(tmp_path) == ["b"]

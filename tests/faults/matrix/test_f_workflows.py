@@ -1,4 +1,4 @@
-"""F1 to F11 and F15 to F24: faults while a workflow run is executed, with a real server and a journal on disk.
+"""F1 to F11 and F15 to F25: faults while a workflow run is executed, with a real server and a journal on disk.
 
 A crash is a journal that answers nothing any more, at an exact point: what was not written then is lost, as with a
 process that ended. `make workflows` kills real processes at random moments.
@@ -16,9 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests.gateway.bridge_lab import made
+from tests.gateway.test_workflows import WITH_ALL, serving
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import effect_server
 from toolway import Hub
+from toolway.gateway.principals import FileApiKeyStore
 from toolway.types import Json
 from toolway.workflows import RunContext, WorkflowError, Workflows, workflow
 from toolway.workflows.journal import Entry, JournalError, RunChange, RunRecord, RunsInUse
@@ -442,3 +445,31 @@ async def test_changed_python_code_stops_the_run_and_calls_nothing(hub: Hub, tmp
     assert record.state == "stuck"
     assert (record.error or {})["code"] == "E-WORKFLOW-CHANGED"
     assert effects(tmp_path) == ["a"]
+
+
+@pytest.mark.row("F25")
+async def test_a_stranger_finds_no_run_and_a_revoked_starter_leaves_it_stuck(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "t" * 20)
+    token, key = keyring.create_key_sync("starter", None, False, 0.0)
+    refund = {"name": "refund", "steps": [{"name": "ok", "approve": "Pay?"}, pay("b")]}
+    yes = {"ok": {"action": "accept", "content": {"yes": True}}}
+    async with serving(tmp_path, refund, keyring=keyring) as found:
+        async with found.raw("", token) as raw:
+            task = (await raw.call("workflows__refund", {}, capabilities=WITH_ALL)).result["taskId"]
+            run = (await raw.call("workflows__refund", {}, capabilities={})).result["structuredContent"]["run"]
+        status = {"name": "workflows__run_status", "arguments": {"run": run}}
+        async with found.raw("", made(keyring, "stranger")) as other:
+            hidden = (await other.ask("tools/call", status)).result["structuredContent"]
+            assert hidden["code"] == "E-WORKFLOW-RUN"
+            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                refused = await other.ask(method, {"taskId": task, "inputResponses": yes}, capabilities=WITH_ALL)
+                assert "error" in refused.last
+            assert (await other.http.get(found.base + "/admin/runs")).status_code == 403
+        keyring.revoke_key_sync(key.id)
+        async with found.raw("", "t" * 20) as owner:
+            form = (await owner.ask("tools/call", status)).result
+            assert form["resultType"] == "input_required"  # neither approved nor cancelled
+            answer = {"requestState": form["requestState"], "inputResponses": yes}
+            ended = (await owner.ask("tools/call", {**status, **answer})).result["structuredContent"]
+        assert (ended["state"], ended["code"]) == ("stuck", "E-WORKFLOW-STARTER")
+    assert effects(tmp_path) == []
