@@ -75,7 +75,7 @@ class _LazyPart:
 
 
 def _delay(cls: type, options: dict[str, Any]) -> type:
-    """Return the class with its slots and with parts that compile the rest."""
+    """Return the dataclass with its slots; its methods are compiled when one is used for the first time."""
     source = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
     if options.get("slots"):
         cls = _with_slots(cls, source, frozen=options.get("frozen", False))
@@ -114,7 +114,7 @@ def _compile(cls: type, source: dict[str, Any], options: dict[str, Any]) -> None
 
 
 def _frozen_methods(cls: Any, names: frozenset[str]) -> dict[str, Any]:
-    """Return the methods that reject assignments: those of the copy know only the copy."""
+    """Return `__setattr__` and `__delattr__` of a frozen dataclass, which reject every change."""
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
         if type(self) is cls or name in names:
@@ -137,7 +137,7 @@ def _set_by_init(field: Any) -> None:
 
 
 def _lazy_names(cls: type, options: dict[str, Any]) -> list[str]:
-    """Return what the dataclass decorator will add to the class."""
+    """Return the names of the methods and attributes that the dataclass decorator will add to the class."""
     added = ["__dataclass_fields__", "__dataclass_params__", "__match_args__", "__init__", "__repr__"]
     if options.get("eq", True):
         added.append("__eq__")
@@ -151,7 +151,7 @@ def _lazy_names(cls: type, options: dict[str, Any]) -> list[str]:
 
 
 def _with_slots(cls: type, source: dict[str, Any], *, frozen: bool) -> type:
-    """Return a copy of the class that has a slot for each field of its own."""
+    """Return a copy of the class with a slot for each field that no base class has a slot for."""
     inherited = {name for base in cls.__mro__[1:] for name in base.__dict__.get("__slots__", ())}
     annotations: dict[str, Any] = source.get("__annotations__", {})
     fields = [name for name, kind in annotations.items() if "ClassVar" not in str(kind)]

@@ -52,7 +52,7 @@ class DescribedServer:
             raise rejection_error(self.name, rejection, hint)
 
     def digest(self, entry: Mapping[str, Any]) -> str:
-        """Return the SHA-256 of what is added: name, entry and the content of the bundle."""
+        """Return the SHA-256 of the added server: its name, its entry and the content of its bundle."""
         content = {"server": self.name, "entry": entry, "bundle": self.bundle.sha256 if self.bundle is not None else ""}
         text = json.dumps(content, sort_keys=True)
         if self.folder is not None:

@@ -1,4 +1,4 @@
-"""Target of a command, the source of its servers: config files or a running gateway.
+"""Targets of commands: the servers of config files, or those of a running gateway.
 
 Both offer the same interface, so that commands do not distinguish them.
 """
@@ -67,7 +67,7 @@ class HubApi(Protocol):
 
 
 class Target(Protocol):
-    """Source of servers for a command: config files, or a running gateway."""
+    """Servers that a command works on: those of config files, or those of a running gateway."""
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ class Target(Protocol):
 
 
 async def find_target(output: Output, target_options: TargetOptions) -> Target:
-    """Return the source of servers that the options select: a gateway or config files.
+    """Return the gateway or the config files whose servers a command uses, by its options.
 
     Raises `ConfigError` if no config file can be used, and `UsageError` if the gateway's URL is invalid.
     """

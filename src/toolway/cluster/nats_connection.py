@@ -48,7 +48,7 @@ class NatsConnection(Client):
             raise errors.Error(f"nats: invalid message of the server: {type(exc).__name__}") from exc
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """Check what a server says about itself before it is used. Raises `nats.errors.Error` if it is not usable."""
+        """Check the INFO message of a NATS server before it is used. Raises `nats.errors.Error` if it is unusable."""
         server = self._current_server
         if initial_connection and server is not None and server.uri.scheme == "tls":
             if not (info.get("tls_required") or info.get("tls_available")):

@@ -96,7 +96,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class ClusterNode:
-    """All parts of this process as a node of a cluster: database, NATS, membership, routing.
+    """Node of a cluster: the connections of this process to database and NATS, its membership and its routing.
 
     Create it in the process that joins, inside its event loop. `token` is the local admin token of this machine.
     """

@@ -63,7 +63,7 @@ class WorkerPlace:
 
     @property
     def name(self) -> str:
-        """First part of the node id, the same after a restart of the worker."""
+        """First part of the node id, the same after a restart of the worker process."""
         return f"worker{self.number}"
 
     @property

@@ -121,7 +121,7 @@ def _compile(patterns: Sequence[str]) -> _Compiled:
 
 
 def _decide(compiled: _Compiled, name: str) -> bool:
-    """Return what the last pattern that matches `name` says; False if none matches."""
+    """Return True if the last pattern that matches `name` includes it; False if it excludes it, or none matches."""
     included = False
     for includes, pattern in compiled:
         if includes is not included and pattern.fullmatch(name):

@@ -123,7 +123,7 @@ class ToolNaming:
 
 
 class _Either:
-    """Container of what is in one of two containers."""
+    """Container of the names that are in at least one of two containers."""
 
     __slots__ = ("_first", "_second")
 
@@ -136,7 +136,7 @@ class _Either:
 
 
 def run(steps: Generator[None, None, ToolListing]) -> ToolListing:
-    """Do all slices at once."""
+    """Build a tool list without a pause, and return it."""
     while True:
         try:
             next(steps)
@@ -146,7 +146,7 @@ def run(steps: Generator[None, None, ToolListing]) -> ToolListing:
 
 
 async def run_in_slices(steps: Generator[None, None, ToolListing]) -> ToolListing:
-    """Do the slices one by one, with other tasks in between."""
+    """Build a tool list in short steps, so that other tasks of the event loop run in between; return it."""
     while True:
         try:
             next(steps)

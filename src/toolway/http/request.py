@@ -95,7 +95,7 @@ def _shown_url(url: str) -> str:
 
 
 def encode_headers(headers: Mapping[str, str]) -> HeaderBlock:
-    """Encode headers as lines.
+    """Return the bytes of HTTP header lines.
 
     Raises `ValueError` for a name or value that HTTP does not allow, and for headers that the client sets itself.
     """

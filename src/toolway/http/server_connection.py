@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConnectionHandler(Protocol):
-    """HTTP server as its connections see it: settings, and methods that report what happens.
+    """Interface of the HTTP server to its connections: settings, and methods that they call for requests and errors.
 
     All methods are called synchronously, from event loop callbacks.
     """

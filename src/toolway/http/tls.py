@@ -74,7 +74,7 @@ def _get_own_context(files: _CaFiles, tls: Tls) -> ssl.SSLContext:
 
 
 def _stamp(name: str, path: str) -> _FileStamp:
-    """Return what changes if the file changes. Raises `HttpError` if it cannot be read."""
+    """Return values that differ after the file was changed. Raises `HttpError` if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())

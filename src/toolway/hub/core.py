@@ -784,7 +784,7 @@ class HubCore:
 
     @property
     def search_vectors(self) -> Vectors | None:
-        """Return the source of scores by meaning; None if none is configured, or nothing was searched yet."""
+        """Return the embedding search of this hub; None if none is configured, or nothing was searched yet."""
         return self._search_vectors
 
     @property
@@ -809,7 +809,7 @@ class HubCore:
         self._tool_search.set_vectors(self._search_vectors)
 
     def _drop_search_vectors(self) -> None:
-        """Close the source of scores by meaning in the background."""
+        """Close the embedding search of this hub in the background."""
         if self._search_vectors is not None:
             task = asyncio.get_running_loop().create_task(self._search_vectors.close())
             self._closing_vectors.add(task)
@@ -817,7 +817,7 @@ class HubCore:
             self._search_vectors = None
 
     def _server_facts(self) -> dict[str, ServerFacts]:
-        """Return the facts about each enabled server that a search needs."""
+        """Return the description and the availability of each enabled server, for the tool search."""
         from toolway.search.tool_search import ServerFacts
 
         facts = {}

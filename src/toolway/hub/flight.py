@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class Flight(ABC):
-    """One call under way that no coroutine waits for."""
+    """One call under way that is driven by callbacks; no coroutine waits for its result."""
 
     __slots__ = (
         "_began",
@@ -275,7 +275,7 @@ def _find(middleware: Sequence[Middleware], kind: type[T]) -> T:
 
 
 class Flights:
-    """All flights of a hub: the register of calls under way that no coroutine waits for, and their way out of it."""
+    """All flights of a hub: the calls under way that are driven by callbacks instead of coroutines, and their end."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class Flights:
         return len(self.flying)
 
     def calls(self) -> list[Call]:
-        """Return the calls that are under way without a coroutine."""
+        """Return the calls under way that are driven by callbacks."""
         return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:

@@ -34,7 +34,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Settled facts for the calls of one caller to one tool, valid as long as none of them changes."""
+    """Everything that is the same for all calls of one caller to one tool, valid until a part of it changes."""
 
     __slots__ = (
         "_breaker_removals",

@@ -319,7 +319,7 @@ def circuit_breaker(
 
 
 class CircuitBreakerMiddleware:
-    """Middleware that rejects calls to what keeps failing; `circuit_breaker` creates it."""
+    """Middleware that rejects calls to servers and tools that keep failing; `circuit_breaker` creates it."""
 
     def __init__(
         self,
@@ -374,7 +374,10 @@ class CircuitBreakerMiddleware:
 
 
 def record_success(server: CircuitBreaker, tool: CircuitBreaker, now: float, *, trial: bool = False) -> None:
-    """Record a successful attempt in the breakers of a server and a tool; `trial` if it was the tool's trial."""
+    """Record a successful attempt in the circuit breakers of its server and its tool.
+
+    `trial` is True if the half-open breaker of the tool had let this attempt pass as a test.
+    """
     if server.state is CLOSED:
         server.record_success(now)
     if trial or tool.state is CLOSED:

@@ -140,7 +140,7 @@ class RetryMiddleware:
 
 @dataclass(frozen=True, slots=True)
 class FailureFacts:
-    """Facts about a failed attempt, from which `next_delay` decides about a retry."""
+    """Properties of a failed attempt by which `next_delay` decides if the call is tried again."""
 
     effect: Effect
     certainty: Certainty

@@ -104,7 +104,7 @@ def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[Arg
 
 
 def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, str]:
-    """Return what is wrong with a value, what is expected, and the nearest allowed value if it is a name."""
+    """Describe the violation of one schema keyword: the problem, the expected value, and the nearest allowed name."""
     if keyword == "type":
         return f"is {_type_of(value)}", _join_types(facts["types"]), ""
     if keyword == "enum":

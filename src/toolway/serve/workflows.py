@@ -116,7 +116,7 @@ class WorkflowService:
 
     @property
     def issues(self) -> tuple[ConfigIssue, ...]:
-        """Return what is wrong with the workflow files and the journal now."""
+        """Return the current problems of the workflow files and of the journal."""
         return (*self._file_issues, self._journal_issue) if self._journal_issue is not None else self._file_issues
 
     def with_server(self, servers: dict[str, Server]) -> dict[str, Server]:

@@ -366,7 +366,7 @@ class HttpFaultContext:
         return self.endpoint.stream_for(self.exchange)
 
     def end_stream(self) -> None:
-        """End the SSE stream of the response in an orderly way."""
+        """End the SSE stream of the response with its last chunk."""
         self.endpoint.end_stream(self.exchange)
 
 

@@ -99,7 +99,7 @@ def _unknown_id(context: StdioFaultContext) -> None:
 
 @stdio_fault("twice")
 def _twice(context: StdioFaultContext) -> None:
-    """Send the response twice."""
+    """Send the response of a call twice, with the same id."""
     context.send_response()
     context.send_response()
 

@@ -111,7 +111,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 
 
 def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
-    """Mask secrets in an error of a hub and in those that caused it, which a traceback shows too.
+    """Mask secrets in an error of a hub and in the errors that caused it, as a traceback shows all of them.
 
     The text of a server in it, such as stderr, may contain them. `ToolError.result` is data and stays as it is.
     """

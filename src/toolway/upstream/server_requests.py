@@ -258,7 +258,7 @@ class TurnQueue:
             self._without_turn[id(call.state)] = call
 
     async def _await_trial(self, name: str) -> None:
-        """Let the first call of an unknown tool pass; let later calls wait for what it shows.
+        """Let the first call of an unknown tool pass; let later calls wait until it has ended.
 
         The first call shows if the tool sends server requests. After `TRIAL_TIMEOUT_S` seconds it counts as a
         tool that does not.

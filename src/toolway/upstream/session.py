@@ -182,7 +182,7 @@ class Session:
         self.last_activity = now
 
     def adopt(self, call: Call) -> None:
-        """Treat a call which `start` has sent like one that `call` sends. `call` must follow, or `abandon`."""
+        """Register a call that `start` has sent, so that `call` can wait for it. `call` or `abandon` must follow."""
         self.flights -= 1
         self._router.add(call)
 

@@ -51,7 +51,7 @@ class FailureHistory:
         self.state_since = now  # start of the current state
 
     def record_transport(self, info: TransportInfo) -> None:
-        """Record the facts of a transport that is closed now."""
+        """Keep the last information about a closed transport, and add its message counts to the totals."""
         self.last_transport_info = info
         self.messages_sent += info.messages_sent
         self.messages_received += info.messages_received

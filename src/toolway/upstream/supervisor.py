@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Drives one upstream through its states: start, ready, backoff, stop.
+    """Task that starts one server, restarts it with a backoff after a failure, and stops it.
 
     Other components set its events (`start_requested`, `stop_requested` …) and never change its state.
     """

@@ -70,7 +70,7 @@ class ExchangeListener(Protocol):
         ...
 
     def failed(self) -> None:
-        """Learn that there is no plain result. `Transport.wait` says what there is instead."""
+        """Report that the request has no plain result; `Transport.wait` returns or raises its outcome."""
         ...
 
 

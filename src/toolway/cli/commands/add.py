@@ -220,7 +220,7 @@ def run_add(
 
 
 def parse_spec(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return server name and entry for the words of `toolway add`: a source or a command.
+    """Return server name and entry for the words of `toolway add`: a URL, package, OpenAPI document or command.
 
     Raises `UsageError` if the name or the source is invalid.
     """

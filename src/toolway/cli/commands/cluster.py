@@ -42,7 +42,7 @@ def drain(
         float, typer.Option("--wait", "-w", metavar="SECONDS", min=0, help="Time to wait until it owns no server.")
     ] = 60.0,
 ) -> CommandResult:
-    """The draining node accepts no more servers, and hands over those it owns.
+    """Drain a node: it accepts no more servers, and hands over the servers that it owns.
 
     Each server is handed over when its calls have ended. Stop the node afterwards. After a restart it accepts
     servers again.
@@ -251,7 +251,7 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
 async def run_trust(
     output: Output, database: str | None, cluster_key_file: Path | None, yes: bool, dry_run: bool
 ) -> ExitCode:
-    """Show what happens to each row of the cluster database, ask, and do it unless `dry_run`."""
+    """Show for each row of the cluster database if it is kept or deleted; ask, and do so unless `dry_run`."""
     from toolway.cli.file_changes import confirm
     from toolway.cluster.bootstrap import reporting_database_errors, require_cluster_extra
     from toolway.cluster.options import read_cluster_key, read_database_url

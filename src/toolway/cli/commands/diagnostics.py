@@ -137,7 +137,7 @@ async def run_doctor(
 def _own_or_client_files(
     output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
 ) -> CheckPlan:
-    """Check Toolway's own config files, or those of other clients if there are none yet.
+    """Check the config files of Toolway, or the files of other clients if Toolway has none yet.
 
     Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """

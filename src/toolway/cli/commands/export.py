@@ -245,7 +245,7 @@ def _plan_client_export(
 def _omit_plain_secrets(
     config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
-    """Split entries: those that add no plain-text secret to the client's file, and problems.
+    """Return the entries that add no plain-text secret to the client's file, and a problem for each other entry.
 
     There is one problem for each omitted entry.
     """

@@ -162,7 +162,7 @@ def _revoke_entry(config: Path | None, name: str) -> list[str]:
 def confirm_review(
     output: Output, pending: PendingReview, digest: str | None, *, only_one: bool = True, allow_commands: bool = False
 ) -> bool:
-    """Show what is to be trusted, and return True if the user confirms it or gave its digest.
+    """Show the files and entries to trust; return True if the user confirms, or named their digest.
 
     Raises `ConfigError` if the digest is that of another content and only this one waits (`only_one`).
     """
@@ -197,7 +197,7 @@ class PendingReview:
 
 
 def _find_pending(config: Path | None, target: str | None) -> list[PendingReview]:
-    """Return what waits: the project files and entries of this folder, or the named one.
+    """Return the project files and entries of this folder that wait for approval, or only the named one.
 
     Raises `UsageError` if the named file is not a project's config file, and `NotFound` if the named entry does not
     wait.

@@ -53,7 +53,7 @@ JournalFile = Annotated[
 
 
 def workflow_check(context: CommandContext, file: File) -> CommandResult:
-    """Show what a crash in each step would do. Starts the servers of the workflow; calls no tool."""
+    """Show the effect of a crash in each step of a workflow. Starts the servers of the workflow; calls no tool."""
     return _check(context, file)
 
 

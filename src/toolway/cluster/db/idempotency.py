@@ -347,7 +347,7 @@ class WriteRetryQueue:
         return True
 
     async def close(self) -> None:
-        """Try a last time to write what is queued, for `FINAL_WRITE_TIMEOUT_S`; the rest is lost."""
+        """Write the queued outcomes for at most `FINAL_WRITE_TIMEOUT_S`; those not written by then are lost."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

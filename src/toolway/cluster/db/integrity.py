@@ -51,7 +51,7 @@ class TenantState:
     sums: Mapping[MarkedKind, int] = field(default_factory=dict)  # sum of the marks of all rows, by kind
 
     def changed(self, changes: Mapping[MarkedKind, int]) -> TenantState:
-        """Return the state after a change; `changes` are the marks that were added minus those removed."""
+        """Return the state after a write. `changes` are the marks of written rows minus those of removed rows."""
         sums = {**self.sums}
         for kind, difference in changes.items():
             sums[kind] = (sums.get(kind, 0) + difference) % _MODULUS

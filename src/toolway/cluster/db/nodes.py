@@ -171,7 +171,7 @@ class NodeStore:
 
 
 def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
-    """Return what the signature of a node covers. Lease, load and `draining` change later, and are not covered."""
+    """Return the signed fields of a node's row: all but lease, load and `draining`, which change later."""
     return (info.tenant, info.id, epoch, info.address, info.version, info.capacity, info.labels)
 
 

@@ -210,7 +210,7 @@ class PostgresJournal:
     # -- group commits
 
     async def _flush(self) -> None:
-        """Write what is queued, one statement after the other, until the queue is empty."""
+        """Write the queued changes, one statement after the other, until the queue is empty."""
         try:
             while self._queue:
                 await self._write_group(self._next_group())

@@ -38,7 +38,7 @@ TakeoverAction: TypeAlias = Literal["keep", "sign", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class TakenRow:
-    """One row of the database and what happens to it."""
+    """One row of the cluster database, and whether a takeover signs, changes or deletes it."""
 
     tenant: str
     kind: MarkedKind
@@ -50,7 +50,7 @@ class TakenRow:
 async def take_over(
     engine: AsyncEngine, cluster_key: bytes, confirmed: Sequence[TakenRow] | None = None
 ) -> Sequence[TakenRow]:
-    """Return what would happen to each row; if these rows are `confirmed`, do it.
+    """Return for each row if it is signed or deleted. Do so if `confirmed` are exactly these rows.
 
     Raises `ConfigError` if a node is running, or the database is not as it was confirmed. Raises SQLAlchemy errors.
     """

@@ -208,7 +208,7 @@ class NatsTransport(OwnerTransportBase):
         self._max_reply_bytes = max_reply_bytes
 
     async def open(self, inbound: InboundHandler) -> None:
-        """Prepare the NATS subjects.
+        """Prepare calls to the owner node of this server over NATS.
 
         Nothing is sent: only the first request shows if the owner exists.
         """

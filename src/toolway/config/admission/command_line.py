@@ -1,4 +1,4 @@
-"""Command lines of servers that a stranger describes, compared with those that the operator listed.
+"""Check of the command line in a server entry from an untrusted sender against the operator's list.
 
 A listed line allows the command lines that begin with its words. What may follow depends on the program:
 
@@ -222,14 +222,14 @@ def check_runner(
 
 
 def runner_package(words: Sequence[str]) -> str:
-    """Return the package that the command line of a runner names."""
+    """Return the package named in the command line of a package runner such as npx."""
     return _split_runner_words(RUNNERS[program_name(words[0])], words)[1]
 
 
 def _split_runner_words(
     runner: _Runner, words: Sequence[str]
 ) -> tuple[list[tuple[str, str | None]], str, Sequence[str]]:
-    """Split the words after a runner into flags with their values, the package and its arguments."""
+    """Split the words after a package runner such as npx into flags with values, the package and its arguments."""
     flags: list[tuple[str, str | None]] = []
     position = 1 + len(runner.subcommand)
     while position < len(words) and words[position].startswith("-"):

@@ -1,4 +1,4 @@
-"""Rules for a server entry that a stranger wrote: what is not listed is rejected.
+"""Rules for a server entry from an untrusted sender: every command, key or address not listed is rejected.
 
 A URL is accepted if it leads to a public address, or to one that the operator allowed. A command line, its variables
 and its folders must be listed by the operator, or have the form in which documents describe packages.
@@ -198,7 +198,7 @@ def _is_plain(path: str) -> bool:
 
 
 def runner_commands(registry: str) -> tuple[str, ...]:
-    """Return the runners for packages of a registry of `server.json`: npm, pypi, oci or nuget."""
+    """Return the commands that run packages of a registry (npm, pypi, oci or nuget), such as npx for npm."""
     return _RUNNERS_BY_REGISTRY.get(registry, ())
 
 

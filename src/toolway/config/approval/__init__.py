@@ -1,4 +1,4 @@
-"""Approval of what config files run: what an entry does, and what a person has approved.
+"""Approval of config files: which programs and data an entry uses, and which entries a person has approved.
 
 accesses.py      what an entry runs, reads and sends
 trust_store.py   trusted project files and approved entries, by content

@@ -21,7 +21,7 @@ _WHOLE_ENVIRONMENT: Final = "all variables of your environment"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One thing that a config file runs, reads or sends, and the key that says so."""
+    """One program that a config file runs, or data that it reads or sends, with the key that configures it."""
 
     kind: AccessKind
     what: str  # a command line, a path, or a reference as written
@@ -42,7 +42,7 @@ class Access:
 
 
 def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]:
-    """Return what these server entries, and the `toolway` block beside them, run, read and send."""
+    """Return the programs that server entries and their `toolway` block run, and the data they read and send."""
     found = [access for name, entry in servers.items() for access in entry_accesses(entry, name)]
     for key, text in iter_texts(block):
         found += _reference_accesses(text, f"toolway.{key}", "", _block_receiver(block, key, text))
@@ -50,7 +50,7 @@ def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]
 
 
 def entry_accesses(entry: Any, server: str = "") -> list[Access]:
-    """Return what a server entry runs, reads and sends."""
+    """Return the programs that a server entry runs, and the data that it reads and sends."""
     if isinstance(entry, str):
         entry = {"url": entry} if "://" in entry.split(" ", 1)[0] else {"command": entry}
     if not isinstance(entry, Mapping):
@@ -100,7 +100,7 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 
 
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
-    """Return who receives a value of an entry: the command, or the URL for this key."""
+    """Return the receiver of a value in a server entry: its command, or the URL for this key."""
     auth, openapi = entry.get("auth"), entry.get("openapi")
     if key == "healthCheckUrl":
         return _origin(entry[key])

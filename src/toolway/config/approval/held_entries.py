@@ -184,7 +184,7 @@ def count_waiting(names: Iterable[str]) -> str:
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
-    """Return the digest of what an entry runs, reads and sends. Its name and harmless keys do not count.
+    """Return the digest of all that a server entry runs, reads and sends; its name and harmless keys do not count.
 
     Variables of `.env` count if they decide what runs, or where something is sent: another program could write them
     there instead of into the entry.

@@ -20,7 +20,7 @@ MAX_APPROVED_ENTRIES: Final = 2000  # digests per file; the oldest are dropped
 
 
 class TrustStore:
-    """Store of what the user trusts, in a JSON file of the state folder.
+    """Store of the project files and entries that the user trusts, in a JSON file of the state folder.
 
     A project file (`is_trusted`) starts programs, and everyone who can change the repository can change it. So nothing
     in it is used before the user has reviewed it, and any change needs a new review. Trust is bound to the real folder

@@ -56,7 +56,7 @@ def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[s
 def restore_spelling(
     name: str, value: Mapping[str, Any], raw: Mapping[str, Any], file: ClientConfigFile
 ) -> dict[str, Any]:
-    """Return `value` with the spelling of `raw`, the existing entry, in parts of equal meaning.
+    """Return the entry `value`, but spelled as in the existing entry `raw` wherever both mean the same.
 
     So `${workspaceFolder}` in the file is not replaced by its path. Both entries are in the common form.
     """

@@ -249,7 +249,7 @@ def _step_of(body: Json) -> str | None:
 
 @contextmanager
 def _raising_admin_errors() -> Iterator[None]:
-    """Turn errors of the engine into those that `/admin` answers with a status."""
+    """Turn errors of the workflow engine into errors that `/admin` reports with an HTTP status."""
     try:
         yield
     except NotFound:

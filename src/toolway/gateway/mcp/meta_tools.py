@@ -111,7 +111,7 @@ class Coverage:
     held: Sequence[str] = ()  # servers that wait for the approval of an operator; their tools are not known
 
     def notes(self) -> list[str]:
-        """Return one sentence for each thing that is missing."""
+        """Return one sentence for each reason why tools may be missing from the search result."""
         found = []
         if self.down:
             found.append(f"{_count(len(self.down), 'server')} down: {_names(self.down)}.")

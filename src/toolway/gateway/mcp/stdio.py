@@ -296,7 +296,7 @@ class LineWriter(asyncio.BaseProtocol):
             self.closed.set()
 
     async def close(self) -> None:
-        """Write what is left, for at most `FLUSH_TIMEOUT_S` seconds, and close stdout."""
+        """Write the queued messages for at most `FLUSH_TIMEOUT_S` seconds, and close stdout."""
         if self._transport is None:
             self._sink.close()
             return

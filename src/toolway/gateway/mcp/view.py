@@ -301,7 +301,7 @@ class EndpointView:
             self._preparing = None
 
     def _tool_naming(self) -> ToolNaming:
-        """Return what names the tools, a new one if the treatment of invisible characters has changed."""
+        """Return the object that names the tools; a new one if the setting for invisible characters has changed."""
         treatment = self._invisible_characters()
         if self._naming is None or self._naming[0] != treatment:
             reserved = META_TOOLS if self.has_search else ()

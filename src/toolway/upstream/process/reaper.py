@@ -63,7 +63,7 @@ class Child:
 
 
 class Reaper:
-    """Executes the hub's commands, reaps server processes, and kills all when the hub is gone."""
+    """Process that starts and ends server processes on the hub's commands, and kills all of them if the hub is gone."""
 
     def __init__(self, control: socket.socket, runtime_dir: str, outer: int = -1) -> None:
         self.control = control

@@ -94,7 +94,7 @@ class PendingRequests:
         return exchange.id, exchange.future
 
     def start(self, request: Request, listener: ExchangeListener | None) -> StreamExchange:
-        """Assign an id to the request and add it. Return its exchange, whose outcome `listener` gets."""
+        """Assign an id to the request and add it. Return the exchange; its outcome is passed to `listener`."""
         self._last_id = id_ = self._last_id + 1
         state = request.call_state if listener is None else None
         self._waiting[id_] = exchange = StreamExchange(id_, state, listener, request.method, self._loop)
