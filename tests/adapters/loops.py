@@ -173,6 +173,43 @@ async def gemini_stream(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
     return await gemini_generate(llm, hub, options, stream=True)
 
 
+async def langchain_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from langchain.agents import create_agent
+    from langchain_openai import ChatOpenAI
+
+    from toolway.adapters import langchain
+
+    model = ChatOpenAI(model=MODEL, base_url=llm.openai_url, api_key="none", max_retries=0)
+    agent = create_agent(model, await langchain.tools(hub, **options))
+    answer = await agent.ainvoke({"messages": [{"role": "user", "content": PROMPT}]})
+    return str(answer["messages"][-1].content)
+
+
+async def pydantic_ai_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    from toolway.adapters import pydantic_ai
+
+    model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=llm.openai_url, api_key="none"))
+    agent = Agent(model, toolsets=[await pydantic_ai.tools(hub, **options)])
+    return str((await agent.run(PROMPT)).output)
+
+
+async def openai_agents_run(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from agents import Agent, OpenAIResponsesModel, RunConfig, Runner
+    from openai import AsyncOpenAI
+
+    from toolway.adapters import openai_agents
+
+    async with AsyncOpenAI(base_url=llm.openai_url, api_key="none", max_retries=0) as client:
+        model = OpenAIResponsesModel(MODEL, client)
+        agent = Agent(name="helper", model=model, tools=await openai_agents.tools(hub, **options))
+        result = await Runner.run(agent, PROMPT, run_config=RunConfig(tracing_disabled=True))
+    return str(result.final_output)
+
+
 #: Loops that differ from another one only in the transport: they show two scenarios.
 VARIANTS = {
     "openai-chat-stream",
@@ -194,4 +231,7 @@ LOOPS: dict[str, tuple[Loop, tuple[str, ...]]] = {
     "anthropic-tool-runner": (anthropic_tool_runner, ("anthropic",)),
     "gemini": (gemini_generate, ("google.genai",)),
     "gemini-stream": (gemini_stream, ("google.genai",)),
+    "langchain": (langchain_agent, ("langchain", "langchain_openai")),
+    "pydantic-ai": (pydantic_ai_agent, ("pydantic_ai",)),
+    "openai-agents": (openai_agents_run, ("agents",)),
 }
