@@ -11,7 +11,7 @@ from tests.adapters.scenarios import DONE, PROMPT, effects_in, make_hub
 from toolway.testing import FakeLLM, ToolUse, Turn
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
-SCRIPT = [Turn(calls=[ToolUse("demo__counter", {"call": "a"})]), DONE]
+SCRIPT: list[Turn | str] = [Turn(calls=[ToolUse("demo__counter", {"call": "a"})]), DONE]
 
 
 async def test_pydantic_ai_defers_a_call_until_it_is_approved(tmp_path: Path) -> None:
