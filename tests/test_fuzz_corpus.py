@@ -133,7 +133,7 @@ def test_the_time_to_read_a_file_grows_with_it_and_not_with_its_square(kind: str
 
 @pytest.mark.parametrize("kind", FILES)
 def test_the_memory_to_read_a_file_grows_with_it(kind: str) -> None:
-    text = FILES[kind](64 * 1024)
+    text = FILES[kind](16 * 1024)
     assert traced_peak(lambda: read(text)) < 100 * len(text)
 
 

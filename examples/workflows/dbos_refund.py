@@ -38,7 +38,7 @@ async def call_once(life: str, tool: str, arguments: dict[str, Any], key: str) -
 @DBOS.workflow()
 async def refund(order: str) -> Any:
     found = await call_once(await begin(), "payments.refund", {"order": order}, f"refund-{order}")
-    if found is None:  # a person looks, and answers with DBOS.send(workflow_id, result, "outcome")
+    if found is None:  # a person checks, and answers with DBOS.send(workflow_id, result, "outcome")
         found = await DBOS.recv_async("outcome", timeout_seconds=7 * 86400)
     return found
 
