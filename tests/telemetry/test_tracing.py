@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,3 +237,32 @@ def test_traces_are_recorded_only_if_enabled(
 ) -> None:
     assert otlp.is_trace_export_enabled(TelemetrySettings(traces=settings), environ) is wanted
     assert otlp.get_sample_ratio(settings, environ) == ratio
+
+
+async def test_a_workflow_run_is_a_trace_of_its_steps_and_their_calls(tmp_path: Path) -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    from toolway.workflows import Workflows
+
+    step = {"tool": "s.echo", "params": {"text": "x"}}
+    async with traced() as (hub, kept), Workflows(hub, tmp_path / "runs.db") as workflows:
+        body = {"name": "w", "steps": [{**step, "name": "a"}, {"name": "ok", "approve": "?"}, {**step, "name": "b"}]}
+        run = await workflows.start(body)
+        await run.wait()
+        await workflows.answer(run.id, None, {"yes": True})
+        await run.result()
+        while workflows.active_runs:
+            await asyncio.sleep(0.01)
+        spans = kept.get_finished_spans()
+    by_id = {span.context.span_id: span for span in spans}
+
+    def parent(span: ReadableSpan) -> ReadableSpan:
+        assert span.parent is not None
+        return by_id[span.parent.span_id]
+
+    calls = [span for span in spans if span.name == "tools/call s.echo" and span.kind is trace.SpanKind.INTERNAL]
+    assert [parent(call).name for call in calls] == ["step a", "step b"]
+    lives = [parent(parent(call)) for call in calls]
+    assert [(dict(span.attributes or {}))["toolway.state"] for span in lives] == ["asks", "done"]
+    assert {span.name for span in lives} == {"workflow w"}
+    expected = hashlib.sha256(run.id.encode()).hexdigest()[:32]
+    assert {f"{span.context.trace_id:032x}" for span in (*lives, *calls)} == {expected}

@@ -46,7 +46,7 @@ from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.event_stream import EventBroadcaster, Watchdog
 from toolway.hub.flight import Flights
-from toolway.hub.instrumentation import Instrumentation, Tracer
+from toolway.hub.instrumentation import Instrumentation, Tracer, WorkflowTrace
 from toolway.hub.library_flights import LibraryFlight, LibraryFlights
 from toolway.hub.plan import Plan, Planner
 from toolway.hub.source import (
@@ -710,6 +710,10 @@ class HubCore:
         """Return the span attributes that describe the address and protocol of a server."""
         server, negotiated = self._servers.get(name), self.negotiated(name)
         return server_attributes(server, negotiated.version if negotiated is not None else "")
+
+    def start_run_trace(self, run: str, workflow: str) -> WorkflowTrace | None:
+        """Start the trace of a workflow run that this process executes; None without tracing."""
+        return self._instrumentation.start_run(run, workflow)
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         """Set the tracer that assigns each call to a trace. None turns tracing off."""

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from msgspec.structs import replace
@@ -52,10 +53,24 @@ class Trace(Protocol):
     def end(self, event: CallFinished) -> None: ...
 
 
+class WorkflowTrace(Protocol):
+    """Trace of a workflow run in this process."""
+
+    def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
+        """Start the span of a step. Return the trace context for the `_meta` of its call, and how to end the span."""
+        ...
+
+    def end(self, state: str) -> None: ...
+
+
 class Tracer(Protocol):
     """Starts a trace for each call, or returns None for calls that are not traced."""
 
     def start_trace(self, call: Call) -> Trace | None: ...
+
+    def start_run(self, run: str, workflow: str) -> WorkflowTrace | None:
+        """Start the trace of a workflow run, or return None if it is not traced."""
+        ...
 
     @property
     def may_skip(self) -> bool:
@@ -115,6 +130,10 @@ class Instrumentation:
     def close(self) -> None:
         """Deliver all finished calls that wait for their batch."""
         self._batch.close()
+
+    def start_run(self, run: str, workflow: str) -> WorkflowTrace | None:
+        """Start the trace of a workflow run; None without a tracer."""
+        return self._tracer.start_run(run, workflow) if self._tracer is not None else None
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         self._tracer = tracer

@@ -41,6 +41,10 @@ ATTR_ATTEMPT: Final = "toolway.attempt"
 ATTR_ATTEMPTS: Final = "toolway.attempts"
 ATTR_SOURCE: Final = "toolway.source"
 ATTR_PHASE: Final = "toolway.phase"
+ATTR_RUN: Final = "toolway.run"
+ATTR_WORKFLOW: Final = "toolway.workflow"
+ATTR_STEP: Final = "toolway.step"
+ATTR_STATE: Final = "toolway.state"  # of a run or a step
 
 #: Keys in `_meta`, without a prefix: the MCP convention
 TRACEPARENT_KEY: Final = "traceparent"

@@ -3,6 +3,8 @@
     the client's span ─▶ call (SERVER) ─▶ attempt 1 (CLIENT) ─▶ queue, start, send, server …
                                        └▶ attempt 2 (CLIENT) ─▶ the server's spans, by `_meta`
 
+    workflow NAME ─▶ step PATH ─▶ the call of the step
+
 The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is passed
 on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain no
 argument, result or error text, because such text may be confidential. Imported only if traces are enabled.
@@ -10,18 +12,21 @@ argument, result or error text, because such text may be confidential. Imported 
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec.structs import replace
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from toolway._lazy import compile_pattern
 from toolway.events import AttemptTiming, CallFinished
 from toolway.telemetry import otel_attributes
 from toolway.types import Call, Json, TimedCallState, phase_clock
@@ -30,6 +35,8 @@ MAX_CHOSEN: Final = 1000
 MIN_PHASE_SPAN_S: Final = 0.0005  # shorter phases get no span
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EMPTY_CONTEXT: Final = Context()
+_FAILED_STATES: Final = frozenset({"failed", "stuck", "unknown", "not_executed"})  # of runs and steps
+_ITEM_NUMBER: Final = compile_pattern(r"\[\d+\]")
 
 
 class DownstreamRequest(Protocol):
@@ -77,6 +84,21 @@ class OtelTracer:
                 return None  # the caller's trace context is passed on unchanged
         return SpanTrace(self, call, parent)
 
+    def start_run(self, run: str, workflow: str) -> RunTrace | None:
+        """Start the span of a workflow run in this process; None if the run is not recorded.
+
+        With a sample ratio, the trace id follows from the id of the run: all processes that execute the run, one after
+        the other, add to the same trace, or none of them does.
+        """
+        if self._sample_ratio is None:
+            return RunTrace(self.tracer, run, workflow, _EMPTY_CONTEXT)
+        digest = hashlib.sha256(run.encode()).digest()
+        if int.from_bytes(digest[24:]) >= self._sample_ratio * 2**64:
+            return None
+        root = SpanContext(int.from_bytes(digest[:16]), int.from_bytes(digest[16:24]), True, TraceFlags(1))
+        parent = trace.set_span_in_context(trace.NonRecordingSpan(root), _EMPTY_CONTEXT)
+        return RunTrace(self.tracer, run, workflow, parent)
+
     @property
     def may_skip(self) -> bool:
         """Return True if `skip_trace` can leave calls out."""
@@ -99,6 +121,39 @@ class OtelTracer:
     def skipped(self) -> NoopTrace:
         """Return the trace of a call that `skip_trace` has left out, for its further attempts."""
         return NoopTrace()
+
+
+class RunTrace:
+    """Span of a workflow run while one process executes it, with a child span for each call of a step."""
+
+    __slots__ = ("_context", "_span", "_tracer")
+
+    def __init__(self, tracer: Tracer, run: str, workflow: str, parent: Context) -> None:
+        self._tracer = tracer
+        attributes = {otel_attributes.ATTR_RUN: run, otel_attributes.ATTR_WORKFLOW: workflow}
+        self._span = tracer.start_span(f"workflow {workflow}", context=parent, attributes=attributes)
+        self._context = trace.set_span_in_context(self._span, _EMPTY_CONTEXT)
+
+    def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
+        """Start the span of a step. Return the trace context for the `_meta` of its call, and how to end the span."""
+        attributes: dict[str, Any] = {otel_attributes.ATTR_STEP: path, otel_attributes.ATTR_ATTEMPT: attempt}
+        # Items of a loop share the name: span names must have few distinct values.
+        name = f"step {_ITEM_NUMBER.sub('[]', path)}"
+        span = self._tracer.start_span(name, context=self._context, attributes=attributes)
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _EMPTY_CONTEXT))
+        return carrier, partial(_end_run_span, span)
+
+    def end(self, state: str) -> None:
+        """End the span; `state` is the state of the run when this process leaves it."""
+        _end_run_span(self._span, state)
+
+
+def _end_run_span(span: Span, state: str) -> None:
+    span.set_attribute(otel_attributes.ATTR_STATE, state)
+    if state in _FAILED_STATES:
+        span.set_status(StatusCode.ERROR)
+    span.end()
 
 
 class NoopTrace:

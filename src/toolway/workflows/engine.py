@@ -25,6 +25,7 @@ from toolway.errors import ConfigError, ToolwayError
 from toolway.events import Event, RunAction, RunChanged, RunStepEnded
 from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
+from toolway.hub.instrumentation import WorkflowTrace
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Definition
 from toolway.workflows.journal import (
@@ -503,7 +504,8 @@ class Workflows:
             await self._create_next(definition, max(self._clock(), record.created), record.caller)
         await self._prepare_tools(definition)
         memory = RunMemory(entries)
-        steps = self._steps_of(definition, record)
+        run_trace = self._hub._core.start_run_trace(record.id, record.workflow)
+        steps = self._steps_of(definition, record, run_trace)
         calls: dict[str, asyncio.Task[Entry]] = {}
         unwritten: list[Entry] = []  # outcomes of reads, until the next commit
         try:
@@ -585,6 +587,8 @@ class Workflows:
                 task.cancel()
             await asyncio.gather(*calls.values(), return_exceptions=True)
             await steps.close()
+            if run_trace is not None:
+                run_trace.end(record.state)
 
     async def _call(self, action: CallAction, intent: Entry, caller: str) -> Entry:
         """Make the call of a step. Raises `RunLost` if the run may belong to another process before it is sent."""
@@ -653,11 +657,21 @@ class Workflows:
         finally:
             code.cancel()
 
-    def _steps_of(self, definition: Definition, record: RunRecord) -> RunSteps:
+    def _steps_of(self, definition: Definition, record: RunRecord, run_trace: WorkflowTrace | None) -> RunSteps:
         async def call(action: CallAction, intent: Entry) -> Entry:
             if action.child is not None:
                 return await self._call_child(record, action, intent)
-            return await self._call(action, intent, record.caller)
+            if run_trace is None:
+                return await self._call(action, intent, record.caller)
+            meta, end_span = run_trace.start_step(action.path, action.attempt)
+            state = "unknown"  # if this task is cancelled
+            try:
+                traced = replace(action, meta={**(action.meta or {}), **meta})
+                outcome = await self._call(traced, intent, record.caller)
+                state = outcome.state
+                return outcome
+            finally:
+                end_span(state)
 
         code = self._code.get(definition.name) if "python" in definition.body else None
         return _FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
