@@ -45,10 +45,14 @@ async def call_nothing(
 async def measure(journal: RunJournal, runs: int, steps: int) -> tuple[float, float]:
     """Execute the runs; return steps a second and milliseconds of CPU time a step."""
     terms = CallTerms(Effect.UNSAFE, "setting", 10.0, "", None)
+
+    def give_terms(core: Any, name: str) -> CallTerms:
+        return terms
+
     async with Hub({}) as hub:
         with (
             mock.patch("toolway.workflows.engine.call_step", call_nothing),
-            mock.patch.object(type(hub._core), "call_terms", return_value=terms),
+            mock.patch.object(type(hub._core), "call_terms", give_terms),
         ):
             async with Workflows(hub, journal) as workflows:
                 body = read_value(definition(steps))

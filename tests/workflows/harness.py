@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from toolway.hub.call_policy import CallTerms
@@ -91,6 +92,14 @@ class Simulation:
         return made
 
     def _plan(self, memory: RunMemory, expressions: Any, live: frozenset[str]) -> Decision:
+        """Return the decision; check that it follows from the entries alone, without what the memory has computed."""
+        fresh = RunMemory(entry for attempts in memory.entries.values() for entry in attempts)
+        expected = to_builtins(self._decide(fresh, expressions, live))
+        decision = self._decide(memory, expressions, live)
+        assert to_builtins(decision) == expected
+        return decision
+
+    def _decide(self, memory: RunMemory, expressions: Any, live: frozenset[str]) -> Decision:
         return plan(
             self.definition,
             self.record,

@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 UNSAFE_STEPS = ("u1", "v1", "u2", "v2")
 KEYED_STEPS = ("k1", "k2")
 NODES = 3
+CALM_S = 1800.0  # without kills, for the runs to end after the last one
 STOP_S = 2 * LEASE.ttl  # a stopped node wakes after others have taken its runs
 
 
@@ -59,8 +60,13 @@ class KillReport:
         return self.states == "done" and not any(broken)
 
 
-def run_with_kills(folder: Path, runs: int, *, seed: int, most: float, max_kills: int = 10_000) -> KillReport:
-    """Start the runs, kill their process after up to `most` seconds, start it again, until all runs have ended."""
+def run_with_kills(
+    folder: Path, runs: int, *, seed: int, most: float, max_kills: int = 10_000, seconds: float = 1800.0
+) -> KillReport:
+    """Start the runs, kill their process after up to `most` seconds, start it again, until all runs have ended.
+
+    After `seconds` there are no more kills.
+    """
     chance = random.Random(seed)
     began = time.monotonic()
     kills = 0
@@ -75,10 +81,12 @@ def run_with_kills(folder: Path, runs: int, *, seed: int, most: float, max_kills
         while process.poll() is None and _effects_size(folder) == before and time.monotonic() < limit:
             time.sleep(0.02)
         try:
-            process.wait(chance.uniform(0.05, most) if kills < max_kills else 300)
+            has_kills = kills < max_kills and time.monotonic() - began < seconds
+            process.wait(chance.uniform(0.05, most) if has_kills else CALM_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            assert has_kills, "the runs do not end"
             kills += 1
             underway |= _begun_in_file(folder / "runs.db")
         else:
@@ -87,9 +95,20 @@ def run_with_kills(folder: Path, runs: int, *, seed: int, most: float, max_kills
 
 
 async def run_nodes_with_kills(
-    folder: Path, runs: int, url: str, *, seed: int, every: float, stop: bool = False, max_kills: int = 10_000
+    folder: Path,
+    runs: int,
+    url: str,
+    *,
+    seed: int,
+    every: float,
+    stop: bool = False,
+    max_kills: int = 10_000,
+    seconds: float = 1800.0,
 ) -> KillReport:
-    """Execute the runs on three nodes; kill one every `every` seconds, or stop it for longer than its lease."""
+    """Execute the runs on three nodes; kill one every `every` seconds, or stop it for longer than its lease.
+
+    After `seconds` there are no more kills.
+    """
     from toolway.cluster.db.run_journal import PostgresJournal
 
     began = time.monotonic()
@@ -103,8 +122,10 @@ async def run_nodes_with_kills(
     kills = size = 0
     try:
         while not settling.done():
-            await asyncio.wait({settling}, timeout=every if kills < max_kills else 300)
-            if settling.done() or kills >= max_kills:
+            has_kills = kills < max_kills and time.monotonic() - began < seconds
+            await asyncio.wait({settling}, timeout=every if has_kills else CALM_S)
+            assert has_kills or settling.done(), "the runs do not end"
+            if settling.done():
                 continue
             # Effects since the last kill show that a node works: else a busy machine would only start nodes.
             owners = await _owners(journal) & nodes.ids
@@ -236,16 +257,16 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--most", type=float, default=4.0, help="seconds between two kills, at most (SQLite)")
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between two kills or stops (PostgreSQL)")
+    parser.add_argument("--every", type=float, help="seconds between two kills (2) or stops (5) (PostgreSQL)")
+    parser.add_argument("--seconds", type=float, default=1800.0, help="of a seed, after which nothing more is killed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     parser.add_argument("--stop", action="store_true", help="stop nodes (SIGSTOP) instead of killing them")
     options = parser.parse_args()
-    good = True
+    reports: list[KillReport] = []
 
     def show(database: str, seed: int, report: KillReport) -> None:
-        nonlocal good
         print(f"{database} seed {seed}: {report}", flush=True)
-        good = good and report.is_good
+        reports.append(report)
 
     async def run_nodes(folder: Path, server: str, seed: int) -> KillReport:
         import psycopg
@@ -257,13 +278,19 @@ def main() -> int:
         engine = open_engine(url)
         await upgrade_schema(engine)
         await engine.dispose()
-        return await run_nodes_with_kills(folder, options.runs, url, seed=seed, every=options.every, stop=options.stop)
+        return await run_nodes_with_kills(
+            folder, options.runs, url, seed=seed, every=every, stop=options.stop, seconds=options.seconds
+        )
 
+    every = options.every or (5.0 if options.stop else 2.0)
     databases = options.database or ["sqlite", "postgresql"]
     if "sqlite" in databases and not options.stop:
         for seed in range(options.seeds):
             with tempfile.TemporaryDirectory() as temporary:
-                show("sqlite", seed, run_with_kills(Path(temporary), options.runs, seed=seed, most=options.most))
+                report = run_with_kills(
+                    Path(temporary), options.runs, seed=seed, most=options.most, seconds=options.seconds
+                )
+                show("sqlite", seed, report)
     if "postgresql" in databases:
         programs = binaries()
         if programs is None:
@@ -273,6 +300,15 @@ def main() -> int:
             for seed in range(options.seeds):
                 with tempfile.TemporaryDirectory() as temporary:
                     show("postgresql", seed, asyncio.run(run_nodes(Path(temporary), server, seed)))
+    good = all(report.is_good for report in reports)
+    print(
+        f"{'good' if good else 'BAD'}: {sum(each.runs for each in reports)} runs, "
+        f"{sum(each.kills for each in reports)} {'stops' if options.stop else 'kills'}, "
+        f"doubled: {sum(each.unsafe_doubled for each in reports)} unsafe, "
+        f"{sum(each.keyed_doubled for each in reports)} with a key; "
+        f"lost: {sum(each.unsafe_lost + each.keyed_lost for each in reports)}; "
+        f"asked: {sum(each.asked for each in reports)} of {sum(each.underway for each in reports)} calls under way"
+    )
     return 0 if good else 1
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect
 from toolway.workflows.definition import ChildStep, Definition, ForeachStep, ToolStep, Verify, inner_blocks
-from toolway.workflows.step_planner import honours_key
+from toolway.workflows.step_planner import honours_key, time_limit
 
 _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
 
@@ -46,7 +46,7 @@ def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]
 def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: bool) -> CrashRow:
     known = terms(step.tool)
     effect, source = _effect(step, known)
-    timeout = step.timeout if step.timeout is not None else (known.timeout if known is not None else 60.0)
+    timeout = time_limit(step, known)
     shown = f"{effect} ({source})"
     if honours_key(step, known):
         return CrashRow(step.name, step.tool, shown, "repeated with the same key", "")

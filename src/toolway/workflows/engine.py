@@ -538,9 +538,9 @@ class Workflows:
                     raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
                 unwritten += decision.records
                 now = self._clock()
-                for action in decision.calls:
-                    if action.effect is Effect.UNSAFE:
-                        intent = entry_for(action, life, now, journal.lease_s)
+                intents = [entry_for(action, life, now, journal.lease_s) for action in decision.calls]
+                for intent in intents:
+                    if intent.effect == Effect.UNSAFE:
                         memory.add(intent)
                         unwritten.append(intent)
                 change = self._state_change(record, decision, bool(calls) or steps.is_running, now)
@@ -555,9 +555,9 @@ class Workflows:
                             return
                         if change.state in ("waiting", "asks") and not change.keep:
                             return
-                for action in decision.calls:
-                    intent = entry_for(action, life, now, journal.lease_s)
-                    calls[action.path] = asyncio.create_task(steps.call(action, intent))
+                for action, intent in zip(decision.calls, intents, strict=True):
+                    task = calls[action.path] = asyncio.create_task(steps.call(action, intent))
+                    task.add_done_callback(active.wake.notify)
                 if self._closing and not calls:
                     return
                 await self._wait(active, calls, decision, steps)
@@ -649,11 +649,14 @@ class Workflows:
             await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
             return
         if not steps.is_open:
-            await _wait_for_event(active.wake, timeout, calls.values())
+            if not any(task.done() for task in calls.values()):
+                await active.wake.wait(timeout)
             return
         code = asyncio.create_task(steps.wait_for_step())
+        code.add_done_callback(active.wake.notify)
         try:
-            await _wait_for_event(active.wake, timeout, [*calls.values(), code])
+            if not any(task.done() for task in calls.values()):
+                await active.wake.wait(timeout)
         finally:
             code.cancel()
 
@@ -746,11 +749,11 @@ class Workflows:
             self._hub._core.emit(event)
 
 
-async def _wait_for_event(event: asyncio.Event, timeout: float | None, tasks: Iterable[asyncio.Task[Any]] = ()) -> None:
-    """Wait for an event, one of the tasks or the timeout. Unlike `wait_for` it loses no cancellation."""
+async def _wait_for_event(event: asyncio.Event, timeout: float) -> None:
+    """Wait for an event or the timeout. Unlike `wait_for` it loses no cancellation."""
     woken = asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait({woken, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({woken}, timeout=timeout)
     finally:
         woken.cancel()
 
@@ -821,13 +824,50 @@ class _FileSteps:
         self._expressions.close()
 
 
+class _Signal:
+    """Event with one waiter, which needs no task to wait."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        self.notify()
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def notify(self, _: object = None) -> None:
+        """Wake the waiter once."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout: float | None) -> None:
+        """Wait until the signal is set or notified, at most `timeout` seconds."""
+        if self._is_set:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(timeout, self.notify) if timeout is not None else None
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
 class _ActiveRun:
     """A run that this process executes now."""
 
     def __init__(self, id: str, asks: list[Json]) -> None:
         self.id = id
         self.asks = asks  # when it was taken
-        self.wake = asyncio.Event()
+        self.wake = _Signal()
         self.is_due_again = False  # a message has arrived, or its time
         self.life = 0  # of the process when it loaded the run
         self.task: asyncio.Task[None] | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,7 +24,9 @@ from toolway.workflows.expression_process import ExpressionProcess
 MAX_EXPRESSION_CHARS: Final = 4096
 MAX_DATA_BYTES: Final = 256 * 1024  # JSON of all variables that one expression uses
 MAX_TEXT_CHARS: Final = 1024 * 1024  # of a template's result
+MAX_SIMPLE_CHARS: Final = 64 * 1024  # of a text that is found without the CEL runtime
 _MACROS: Final = re.compile(r"\.\s*(?:map|filter|all|exists|exists_one)\s*\(")
+_PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _NAMES: Final = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*")
 _STEP_NAMES: Final = re.compile(r"\bsteps\s*\.\s*([A-Za-z_]\w*)")
 
@@ -105,8 +107,11 @@ class Expressions:
         steps_used = frozenset(_STEP_NAMES.findall(expression))
         isolated = _MACROS.search(expression) is not None
         self.has_macros = self.has_macros or isolated
+        path = expression.split(".") if _PATH.fullmatch(expression) else None
 
         def run(data: Mapping[str, Any]) -> Any:
+            if path is not None and (found := _simple_value(data, path)) is not None:
+                return found
             values = {name: data.get(name) for name in used}
             if "steps" in values and steps_used:
                 steps = data.get("steps") or {}
@@ -126,6 +131,16 @@ class Expressions:
         if self._process is None:
             self._process = ExpressionProcess(_fail)
         return self._process
+
+
+def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:
+    """Return the value at a path if it is a text, a number or a boolean, for which the runtime is not needed."""
+    value: Any = data
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, bool) or (type(value) is str and len(value) <= MAX_SIMPLE_CHARS):
+        return value
+    return value if type(value) is int and -(2**53) < value < 2**53 else None
 
 
 def _fail(message: str, detail: str) -> Exception:

@@ -26,7 +26,7 @@ FINAL_STATES: Final[frozenset[str]] = frozenset(("done", "failed", "undone", "ca
 EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unknown", "waiting"]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One attempt of one step: what was begun, and what is known of it."""
 
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"

@@ -74,7 +74,18 @@ class _DefinitionPlanner(StepPlanner):
         self._definition = definition
 
     def _walk(self) -> Progress:
-        scope: Scope = {
+        first, scope = self._memory.passed or (0, self._first_scope())
+        steps = self._definition.steps
+        for index in range(first, len(steps)):
+            progress = self._step(steps[index], steps[index].name, scope)
+            if progress != "done":
+                return progress
+            if not self._memory.has_unknown:
+                self._memory.passed = (index + 1, scope)
+        return self._finish(scope) if self._stopped is None else "done"
+
+    def _first_scope(self) -> Scope:
+        return {
             "inputs": self._run.input,
             "input": self._run.input,
             "variables": self._run.variables or {},
@@ -82,8 +93,6 @@ class _DefinitionPlanner(StepPlanner):
             "steps": {},
             "run": {"id": self._run.id, "started": self._run.created, "caller": self._run.caller},
         }
-        progress = self._block(self._definition.steps, "", scope)
-        return self._finish(scope) if progress == "done" and self._stopped is None else progress
 
     def _finish(self, scope: Scope) -> Ending:
         if self._definition.outputs is None:

@@ -162,17 +162,14 @@ class SqliteJournal:
                 return
 
     def _commit(self, group: list[_Work[Any]]) -> None:
-        """Run the actions of a group in one transaction. An action that fails takes back only its own writes."""
+        """Run the actions of a group in one transaction. An action that raises has written nothing."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for work in group:
-                self._db.execute("SAVEPOINT one")
                 try:
                     work.value = work.action(self._db)
                 except (RunLost, NewerRun, KeyError) as exc:
-                    self._db.execute("ROLLBACK TO one")
                     work.error = exc
-                self._db.execute("RELEASE one")
             self._db.execute("COMMIT")
         except sqlite3.Error as exc:
             with contextlib.suppress(sqlite3.Error):
@@ -183,8 +180,9 @@ class SqliteJournal:
                     detail=f"{self._path}: {exc}",
                     hint="free disk space or make the file writable; runs wait until then",
                 )
-        for work in group:
-            work.finish()
+        for loop in {work.loop for work in group}:
+            with contextlib.suppress(RuntimeError):  # the loop may be closed
+                loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
 
     def _begin_life(self) -> int:
         self._db.execute("BEGIN IMMEDIATE")
@@ -219,19 +217,20 @@ class _Work(Generic[T]):
         self.future: asyncio.Future[T] = loop.create_future()
         self.value: T | None = None
         self.error: Exception | None = None
-        self._loop = loop
+        self.loop = loop
 
-    def finish(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop may be closed
-            self._loop.call_soon_threadsafe(self._resolve)
-
-    def _resolve(self) -> None:
+    def resolve(self) -> None:
         if self.future.done():
             return
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
             self.future.set_result(cast(T, self.value))
+
+
+def _resolve_all(group: list[_Work[Any]]) -> None:
+    for work in group:
+        work.resolve()
 
 
 def _lock(path: Path) -> int:

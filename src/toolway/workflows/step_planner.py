@@ -103,11 +103,15 @@ class RunMemory:
         self.results: dict[str, list[Any]] = {}  # of a foreach, by path
         self.cursors: dict[str, int] = {}  # first item of a foreach that is not finished, by path
         self.undoable: dict[str, tuple[float, ToolStep, Scope]] = {}
+        self.passed: tuple[int, Scope] | None = None  # finished steps of the definition, and what they gave
+        self.has_unknown = False  # a step may change its outcome after it was passed: a person settles it
         for entry in entries:
             self.add(entry)
 
     def add(self, entry: Entry) -> None:
         """Add an entry, or replace the entry with the same path and attempt."""
+        if entry.state == "unknown":
+            self.has_unknown, self.passed = True, None
         attempts = self.entries.setdefault(entry.path, [])
         for number, known in enumerate(attempts):
             if known.attempt == entry.attempt:
@@ -466,7 +470,7 @@ class StepPlanner:
         That it was not executed is known only if it cannot be executed any more: the process of its server has ended,
         or the author stated how long the server may take (`after`). Otherwise the answer is `open`.
         """
-        delay = verify.delay(self._time_limit(step), has_ended=_server_has_ended(entry, self._life))
+        delay = verify.delay(time_limit(step, self._terms(step.tool)), has_ended=_server_has_ended(entry, self._life))
         ready = max(entry.settles or 0.0, entry.ended or 0.0) + delay
         if self._now < ready:
             self._wait_until(ready)
@@ -530,41 +534,31 @@ class StepPlanner:
         if self._stopped is not None:
             return "pending"
         terms = self._terms(step.tool)
-        effect = self._effect(step, None)
         self._decision.calls.append(
             CallAction(
                 path=path,
                 attempt=attempt,
                 tool=step.tool,
                 args=args,
-                effect=effect,
+                effect=_effect(step, terms),
                 timeout=step.timeout,
-                meta=self._key_meta(step, path),
-                settles_after=self._time_limit(step),
+                meta=self._key_meta(step, terms, path),
+                settles_after=time_limit(step, terms),
                 is_local=terms is not None and terms.is_local,
             )
         )
         return "pending"
 
-    def _time_limit(self, step: ToolStep) -> float:
-        terms = self._terms(step.tool)
-        return step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
-
-    def _effect(self, step: ToolStep, entry: Entry | None) -> Effect:
+    def _effect(self, step: ToolStep, entry: Entry) -> Effect:
         """Return the effect of a step: the statement of its author, else the stricter of now and then."""
         terms = self._terms(step.tool)
-        if honours_key(step, terms):
-            return Effect.IDEMPOTENT
-        if step.effect is not None:
-            return step.effect
-        now = terms.effect if terms is not None else Effect.UNSAFE
-        if entry is not None and entry.effect == Effect.UNSAFE:
+        is_stated = step.effect is not None or honours_key(step, terms)
+        if entry.effect == Effect.UNSAFE and not is_stated:
             return Effect.UNSAFE
-        return now
+        return _effect(step, terms)
 
-    def _key_meta(self, step: ToolStep, path: str) -> Json | None:
+    def _key_meta(self, step: ToolStep, terms: CallTerms | None, path: str) -> Json | None:
         """Return the `_meta` with the idempotency key of a step. All its attempts have the same key."""
-        terms = self._terms(step.tool)
         if terms is None or terms.idempotency_meta_key is None or not step.key_honoured:
             return None
         return {terms.idempotency_meta_key: f"{self._run.id}/{path}"[-255:]}
@@ -617,6 +611,20 @@ def _server_has_ended(entry: Entry, life: int) -> bool:
     """
     code = entry.body.get("code") if isinstance(entry.body, dict) else None
     return code == SERVER_EXITED or (entry.local and entry.life != life)
+
+
+def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
+    """Return the effect of a call of a step now."""
+    if honours_key(step, terms):
+        return Effect.IDEMPOTENT
+    if step.effect is not None:
+        return step.effect
+    return terms.effect if terms is not None else Effect.UNSAFE
+
+
+def time_limit(step: ToolStep, terms: CallTerms | None) -> float:
+    """Return the seconds for one attempt of a step."""
+    return step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
 
 
 def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
