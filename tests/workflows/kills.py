@@ -80,8 +80,8 @@ def run_with_kills(
         limit = time.monotonic() + 60
         while process.poll() is None and _effects_size(folder) == before and time.monotonic() < limit:
             time.sleep(0.02)
+        has_kills = kills < max_kills and time.monotonic() - began < seconds
         try:
-            has_kills = kills < max_kills and time.monotonic() - began < seconds
             process.wait(chance.uniform(0.05, most) if has_kills else CALM_S)
         except subprocess.TimeoutExpired:
             process.kill()
