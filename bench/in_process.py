@@ -36,6 +36,7 @@ from toolway.protocol import jsonrpc as ours
 
 WORKLOADS: Final = ("echo", "call_tool", "big", "list")  # `call_tool` is `echo` through tool search
 _ID: Final = re.compile(rb'"id":(\d+)')
+_SESSION: Final = re.compile(rb"(?i)mcp-session-id: (\S+)")
 _TEXT: Final = wire.TEXT.encode()
 _TOOL: Final = b'{"name":"%b","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}'
 _TOOLS: Final = b",".join(_TOOL % name for name in (b"echo", b"big", *(b"t%d" % n for n in range(358))))
@@ -146,23 +147,31 @@ async def _dial(self: Dialer, origin: object, proxy: object, make: Callable[[], 
 
 
 class Client:
-    """Connection of one client to the gateway."""
+    """Connection of one client to the gateway. A legacy client must start its session first."""
 
-    def __init__(self, gateway: Gateway, token: str) -> None:
+    def __init__(self, gateway: Gateway, token: str, era: wire.Era = "modern") -> None:
+        self._era: wire.Era = era
         self._loop = asyncio.get_running_loop()
         self._endpoint = wire.Endpoint(9, headers={"Authorization": f"Bearer {token}"})
         self._response: asyncio.Future[bytes] = self._loop.create_future()
         self._connection = ServerConnection(gateway.http_server)
         self._connection.connection_made(FakeTransport(lambda data: self._response.set_result(data)))  # type: ignore[arg-type]  # has the methods that are used
 
+    async def start_session(self) -> None:
+        for message in wire.hellos(self._endpoint, self._era):
+            found = _SESSION.search(await self.send(message))
+            if found is not None:
+                session = {"Mcp-Session-Id": found[1].decode()}
+                self._endpoint = wire.Endpoint(9, headers={**self._endpoint.headers, **session})
+
     def request(self, work: str) -> bytes:
         if work == "list":
-            return wire.request(self._endpoint, "modern", "tools/list", {})
+            return wire.request(self._endpoint, self._era, "tools/list", {})
         if work == "call_tool":
             endpoint = wire.Endpoint(9, "/mcp/search", self._endpoint.headers)
             arguments = {"name": "one__echo", "arguments": {"text": wire.TEXT}}
-            return wire.request(endpoint, "modern", "tools/call", {"name": "call_tool", "arguments": arguments})
-        return wire.call(self._endpoint, "modern", f"one__{work}", work == "big")
+            return wire.request(endpoint, self._era, "tools/call", {"name": "call_tool", "arguments": arguments})
+        return wire.call(self._endpoint, self._era, f"one__{work}", work == "big")
 
     async def send(self, request: bytes) -> bytes:
         self._response = self._loop.create_future()

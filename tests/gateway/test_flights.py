@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.bridge_lab import Lab, Raw, lab
+from tests.gateway.bridge_lab import Lab, Raw, full, lab
 from toolway.gateway.principals import LOCAL_ADMIN
 from toolway.hub.flight import Flights
 from toolway.testing import FakeHttp, fake_server
@@ -19,6 +20,9 @@ from toolway.testing import FakeHttp, fake_server
 pytestmark = pytest.mark.anyio
 SERVERS = ("http", "pipe")
 UNKNOWN = -31005
+ERAS = ("modern", "legacy")
+EITHER_CLIENT = pytest.mark.parametrize("client", ERAS)
+ALL_ERAS = pytest.mark.parametrize(("client", "server"), list(itertools.product(ERAS, ERAS)))
 
 
 class Ways:
@@ -35,6 +39,8 @@ class Ways:
         return self.lab.hub.flights
 
     async def call(self, name: str, **arguments: Any) -> Any:
+        if self.raw.session is not None:
+            return await self.raw.say("tools/call", {"name": name, "arguments": arguments})
         return await self.raw.call(name, arguments, capabilities={})
 
     async def warm_up(self, name: str, **arguments: Any) -> None:
@@ -57,6 +63,7 @@ class Ways:
         await until(lambda: not any(upstreams[name].is_busy for name in SERVERS))
         await until(lambda: not hub.running_calls())
         assert len(self.flights) == 0
+        await until(lambda: not self.lab.gateway.legacy_sessions.has_active_requests)
         await until(lambda: not self.lab.gateway.router._active_requests)
 
 
@@ -67,11 +74,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def open_ways(tmp_path: Path, *modes: str) -> AsyncIterator[Ways]:
+async def open_ways(tmp_path: Path, *modes: str, client: str = "modern", server: str = "modern") -> AsyncIterator[Ways]:
     effects = tmp_path / "effects"
-    async with FakeHttp(modes=modes, era="modern", effects=str(effects)) as fake:
-        pipe = fake_server(*modes, era="modern", effects=str(effects))
+    async with FakeHttp(modes=modes, era=server, effects=str(effects)) as fake:
+        pipe = fake_server(*modes, era=server, effects=str(effects))
         async with lab({"http": {"url": fake.url}, "pipe": pipe}) as found, found.raw("") as raw:
+            if client == "legacy":
+                await raw.initialize()
             yield Ways(found, raw, effects, fake)
 
 
@@ -172,17 +181,18 @@ async def test_the_events_of_a_flight_are_those_of_a_call(tmp_path: Path) -> Non
         assert [timing.number for timing in event.attempt_timings] == [1]
 
 
-async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path) -> None:
-    async with open_ways(tmp_path) as ways:
-        for server in SERVERS:
-            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+@ALL_ERAS
+async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, client: str, server: str) -> None:
+    async with open_ways(tmp_path, client=client, server=server) as ways:
+        for name in SERVERS:
+            await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
             before = ways.flights.taken_over
-            long = asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=2.5, nonce=f"long-{server}"))
-            await ways.until_executed(f"long-{server}", 1)
+            long = asyncio.create_task(ways.call(f"{name}__counter", call="c", seconds=2.5, nonce=f"long-{name}"))
+            await ways.until_executed(f"long-{name}", 1)
             running = [call.name for call in ways.lab.hub.running_calls()]
             assert running == ["counter"]
             assert "result" in (await long).last
-            assert (ways.flights.taken_over - before, ways.executed(f"long-{server}")) == (1, 1)
+            assert (ways.flights.taken_over - before, ways.executed(f"long-{name}")) == (1, 1)
         await ways.settled()
 
 
@@ -225,25 +235,29 @@ async def test_a_client_that_leaves_cancels_its_call(tmp_path: Path) -> None:
             assert ways.executed(f"left-{server}") == 3
 
 
-async def test_a_gateway_that_shuts_down_tells_that_a_flight_may_have_been_executed(tmp_path: Path) -> None:
-    async with open_ways(tmp_path) as ways:
-        for server in SERVERS:
-            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+@ALL_ERAS
+async def test_a_gateway_that_shuts_down_tells_that_a_flight_may_have_been_executed(
+    tmp_path: Path, client: str, server: str
+) -> None:
+    async with open_ways(tmp_path, client=client, server=server) as ways:
+        for name in SERVERS:
+            await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
         calls = [
-            asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=0.9, nonce=f"end-{server}"))
-            for server in SERVERS
+            asyncio.create_task(ways.call(f"{name}__counter", call="c", seconds=0.9, nonce=f"end-{name}"))
+            for name in SERVERS
         ]
-        await until(lambda: all(ways.executed(f"end-{server}") for server in SERVERS))
+        await until(lambda: all(ways.executed(f"end-{name}") for name in SERVERS))
         hurry = asyncio.Event()
         hurry.set()
         await ways.lab.gateway.drain(hurry, 0, 0)
         for answer in await asyncio.gather(*calls):
             assert answer.error["data"]["executed"] == "unknown", answer.last
-        assert [ways.executed(f"end-{server}") for server in SERVERS] == [1, 1]
+        assert [ways.executed(f"end-{name}") for name in SERVERS] == [1, 1]
 
 
-async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path) -> None:
-    async with open_ways(tmp_path) as ways:
+@ALL_ERAS
+async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path, client: str, server: str) -> None:
+    async with open_ways(tmp_path, client=client, server=server) as ways:
         await ways.warm_up("pipe__counter", call="warm", nonce="warm")
         call = asyncio.create_task(ways.call("pipe__counter", call="c", seconds=60, nonce="dies"))
         await until(lambda: ways.executed("dies") == 1)
@@ -252,3 +266,168 @@ async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path) -
         assert answer.error["data"]["executed"] == "unknown"
         assert ways.executed("dies") == 1
         await ways.settled()
+
+
+# -- legacy clients ---------------------------------------------------------------------------------------------------
+
+
+@EITHER_CLIENT
+async def test_a_call_to_a_legacy_server_is_a_flight(tmp_path: Path, client: str) -> None:
+    async with open_ways(tmp_path, client=client, server="legacy") as ways:
+        for name in SERVERS:
+            await ways.warm_up(f"{name}__add", a=1, b=2)
+            before = ways.flights.landed
+            answers = [await ways.call(f"{name}__add", a=number, b=1) for number in range(5)]
+            assert [json.loads(each.result["content"][0]["text"]) for each in answers] == [1, 2, 3, 4, 5]
+            assert all(("resultType" in each.result) == (client == "modern") for each in answers)
+            assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+        await ways.settled()
+
+
+async def test_a_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
+    async with open_ways(tmp_path, client="legacy") as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__add", a=1, b=2)
+            before = ways.flights.landed
+            answers = [await ways.call(f"{server}__add", a=number, b=1) for number in range(5)]
+            assert [json.loads(each.result["content"][0]["text"]) for each in answers] == [1, 2, 3, 4, 5]
+            assert all("resultType" not in each.result for each in answers)
+            assert all(each.headers["content-type"] == "application/json" for each in answers)
+            assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+
+            progress = {"name": f"{server}__add", "arguments": {"a": 1, "b": 1}, "_meta": {"progressToken": "p"}}
+            assert "result" in (await ways.raw.say("tools/call", progress)).last
+            wrong = await ways.call(f"{server}__add", a="one", b=2)
+            assert wrong.error["data"]["executed"] == "no"
+            assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+        await ways.settled()
+
+
+async def test_a_session_that_has_ended_has_no_flights(tmp_path: Path) -> None:
+    async with open_ways(tmp_path, client="legacy") as ways:
+        await ways.warm_up("http__counter", call="warm", nonce="warm")
+        fields = ways.raw.headers()
+        assert (await ways.raw.http.delete(ways.raw.url, headers=fields)).status_code == 204
+        assert (await ways.call("http__counter", call="c", nonce="ended")).status == 404
+        assert ways.executed("ended") == 0
+        await ways.raw.initialize()
+        await ways.warm_up("http__counter", call="warm", nonce="warm")
+        ways.raw.session = fields["mcp-session-id"]
+        assert (await ways.call("http__counter", call="c", nonce="ended")).status == 404
+        assert ways.executed("ended") == 0
+
+
+async def test_an_id_in_use_is_rejected_also_if_its_call_is_a_flight(tmp_path: Path) -> None:
+    async with open_ways(tmp_path, client="legacy") as ways:
+        await ways.warm_up("pipe__counter", call="warm", nonce="warm")
+
+        def same_id(nonce: str, seconds: float) -> Any:
+            arguments = {"call": "c", "seconds": seconds, "nonce": nonce}
+            body = {"jsonrpc": "2.0", "id": "same", "method": "tools/call"}
+            return ways.raw.post(
+                {**body, "params": {"name": "pipe__counter", "arguments": arguments}}, ways.raw.headers()
+            )
+
+        first = asyncio.create_task(same_id("first", 0.5))
+        await ways.until_executed("first", 1)
+        assert "already in use" in (await same_id("second", 0)).error["message"]
+        assert "result" in (await first).last
+        assert (ways.executed("first"), ways.executed("second")) == (1, 0)
+        await ways.settled()
+
+
+async def test_a_cancellation_ends_a_flight_without_a_response(tmp_path: Path) -> None:
+    async with open_ways(tmp_path, client="legacy") as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+            before = ways.flights.taken_over
+            call = asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=60, nonce=f"no-{server}"))
+            await ways.until_executed(f"no-{server}", 1)
+            (id_,) = next(iter(ways.lab.gateway.legacy_sessions._sessions.values())).active_requests
+            params = {"requestId": id_, "reason": "not needed"}
+            cancellation = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            await ways.raw.post(cancellation, ways.raw.headers())
+            answer = await call
+            assert (answer.status, answer.messages) == (202, [])
+            assert ways.flights.taken_over == before + 1
+            await ways.settled()
+
+
+async def test_a_lost_connection_does_not_cancel_a_flight_of_a_session(tmp_path: Path) -> None:
+    async with open_ways(tmp_path, client="legacy") as ways:
+        for server in SERVERS:
+            await ways.warm_up(f"{server}__counter", call="warm", nonce="warm")
+            call = asyncio.create_task(ways.call(f"{server}__counter", call="c", seconds=1.5, nonce=f"lost-{server}"))
+            await ways.until_executed(f"lost-{server}", 1)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            assert ways.lab.gateway.legacy_sessions.has_active_requests
+            await ways.settled()
+            events = [each for each in ways.lab.gateway.activity.calls.find_newest() if each.tool == "counter"]
+            assert events[0].outcome == "ok", events[0]
+
+
+ALL_SERVERS = pytest.mark.parametrize(
+    ("server", "transport"), list(itertools.product(ERAS, ("http", "stdio"))), ids="-".join
+)
+
+
+@ALL_SERVERS
+async def test_log_messages_during_a_flight_reach_its_client(server: str, transport: str) -> None:
+    async with full(server, transport) as found, found.raw() as raw:
+        await raw.initialize()
+        for _ in range(3):
+            await raw.say("tools/call", {"name": "log", "arguments": {}})
+        before = found.hub.flights.taken_over
+        answer = await raw.say("tools/call", {"name": "log", "arguments": {}})
+        levels = [each["params"]["level"] for each in answer.messages[:-1]]
+        assert levels
+        assert all(each["method"] == "notifications/message" for each in answer.messages[:-1])
+        assert "result" in answer.last
+        assert found.hub.flights.taken_over == before + 1
+
+
+@ALL_SERVERS
+async def test_a_flight_whose_server_asks_is_answered_by_the_client_of_the_session(server: str, transport: str) -> None:
+    async with full(server, transport) as found, found.raw() as raw:
+        await raw.initialize()
+
+        async def answer(message: dict[str, Any]) -> None:
+            if "method" in message and "id" in message:
+                result = {"action": "accept", "content": {}}
+                await raw.post({"jsonrpc": "2.0", "id": message["id"], "result": result}, raw.headers())
+
+        for _ in range(3):  # no questions, so that the tool of a legacy server counts as one that sends no requests
+            await raw.say("tools/call", {"name": "ask", "arguments": {"n": 0}}, answer)
+        before = found.hub.flights.taken_over
+        asked = await raw.say("tools/call", {"name": "ask", "arguments": {}}, answer)
+        assert [each.get("method") for each in asked.messages] == ["elicitation/create", None]
+        assert "result" in asked.last
+        assert found.hub.flights.taken_over == before + 1
+
+
+@pytest.mark.parametrize("transport", ["http", "stdio"])
+@pytest.mark.parametrize("capabilities", [{}, {"elicitation": {"form": {}}}], ids=["cannot answer", "can answer"])
+async def test_a_flight_of_a_modern_client_is_suspended_if_its_legacy_server_asks(
+    transport: str, capabilities: dict[str, Any]
+) -> None:
+    async with full("legacy", transport) as found, found.raw() as raw:
+
+        async def call(**more: Any) -> Any:
+            arguments = {"n": 0} if not more else {}
+            more.pop("asks", None)
+            return await raw.call("ask", arguments, capabilities=capabilities, **more)
+
+        for _ in range(3):
+            assert "result" in (await call()).last
+        before = found.hub.flights.taken_over
+        asked = await call(asks=True)
+        assert found.hub.flights.taken_over == before + 1
+        if not capabilities:
+            assert "not supported by this client" in asked.result["content"][0]["text"]
+            return
+        assert asked.result["resultType"] == "input_required"
+        (key,) = asked.result["inputRequests"]
+        answers = {key: {"action": "accept", "content": {"name": "x"}}}
+        done = await call(asks=True, requestState=asked.result["requestState"], inputResponses=answers)
+        assert '"accept"' in done.result["content"][0]["text"]

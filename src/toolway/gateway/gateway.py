@@ -107,6 +107,7 @@ class Gateway:
         self.legacy_sessions = LegacySessions(self._dispatcher, self._discovery, self.subscriptions, sealer, cluster)
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._cluster = cluster
+        legacy = LegacyHttpEndpoint(self.legacy_sessions)
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
@@ -142,7 +143,7 @@ class Gateway:
             hub,
             self._authenticator,
             self._modern,
-            LegacyHttpEndpoint(self.legacy_sessions),
+            legacy,
             self.legacy_sse,
             admin,
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
@@ -156,7 +157,7 @@ class Gateway:
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
         self.http_server.accept_upgrade = self.router.accept_upgrade
         self.http_server.begin_flight = ClientFlights(
-            hub, self.router, self._authenticator, self._dispatcher, self._modern
+            hub, self.router, self._authenticator, self._dispatcher, self._modern, legacy, self.legacy_sessions
         ).begin
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)

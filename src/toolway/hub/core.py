@@ -222,7 +222,7 @@ class HubCore:
         storage = open_catalog_storage(catalog_storage, environment.environ)
         self._persister = CatalogPersister(self._catalog, storage, self.emit)
         self._broadcaster = EventBroadcaster()
-        self._instrumentation = Instrumentation(self._broadcaster)
+        self._instrumentation = Instrumentation(self._broadcaster, self._environment.wall_clock)
         self._watchdog = Watchdog(self._instrumentation.emit, environment.stall_threshold)
         self.spawner = Spawner(default_runtime_dir(environment.environ), own_folders(environment.environ))
         resolved_token_store = (

@@ -1,7 +1,7 @@
 """Flight: one call under way without a task, driven by callbacks. This file is the life of such a call.
 
     begin      check, take a slot, send
-    arrived    a plain result: release the slot, record the success, pass the result on
+    arrived    a plain result: release the slot, record the success, pass the result on, report the call
     failed     anything else arrived, or nothing: the pipeline takes over
     left       the caller has gone: the pipeline takes over and is cancelled
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from toolway.errors import Certainty
@@ -37,6 +37,7 @@ from toolway.middleware.retry import RetryMiddleware
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
+from toolway.upstream.session import Session
 from toolway.upstream.transport import RequestExchange, TransportError
 
 MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
@@ -58,6 +59,7 @@ class Flight(ABC):
         "_started_at",
         "arguments",
         "call_id",
+        "log_level",
         "meta",
         "plan",
         "request_bytes",
@@ -71,6 +73,7 @@ class Flight(ABC):
         self.arguments = arguments
         self.call_id = call_id
         self.meta = meta  # what the caller adds to the `_meta` of the request
+        self.log_level: str | None = None  # lowest level of log messages that the caller wants during the call
         self.request_bytes = 0  # number of bytes of the request; 0 if unknown
         self._is_over = False
         self._exchange: RequestExchange
@@ -112,11 +115,12 @@ class Flight(ABC):
             return False
         exchange = None
         try:
-            is_known = self.meta is None and plan.capabilities is capabilities
-            meta = plan.meta if is_known else plan.meta_for(capabilities, self.meta)
+            meta: msgspec.Raw | Json | None = plan.meta
+            if plan.capabilities is not capabilities or plan.log_level is not self.log_level or self.meta is not None:
+                meta = plan.meta_for(capabilities, self.meta, self.log_level)
             if context:
                 meta = add_trace_context(meta, context)
-            exchange = plan.session.start(plan.tool.name, self.arguments, meta, self)
+            exchange = plan.session.start(plan.tool.name, self.arguments, meta, self, has_callbacks=not self.in_library)
         except (TransportError, TypeError, ValueError, OverflowError, RecursionError):
             pass  # nothing was sent; the pipeline says why
         finally:
@@ -151,12 +155,14 @@ class Flight(ABC):
         plan.session.end_flight(now)
         plan.upstream.mark_used(now)
         record_success(plan.server_breaker, plan.tool_breaker, now)
-        if flights.instrumentation.enabled:
-            self._report(result)
-        try:
-            self.land(result, frame, self._exchange.id)
-        except Exception:  # must not reach the connection to the server, whose callback this is
-            _log.exception("the result of %s could not be passed on", plan.target)
+        try:  # an exception must not reach the connection to the server, whose callback this is
+            try:
+                self.land(result, frame, self._exchange.id)
+            finally:
+                if flights.instrumentation.enabled:
+                    self._report(result)
+        except Exception:
+            _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
         """Hand the call to the pipeline, which waits for the exchange and learns why. Called by the transport."""
@@ -214,7 +220,7 @@ class Flight(ABC):
                 tool.name,
                 plan.caller,
                 "",
-                time.time() - seconds,
+                instrumentation.wall_clock() - seconds,
                 1,
                 _EXECUTED,
                 plan.policy.default_effect,
@@ -312,8 +318,19 @@ class Flights:
 
     def add(self, flight: Flight) -> None:
         self.flying.add(flight)
+        if flight.log_level is not None or flight.plan.is_legacy:
+            flight.plan.session.before_message = self._before_message
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def _before_message(self, session: Session, is_request: bool) -> None:
+        """Hand all flights that a server's message may belong to to the pipeline, which passes the message on.
+
+        A log message may belong to the calls that want log messages, a request to any call.
+        """
+        for flight in [each for each in self.flying if each.plan.session is session]:
+            if is_request or flight.log_level is not None:
+                flight.take_over()
 
     def _sweep(self) -> None:
         """Hand all flights that take long to the pipeline."""

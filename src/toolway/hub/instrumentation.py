@@ -92,8 +92,9 @@ class Instrumentation:
     `enabled` is the only check on the hot path; other methods run only if it is True.
     """
 
-    def __init__(self, broadcaster: EventBroadcaster) -> None:
+    def __init__(self, broadcaster: EventBroadcaster, wall_clock: Callable[[], float] = time.time) -> None:
         self._broadcaster = broadcaster
+        self.wall_clock = wall_clock  # seconds since 1970
         broadcaster.on_subscriptions_changed = self._update_flags
         self._sinks: tuple[EventSink, ...] = ()
         self._batch = CallBatch()  # finished calls for the sinks that take batches
@@ -212,8 +213,8 @@ class Instrumentation:
         if self._tracer is not None and isinstance(state, TimedCallState):
             state.trace = self._tracer.start_trace(call)
         if self.wants_attempts:
-            trace = _trace_id(call)
-            event = CallStarted(_server_name(call), call.id, call.method, call.target, call.caller, trace, time.time())
+            trace, now = _trace_id(call), self.wall_clock()
+            event = CallStarted(_server_name(call), call.id, call.method, call.target, call.caller, trace, now)
             self.emit(event, forwarded=call.forwarded)
         return call
 
@@ -228,7 +229,7 @@ class Instrumentation:
 
     def on_sent(self, call: Call) -> None:
         """Emit the start of a call that was sent without a coroutine; only if `wants_attempts`."""
-        self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", time.time()))
+        self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", self.wall_clock()))
 
     def new_call_id(self) -> str:
         return f"{self._id_prefix}{next(self._call_numbers):x}"
@@ -311,7 +312,7 @@ class Instrumentation:
             name,
             call.caller,
             _trace_id(call),
-            time.time() - seconds,
+            self.wall_clock() - seconds,
             state.attempts,
             certainty,
             timed_state.effect if timed_state is not None else "",

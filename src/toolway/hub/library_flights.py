@@ -84,6 +84,12 @@ class LibraryFlight(Flight):
         assert result is not None
         return ToolResult(self.plan.tool.server, self.plan.tool.name, result, self.seconds)
 
+    def arrived(self, result: Json, frame: bytes) -> None:
+        if self._future.done():  # the caller was cancelled, and its task is about to learn it
+            self.take_over()
+        else:
+            super().arrived(result, frame)
+
     def land(self, result: Json, frame: bytes, id: int) -> None:
         if not self._future.done():
             self._future.set_result(result)

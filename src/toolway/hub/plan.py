@@ -21,6 +21,7 @@ from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.circuit_breaker import CircuitBreakers
+from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.versions import add_protocol_meta
@@ -45,7 +46,9 @@ class Plan:
         "budget",
         "caller",
         "capabilities",
+        "is_legacy",
         "limiter",
+        "log_level",
         "meta",
         "policy",
         "server_breaker",
@@ -67,6 +70,7 @@ class Plan:
         self.policy = policy
         self.upstream = upstream
         self.session = session
+        self.is_legacy = session.protocol.era == "legacy"
         self.limiter = planner.upstreams.limiters[name]
         self.budget = planner.upstreams.retry_budgets[name]
         self.server_breaker = planner.breakers.server(name)
@@ -79,7 +83,8 @@ class Plan:
         self._catalog_generation = planner.catalog.generation
         self._breaker_removals = planner.breakers.removals
         self._observers = planner.instrumentation.version
-        self.capabilities: Json | None = None
+        self.capabilities: Json | None = None  # of the client that `meta` is for; None if there is no `meta` yet
+        self.log_level: str | None = None
         self.meta = msgspec.Raw()
 
     def is_valid(self) -> bool:
@@ -95,22 +100,31 @@ class Plan:
             and name not in planner.auth.per_user_servers
         )
 
-    def meta_for(self, capabilities: Json, extra: Json | None) -> msgspec.Raw | Json:
-        """Return the `_meta` of a request, for a client with these capabilities; `extra` is what the caller adds."""
+    def meta_for(self, capabilities: Json, extra: Json | None, log_level: str | None) -> msgspec.Raw | Json | None:
+        """Return the `_meta` of a request, for a client with these capabilities that wants this log level.
+
+        `extra` is what the caller adds. A legacy server gets nothing else.
+        """
+        if self.is_legacy:
+            return extra
         if extra:
-            meta: Json = add_protocol_meta({"_meta": extra}, self.session.protocol.version, CLIENT_INFO, capabilities)
-            return dict(meta["_meta"])
-        if self.capabilities is not capabilities and self.capabilities != capabilities:
-            version = self.session.protocol.version
-            self.meta = msgspec.Raw(encode_json(add_protocol_meta({}, version, CLIENT_INFO, capabilities)["_meta"]))
-            self.capabilities = capabilities
+            return self._build_meta(capabilities, extra, log_level)
+        if self.log_level != log_level or (self.capabilities is not capabilities and self.capabilities != capabilities):
+            self.meta = msgspec.Raw(encode_json(self._build_meta(capabilities, {}, log_level)))
+            self.capabilities, self.log_level = capabilities, log_level
         return self.meta
 
+    def _build_meta(self, capabilities: Json, extra: Json, log_level: str | None) -> Json:
+        if log_level is not None:
+            extra = {**extra, LOG_LEVEL_META_KEY: log_level}
+        params: Json = add_protocol_meta({"_meta": extra}, self.session.protocol.version, CLIENT_INFO, capabilities)
+        return dict(params["_meta"])
 
-def add_trace_context(meta: msgspec.Raw | Json, traceparent: str) -> msgspec.Raw | Json:
+
+def add_trace_context(meta: msgspec.Raw | Json | None, traceparent: str) -> msgspec.Raw | Json:
     """Return the `_meta`, encoded or not, with the trace context of a call."""
-    if isinstance(meta, dict):
-        return {"traceparent": traceparent, **meta}
+    if meta is None or isinstance(meta, dict):
+        return {"traceparent": traceparent, **(meta or {})}
     return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
 
 

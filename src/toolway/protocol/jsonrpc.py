@@ -98,16 +98,18 @@ def encode_notification(method: str, params: Json) -> bytes:
 
 
 class RawResult(msgspec.Struct, frozen=True, gc=False):
-    """A result to forward as received bytes (`received`), followed by `suffix` as its new end."""
+    """A result to forward as received bytes (`received`), between `prefix` and `suffix` as its new start and end."""
 
     received: memoryview
     suffix: bytes
+    prefix: bytes = b""
 
 
 def encode_result(id: MessageId, body: Json | RawResult) -> bytes:
     """Encode a JSON-RPC result response."""
     if isinstance(body, RawResult):
-        return b"".join((b'{"jsonrpc":"2.0","id":', encode_json(id), b',"result":', body.received, body.suffix))
+        start = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (encode_json(id), body.prefix)
+        return b"".join((start, body.received, body.suffix))
     return encode_json({"jsonrpc": "2.0", "id": id, "result": body})
 
 

@@ -82,6 +82,16 @@ class ServerRequestRouter:
         """Wait until a server request on the shared pipe would be attributed to this call."""
         await self._turns.wait_first_turn(call)
 
+    def is_silent(self, name: str) -> bool:
+        """Return True if the last call of a tool ended without a server request, so that its calls need no turn."""
+        return self._turns.is_silent(name)
+
+    def adopt(self, call: Call) -> None:
+        """Add a call of a silent tool that was sent already."""
+        self.add(call)
+        if call.callbacks is not None:
+            self._turns.start_without_turn(call)
+
     def on_result(self, call: Call) -> None:
         """Record that the server has sent the result of the call.
 
@@ -255,7 +265,14 @@ class TurnQueue:
             self._members.add(id(call.state))
             await self._acquire(call)
         else:
-            self._without_turn[id(call.state)] = call
+            self.start_without_turn(call)
+
+    def is_silent(self, name: str) -> bool:
+        """Return True if a tool is known, and its last call caused no server request."""
+        return self._sends_requests.get(name) is False
+
+    def start_without_turn(self, call: Call) -> None:
+        self._without_turn[id(call.state)] = call
 
     async def _await_trial(self, name: str) -> None:
         """Let the first call of an unknown tool pass; let later calls wait until it has ended.

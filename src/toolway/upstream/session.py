@@ -84,6 +84,8 @@ class Session:
         self._notification_limit = TokenBucket(*NOTIFICATION_RATE, self.last_activity)
         self._timers = Timers()
         self.flights = 0  # calls under way that wait in no coroutine; see `hub/flight.py`
+        #: Called before a log message (False) or a server request (True) that names no call.
+        self.before_message: Callable[[Session, bool], None] | None = None
         self.dropped_notifications = 0  # notifications over the rate limit
         self.ended_by: Disconnect | None = None  # why the supervisor ended it, for calls that were lost
         self.on_reinitialized: Callable[[], None] | None = None  # called after a new `initialize` lost subscriptions
@@ -151,25 +153,37 @@ class Session:
         return len(self._router) + self.flights
 
     def start(
-        self, name: str, arguments: Json, meta: msgspec.Raw | Json, listener: ExchangeListener
+        self,
+        name: str,
+        arguments: Json,
+        meta: msgspec.Raw | Json | None,
+        listener: ExchangeListener,
+        *,
+        has_callbacks: bool,
     ) -> RequestExchange | None:
-        """Send a call of a tool to a modern server at once; `meta` is the `_meta` of the request, encoded or not.
+        """Send a call of a tool at once; `meta` is the `_meta` of the request, encoded or not.
 
-        None if it would have to wait: then nothing was done. Raises `TransportError` if it cannot be sent. If it was
-        sent, `end_flight` or `adopt` must follow.
+        None if it would have to wait: then nothing was done. `has_callbacks` means that the call has its own callbacks
+        for requests of a legacy server; then a tool that may send some waits for its turn. Raises `TransportError` if
+        it cannot be sent. If it was sent, `end_flight` or `adopt` must follow.
         """
         transport, protocol = self._starting_transport, self.negotiated
         if transport is None or protocol is None or self._session_lost:
             return None
-        params = {"name": name, "arguments": arguments, "_meta": meta}
-        exchange = transport.start(Request("tools/call", params, _NO_STATE, protocol.version, None, True), listener)
+        version = protocol.version if protocol.era == "modern" else None
+        if version is None and has_callbacks and not self._router.is_silent(name):
+            return None
+        params: Json = {"name": name, "arguments": arguments}
+        if meta is not None:
+            params["_meta"] = meta
+        exchange = transport.start(Request("tools/call", params, _NO_STATE, version, None, True), listener)
         self.flights += exchange is not None
         return exchange
 
     @property
     def can_start(self) -> bool:
-        """Return True if `start` can send calls: to a modern server, with a transport that can send at once."""
-        return self._starting_transport is not None and self.negotiated is not None and self.negotiated.era == "modern"
+        """Return True if `start` can send calls: the transport can send at once, and the server is not a bare one."""
+        return self._starting_transport is not None and self.negotiated is not None and not self._is_bare
 
     @property
     def capabilities(self) -> Json:
@@ -184,7 +198,7 @@ class Session:
     def adopt(self, call: Call) -> None:
         """Register a call that `start` has sent, so that `call` can wait for it. `call` or `abandon` must follow."""
         self.flights -= 1
-        self._router.add(call)
+        self._router.adopt(call)
 
     def abandon(self, call: Call, exchange: RequestExchange) -> None:
         """Stop a call that was adopted and that `call` does not wait for."""
@@ -460,7 +474,10 @@ class Session:
             if self._acknowledged is not None and not versions.has_list_changed(params.get("notifications")):
                 self._acknowledged.set()
         else:
-            delivered = method == "notifications/message" and self._router.notify(method, params, call_state)
+            is_log = method == "notifications/message"
+            if is_log and call_state is None and self.before_message is not None:
+                self.before_message(self, False)
+            delivered = is_log and self._router.notify(method, params, call_state)
             self._listener(method, {**params, DELIVERED_LOG_MARKER: True} if delivered else params)
 
     async def on_request(self, method: str, params: Json, call_state: CallState | None = None) -> Json | None:
@@ -468,6 +485,8 @@ class Session:
             return None  # only legacy servers send requests
         if method == "ping":
             return {}
+        if call_state is None and self.before_message is not None:
+            self.before_message(self, True)
         return await self._router.handle(method, params, call_state)
 
     def _register_progress(self, on_progress: ProgressCallback) -> int:

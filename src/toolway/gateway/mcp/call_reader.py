@@ -1,8 +1,8 @@
-"""Reads usual tool calls of modern clients: from the body of a request to a `ClientCall`.
+"""Reads usual tool calls of clients: from the body of a request to a `ClientCall`.
 
 A client repeats most of its requests: only id and arguments change. So a body is split first, without decoding its
 parts. The `_meta` is decoded only if it differs from the one before. A body that is written in an unusual way is
-decoded as a whole, with the same result.
+decoded as a whole, with the same result. The calls of legacy clients, which have little `_meta`, always are.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
 #: Length of a compact body without the values of id, name, arguments and `_meta`.
 _FRAME_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":,"arguments":,"_meta":}}')
 _PARAMS_DEPTH: Final = 2  # of the values in the params
+_NO_META: Final[Json] = {}
 _ZERO: Final = ord("0")
 _MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
 
@@ -108,28 +109,51 @@ class CallReader:
         return ClientCall(id_, arguments, self._last_meta)
 
     def _read_whole(self, body: bytes) -> ClientCall | None:
-        try:
-            value: Any = jsonrpc.decode_json(body)
-            params, id_ = value["params"], value["id"]
-            if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
-                return None
-            raw_meta, arguments = params["_meta"], params["arguments"]
-        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
-            return None  # the router says what is wrong with it
-        if not self._routing.matches("tools/call", params, raw_meta) or type(arguments) is not dict:
+        found = _decode_call(body)
+        if found is None:
             return None
-        meta = _check_meta(raw_meta)
-        return ClientCall(jsonrpc.encode_json(id_), arguments, meta) if meta is not None else None
+        id_, params = found
+        raw_meta: Any = params.get("_meta")
+        if not self._routing.matches("tools/call", params, raw_meta):
+            return None
+        meta = _check_meta(raw_meta, raw_meta[CLIENT_CAPABILITIES_META_KEY])
+        return ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta) if meta is not None else None
 
 
-def _check_meta(value: Json) -> ClientMeta | None:
+def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
+    """Return id, name of the tool and call in a request of a legacy client; None if the router must handle it."""
+    found = _decode_call(body)
+    if found is None:
+        return None
+    id_, params = found
+    name, raw_meta = params.get("name"), params.get("_meta", _NO_META)
+    if type(name) is not str or type(raw_meta) is not dict or PROTOCOL_VERSION_META_KEY in raw_meta:
+        return None
+    meta = _check_meta(raw_meta, _NO_META)  # the capabilities of the client are those of its session
+    return (id_, name, ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta)) if meta is not None else None
+
+
+def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
+    """Return id and params of a tool call with usual params."""
+    try:
+        value: Any = jsonrpc.decode_json(body)
+        params, id_ = value["params"], value["id"]
+        if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
+            return None
+        return (id_, params) if type(params["arguments"]) is dict else None
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return None  # the router says what is wrong with it
+
+
+def _check_meta(value: Json, capabilities: object) -> ClientMeta | None:
     """Return the `_meta` of a request; None if the pipeline must handle it."""
+    if not value and type(capabilities) is dict:
+        return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):
         return None
     timeout = value.get(TIMEOUT_META_KEY)
     if timeout is not None and not (type(timeout) in (int, float) and timeout >= MIN_TIMEOUT_S * 1000):
         return None
-    capabilities = value[CLIENT_CAPABILITIES_META_KEY]
     if type(capabilities) is not dict:
         return None
     extra = {key: each for key, each in value.items() if key not in _OWN_META_KEYS}

@@ -59,7 +59,7 @@ from toolway.protocol.constants import (
 from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.versions import LIST_METHODS
-from toolway.types import Call, CallResult, Certainty, Json
+from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Json
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
 MAX_TASK_ID_CHARS: Final = (
@@ -315,18 +315,22 @@ class RequestDispatcher:
             assert forwarder is not None
             if context.accepts_server_requests or "inputResponses" in upstream_params or self._hub.era(server) is None:
                 return await self._start_pending(context, call, forwarder, get_binding)
-            no_callbacks = NoCallbacks()
-            call = msgspec.structs.replace(call, callbacks=no_callbacks)
-        else:
-            no_callbacks = None
-        return await self._complete(context, call, self._hub.request(call), get_binding, no_callbacks)
+            call = msgspec.structs.replace(call, callbacks=NoCallbacks())
+        return await self._complete(context, call, self._hub.request(call), get_binding)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
         """Return the call of a tool that was sent without this class, as `dispatch` would have built it."""
-        call, _ = self._build_call(
-            context, "tools/call", params, tool.server, tool.name, may_suspend=False, keep_raw=True
+        may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
+        call, forwarder = self._build_call(
+            context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
         )
-        return call
+        if not may_suspend:
+            return call
+        assert forwarder is not None
+        callbacks: ClientCallbacks = NoCallbacks()
+        if context.accepts_server_requests:
+            callbacks = PendingCall(forwarder, context.capabilities, supports_server_request)
+        return msgspec.structs.replace(call, callbacks=callbacks)
 
     async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
         """Wait for a call that was sent already; return its result. Raises `RpcFailure` if the call fails."""
@@ -335,7 +339,10 @@ class RequestDispatcher:
         def get_binding() -> tuple[str, ...]:
             return _state_binding(context, call.method, call.server, call.params)
 
-        return await self._complete(context, call, taken.resume(), get_binding, None)
+        if isinstance(call.callbacks, PendingCall):
+            call.callbacks.start(call, taken.resume())
+            return await self._wait_pending(context, call.callbacks, get_binding)
+        return await self._complete(context, call, taken.resume(), get_binding)
 
     async def _complete(
         self,
@@ -343,9 +350,9 @@ class RequestDispatcher:
         call: Call,
         work: Coroutine[Any, Any, CallResult],
         get_binding: GetBinding,
-        no_callbacks: NoCallbacks | None,
     ) -> RpcResult:
         """Await the result of a call and translate it for the client. Raises `RpcFailure` if the call fails."""
+        no_callbacks = call.callbacks if isinstance(call.callbacks, NoCallbacks) else None
         try:
             result = await work
         except CallError as exc:

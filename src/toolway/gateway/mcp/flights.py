@@ -1,23 +1,28 @@
-"""Calls of modern clients without a task: from the bytes of a request to its flight (hub/flight.py) and back.
+"""Calls of HTTP clients without a task: from the bytes of a request to its flight (hub/flight.py) and back.
 
 `ClientFlights.begin` takes a request only if everything about it is usual. Otherwise nothing was done, and the router
-handles the request, which also finds out what is wrong with it.
+handles the request, which also finds out what is wrong with it. A modern client repeats the name of the tool in the
+HTTP head, so the head has a plan. The head of a legacy client names its session, so it has a plan for each tool.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
-from toolway.gateway.mcp.call_reader import CallReader, ClientCall
+from toolway.gateway.mcp.call_reader import CallReader, ClientCall, read_session_call
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
+from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession
+from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
+from toolway.gateway.mcp.replay_buffer import ResumableResponse
 from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import SEARCH_ENDPOINT, Principal
@@ -28,14 +33,17 @@ from toolway.hub.core import HubCore
 from toolway.hub.flight import Flight, TakenOverCall
 from toolway.hub.plan import Plan
 from toolway.protocol import jsonrpc
-from toolway.types import Call, Effect, Json
+from toolway.protocol.constants import HANDSHAKE_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
+from toolway.types import Call, Effect, Era, Json
+from toolway.upstream.session import DEFAULT_LOG_LEVEL
 
-NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan for a head
+NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan
+MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a legacy client
 _NAMED_CALL: Final = frozenset({"name", "arguments"})  # arguments of `call_tool` and `read_tool`
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
-    """Plan for calls whose requests have one HTTP head: of one principal, to one tool of one endpoint."""
+    """Plan for calls of one principal to one tool of one endpoint."""
 
     plan: Plan | None  # None for `call_tool` and `read_tool`: the body of each request names the tool
     principal: Principal
@@ -43,12 +51,22 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     view: EndpointView
     tool_filter: ToolFilter | None  # of the endpoint, if it is a group
     views_version: int
-    routing: RoutingHeaders
-    reader: CallReader
+    name: str  # of the tool, as the client knows it
+    reader: CallReader | None  # of a modern client
+
+
+class SessionHead:
+    """HTTP head of the requests in a legacy session, with the plans for the tools that they call."""
+
+    __slots__ = ("plans", "session_id")
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self.plans: dict[str, HeadPlan | float] = {}  # by name; a time until which it is known that there is none
 
 
 class ClientFlights:
-    """Begins flights for the requests of modern HTTP clients."""
+    """Begins flights for the requests of HTTP clients."""
 
     def __init__(
         self,
@@ -57,11 +75,15 @@ class ClientFlights:
         authenticator: Authenticator,
         dispatcher: RequestDispatcher,
         modern: ModernEndpoint,
+        legacy: LegacyHttpEndpoint,
+        sessions: LegacySessions,
     ) -> None:
         self.hub = hub
         self.router = router
         self.dispatcher = dispatcher
         self.modern = modern
+        self.legacy = legacy
+        self.sessions = sessions
         self._authenticator = authenticator
 
     def begin(self, exchange: Exchange) -> bool:
@@ -71,17 +93,19 @@ class ClientFlights:
         authenticated: AuthenticatedRequest | None = notes.authenticated
         if (
             authenticated is None
-            or notes.routing is None
             or router.rejects_new_requests
             or len(request.body) > MAX_LIGHT_BYTES
             or authenticated.auth_version != self._authenticator.version
         ):
             return False
+        if notes.routing is None:
+            return SESSION_HEADER in request.headers and self._begin_in_session(exchange, authenticated)
         planned = notes.plan
         if type(planned) is not HeadPlan or not self._is_valid(planned, authenticated):
             planned = self._find_plan(request, authenticated)
             if planned is None:
                 return False
+        assert planned.reader is not None
         call = planned.reader.read(request.body)
         if call is None:
             return False
@@ -99,10 +123,69 @@ class ClientFlights:
             router.remove_active(planned.principal, exchange)
             return False
         if planned.plan is None:
-            self.dispatcher.search_tools.count_call(planned.routing.name or "")
+            self.dispatcher.search_tools.count_call(planned.name)
         exchange.mark_authenticated()
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
+
+    def _begin_in_session(self, exchange: Exchange, authenticated: AuthenticatedRequest) -> bool:
+        """Send the call of a request in a legacy session. Return False if the router must handle the request."""
+        request, router = exchange.request, self.router
+        head = request.notes.plan
+        if type(head) is not SessionHead:
+            version = request.headers.get(VERSION_HEADER)
+            if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+                return False
+            head = request.notes.plan = SessionHead(request.headers[SESSION_HEADER])
+        found = read_session_call(request.body)
+        if found is None or self.sessions.peers is not None:
+            return False
+        id_, name, call = found
+        planned = self._find_session_plan(request, head, name, authenticated)
+        if planned is None:
+            return False
+        principal = planned.principal
+        session = self.sessions.get_session(head.session_id, principal, planned.view, planned.endpoint)
+        if session is None or session.ended or id_ in session.active_requests:
+            return False
+        plan = planned.plan
+        if plan is None:
+            named = self._find_named(planned, call)
+            if named is None:
+                return False
+            plan, call = named
+        if session.log_level is not None and plan.is_legacy:
+            return False  # the server may have to be asked for this level first
+        if not router.add_active(principal, exchange):
+            return False
+        exchange.request_id = router.new_request_id()
+        flight = SessionFlight(self, planned, plan, exchange, call, id_, session)
+        if not flight.begin(session.capabilities):
+            router.remove_active(principal, exchange)
+            return False
+        session.active_requests[id_] = flight.request
+        if planned.plan is None:
+            self.dispatcher.search_tools.count_call(planned.name)
+        exchange.mark_authenticated()
+        exchange.on_disconnect = flight.failed  # in the legacy era a lost connection does not cancel the request
+        exchange.on_cancel = flight.left
+        return True
+
+    def _find_session_plan(
+        self, request: HttpRequest, head: SessionHead, name: str, authenticated: AuthenticatedRequest
+    ) -> HeadPlan | None:
+        """Return the valid plan for calls with this head to a tool. If there is none, that is kept for a second."""
+        planned = head.plans.get(name)
+        if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
+            return planned
+        now = self.hub.flights.now()
+        if type(planned) is float and now < planned:
+            return None
+        created = self._create_plan(request, authenticated, name, None)
+        if len(head.plans) >= MAX_TOOLS_OF_HEAD:
+            head.plans.clear()  # cheap to find again
+        head.plans[name] = created if created is not None else now + NO_PLAN_S
+        return created
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
         """Return True if nothing has changed that the plan of a head depends on."""
@@ -119,12 +202,17 @@ class ClientFlights:
         notes = request.notes
         if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
             return None
-        planned = self._create_plan(request, authenticated)
+        routing: RoutingHeaders = notes.routing
+        is_call = routing.method == "tools/call" and routing.name is not None
+        planned = self._create_plan(request, authenticated, routing.name or "", routing) if is_call else None
         notes.plan = planned if planned is not None else self.hub.flights.now() + NO_PLAN_S
         return planned
 
-    def _create_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
-        principal, endpoint, routing = authenticated.principal, authenticated.endpoint, request.notes.routing
+    def _create_plan(
+        self, request: HttpRequest, authenticated: AuthenticatedRequest, name: str, routing: RoutingHeaders | None
+    ) -> HeadPlan | None:
+        """Return the plan for calls with this head to a tool; None if the router must handle them."""
+        principal, endpoint = authenticated.principal, authenticated.endpoint
         if (
             endpoint is None
             or request.method != "POST"
@@ -132,25 +220,23 @@ class ClientFlights:
             or authenticated.response_headers
             or principal.is_node
             or principal.rate is not None
-            or routing.method != "tools/call"
-            or routing.idempotency_key is not None
+            or "idempotency-key" in request.headers
         ):
             return None
         view = self.router.view_for(principal, endpoint)
         if view is None or view.needs_preparation:
             return None
         plan = None
-        if not view.has_search or routing.name not in (CALL_TOOL, READ_TOOL):
-            tool = view.find_item("tools", routing.name)
+        if not view.has_search or name not in (CALL_TOOL, READ_TOOL):
+            tool = view.find_item("tools", name)
             plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
             if plan is None:
                 return None
         tool_filter = self.router.filter_of_group(endpoint)
         if tool_filter is None and endpoint not in ("", SEARCH_ENDPOINT) and not endpoint.startswith("server/"):
             return None
-        return HeadPlan(
-            plan, principal, endpoint, view, tool_filter, self.router.views_version, routing, CallReader(routing)
-        )
+        reader = CallReader(routing) if routing is not None else None
+        return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, name, reader)
 
     def _find_named(self, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
         """Return the plan and the arguments of the call that `call_tool` or `read_tool` means.
@@ -164,7 +250,7 @@ class ClientFlights:
         tool = view.find_item("tools", name)
         if not isinstance(tool, Tool) or type(arguments) is not dict:
             return None
-        if planned.routing.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
+        if planned.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
             return None
         plan = self.hub.find_plan(tool, planned.principal.caller_id)
         return (plan, ClientCall(call.id, arguments, call.meta, name)) if plan is not None else None
@@ -174,6 +260,7 @@ class ClientFlight(Flight):
     """Flight of one call of a modern HTTP client."""
 
     __slots__ = ("_call", "_http", "_owner", "_planned")
+    era: ClassVar[Era] = "modern"
 
     def __init__(self, owner: ClientFlights, planned: HeadPlan, plan: Plan, http: Exchange, call: ClientCall) -> None:
         Flight.__init__(self, owner.hub.flights, plan, call.arguments, http.request_id, call.meta.extra)
@@ -188,12 +275,13 @@ class ClientFlight(Flight):
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
         received = jsonrpc.slice_result(frame, id) if frame else None
-        raw = finalize_raw_result("modern", result, received) if received is not None else None
-        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
+        raw = finalize_raw_result(self.era, result, received) if received is not None else None
         if raw is not None:
+            prefix = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (self._call.id, raw.prefix)
             http.reply_json((prefix, raw.received, raw.suffix))
         else:
-            http.reply_json((prefix, jsonrpc.encode_json(finalize_result("modern", result)), b"}"))
+            prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
+            http.reply_json((prefix, jsonrpc.encode_json(finalize_result(self.era, result)), b"}"))
         if self._planned.plan is None:
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
@@ -218,11 +306,18 @@ class ClientFlight(Flight):
         def on_done(_: asyncio.Task[None]) -> None:
             taken.discard()
             self._owner.router.remove_active(principal, http)
+            self._forget()
 
         if self._planned.plan is None:
             context.found_by_search = self.plan.tool
-        taken.task = http.run(lambda exchange: self._owner.modern.resume(exchange, context, taken))
+        taken.task = http.run(lambda exchange: self._resume(exchange, context, taken))
         taken.task.add_done_callback(on_done)
+
+    async def _resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
+        await self._owner.modern.resume(exchange, context, taken)
+
+    def _forget(self) -> None:
+        """Forget the request, which has been answered by the pipeline or never will be."""
 
     def _build_context(self) -> RequestContext:
         planned, call = self._planned, self._call
@@ -233,8 +328,63 @@ class ClientFlight(Flight):
             "modern",
             call.meta.capabilities,
             request_id=jsonrpc.decode_json(call.id),
-            version=planned.routing.version or "",
-            requested_name=call.named or planned.routing.name or "",
+            version=call.meta.value[PROTOCOL_VERSION_META_KEY],
+            requested_name=call.named or planned.name,
         )
         context.set_ids(self._http)
         return context
+
+
+class SessionFlight(ClientFlight):
+    """Flight of one call in a legacy session."""
+
+    __slots__ = ("_id", "_response", "_session", "request")
+    era: ClassVar[Era] = "legacy"
+
+    def __init__(
+        self,
+        owner: ClientFlights,
+        planned: HeadPlan,
+        plan: Plan,
+        http: Exchange,
+        call: ClientCall,
+        id: jsonrpc.MessageId,
+        session: LegacySession,
+    ) -> None:
+        ClientFlight.__init__(self, owner, planned, plan, http, call)
+        self.log_level = session.log_level or DEFAULT_LOG_LEVEL
+        self.request = ActiveRequest(None, leave=self.left)
+        self._id = id
+        self._session = session
+        self._response: ResumableResponse | None = None  # set if the pipeline has taken over
+
+    def land(self, result: Json, frame: bytes, id: int) -> None:
+        self._forget()
+        ClientFlight.land(self, result, frame, id)
+
+    def hand_over(self, taken: TakenOverCall) -> None:
+        super().hand_over(taken)
+        self.request.task = taken.task
+        self._response = self._owner.legacy.open_response(self._http, self._session, self._id)
+
+    async def _resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
+        owner, session = self._owner, self._session
+        assert self._response is not None
+        work = owner.sessions.resume_request(session, self._id, self.request, context, taken)
+        await owner.legacy.send_response(session, self._response, work)
+
+    def _forget(self) -> None:
+        self.request.leave = None
+        active = self._session.active_requests
+        if active.get(self._id) is self.request:
+            del active[self._id]
+
+    def _build_context(self) -> RequestContext:
+        context = self._owner.sessions.build_context(self._session, self._send, self._id)
+        context.requested_name = self._call.named or self._planned.name
+        context.set_ids(self._http)
+        return context
+
+    def _send(self, message: bytes) -> bool:
+        """Send a message that belongs to the call to the client."""
+        return self._response is not None and self._response.try_send(message)

@@ -5,6 +5,7 @@ A request without session and version headers is served alone, with a JSON respo
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Final
 
 from toolway.gateway.cluster_hooks import SessionPeers
@@ -49,23 +50,27 @@ class LegacyHttpEndpoint:
                 await peers.forward(session, message)
             exchange.reply(202)
             return
+        response = self.open_response(exchange, session, message.id)
+        work = self._sessions.handle_request(session, message, response.try_send, exchange)
+        await self.send_response(session, response, work)
+
+    def open_response(
+        self, exchange: Exchange, session: LegacySession, id_: jsonrpc.MessageId | None
+    ) -> ResumableResponse:
+        """Return the response to a request in a session. `send_response` must follow."""
         buffer = session.replay_buffers.create()
-        response = ResumableResponse(
-            exchange, message.id, buffer, accepts_empty_events=session.version >= EMPTY_EVENTS_SINCE
-        )
         exchange.on_disconnect = lambda: None  # in the legacy era a lost connection does not cancel the request
+        return ResumableResponse(exchange, id_, buffer, accepts_empty_events=session.version >= EMPTY_EVENTS_SINCE)
 
-        def send(data: bytes) -> bool:
-            if response.is_lost:
-                return False
-            response.send(data)
-            return True
-
+    async def send_response(
+        self, session: LegacySession, response: ResumableResponse, work: Awaitable[bytes | None]
+    ) -> None:
+        """Send what `work` returns: an encoded response, or None if the client cancelled the request."""
         try:
-            response.finish(await self._sessions.handle_request(session, message, send, exchange))
+            response.finish(await work)
         finally:
             response.stop_keepalive()
-            session.replay_buffers.release(buffer, delivered=response.is_delivered)
+            session.replay_buffers.release(response.buffer, delivered=response.is_delivered)
 
     async def _handle_stateless(
         self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str

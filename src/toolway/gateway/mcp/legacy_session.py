@@ -151,11 +151,14 @@ class ActiveRequest:
 
     task: asyncio.Task[Any] | None
     cancelled: bool = False  # by the client, which then expects no response
+    leave: Callable[[], None] | None = None  # cancels the request if it has no task: its call is a flight
 
     def cancel(self) -> None:
         self.cancelled = True
         if self.task is not None:
             self.task.cancel()
+        elif self.leave is not None:
+            self.leave()
 
 
 class SessionCallbacks:

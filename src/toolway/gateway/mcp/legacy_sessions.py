@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Awaitable
 from typing import Final
 
 from toolway.gateway.cluster_hooks import ClusterHooks, SessionPeers
@@ -26,6 +27,7 @@ from toolway.gateway.mcp.view import KINDS, EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import Exchange
+from toolway.hub.flight import TakenOverCall
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, cancelled_request_id
 from toolway.protocol.constants import INVALID_PARAMS, INVALID_REQUEST
@@ -195,8 +197,24 @@ class LegacySessions:
         if id_ in session.active_requests:
             return encode_error(id_, INVALID_REQUEST, "request id already in use")
         session.active_requests[id_] = request = ActiveRequest(asyncio.current_task())
+        return await self._encode_outcome(session, id_, request, self._compute_result(session, message, send, exchange))
+
+    async def resume_request(
+        self,
+        session: LegacySession,
+        id_: jsonrpc.MessageId,
+        request: ActiveRequest,
+        context: RequestContext,
+        taken: TakenOverCall,
+    ) -> bytes | None:
+        """Return the encoded response to a request whose call was sent already; None if the client cancelled it."""
+        return await self._encode_outcome(session, id_, request, self._dispatcher.resume(context, taken))
+
+    async def _encode_outcome(
+        self, session: LegacySession, id_: jsonrpc.MessageId, request: ActiveRequest, work: Awaitable[RpcResult]
+    ) -> bytes | None:
         try:
-            return jsonrpc.encode_result(id_, await self._compute_result(session, message, send, exchange))
+            return jsonrpc.encode_result(id_, await work)
         except RpcFailure as failure:
             return encode_error(id_, failure.code, failure.message, failure.data)
         except asyncio.CancelledError:
@@ -228,14 +246,14 @@ class LegacySessions:
             return await self._set_log_level(session, params)
         if method in ("resources/subscribe", "resources/unsubscribe"):
             return await self._change_subscription(session, method, params)
-        context = self._build_context(session, send, message.id)
+        context = self.build_context(session, send, message.id)
         if exchange is not None:
             context.set_ids(exchange)
         return await self._dispatcher.dispatch(context, method, params)
 
-    def _build_context(
-        self, session: LegacySession, send: SendMessage, id_: jsonrpc.MessageId | None
-    ) -> RequestContext:
+    def build_context(self, session: LegacySession, send: SendMessage, id_: jsonrpc.MessageId | None) -> RequestContext:
+        """Return the context of a request in a session. `send` sends messages that belong to the request."""
+
         def notify(method: str, params: Json) -> None:
             send(jsonrpc.encode_notification(method, params))
 

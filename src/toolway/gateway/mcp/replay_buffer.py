@@ -175,7 +175,7 @@ class ResumableResponse(ResponseWriter):
         self, exchange: Exchange, id: jsonrpc.MessageId | None, buffer: ReplayBuffer, *, accepts_empty_events: bool
     ) -> None:
         super().__init__(exchange, id)
-        self._buffer = buffer
+        self.buffer = buffer
         self._accepts_empty_events = accepts_empty_events  # the client accepts events that consist of an id only
         self._event_id_sent = False
 
@@ -187,17 +187,24 @@ class ResumableResponse(ResponseWriter):
     @property
     def is_delivered(self) -> bool:
         """True if the replay buffer is not needed: the client has all events, or cannot reconnect."""
-        return not self.disconnected or self._buffer.is_delivering or self.is_lost
+        return not self.disconnected or self.buffer.is_delivering or self.is_lost
 
     def send(self, message: bytes) -> None:
-        self._deliver(self._buffer.append(message))
+        self._deliver(self.buffer.append(message))
+
+    def try_send(self, message: bytes) -> bool:
+        """Send a message that belongs to the request. Return False if the client can never receive it."""
+        if self.is_lost:
+            return False
+        self.send(message)
+        return True
 
     def finish(self, message: bytes | None) -> None:
         if message is None or not (self._event_id_sent or self._exchange.opened):
             super().finish(message)
             return
         self.stop_keepalive()
-        self._deliver(self._buffer.append(message, last=True))
+        self._deliver(self.buffer.append(message, last=True))
         if not self.disconnected:
             self._exchange.end()
 
@@ -210,4 +217,4 @@ class ResumableResponse(ResponseWriter):
         if self._event_id_sent or not self._accepts_empty_events:
             return super()._keepalive_data()
         self._event_id_sent = True
-        return self._buffer.empty_event()
+        return self.buffer.empty_event()

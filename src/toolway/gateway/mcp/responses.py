@@ -152,6 +152,8 @@ def encode_error(id: jsonrpc.MessageId | None, code: int, message: str, data: An
 
 _MODERN_RESULT_KEYS: Final = frozenset({"resultType", "ttlMs", "cacheScope"})
 _META_SUFFIX: Final = b',"_meta":' + jsonrpc.encode_json({SERVER_INFO_META_KEY: SERVER_INFO}) + b"}}"
+_FIRST_RESULT_TYPE: Final = b'{"resultType":"complete",'
+_LAST_RESULT_TYPE: Final = b',"resultType":"complete"}'
 _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
@@ -173,9 +175,25 @@ def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.
     None if the result needs another change and must be encoded again.
     """
     if era == "legacy":
-        return jsonrpc.RawResult(encoded, b"}") if _MODERN_RESULT_KEYS.isdisjoint(result) else None
+        if _MODERN_RESULT_KEYS.isdisjoint(result):
+            return jsonrpc.RawResult(encoded, b"}")
+        return _without_result_type(result, encoded)
     if "_meta" not in result and result:
         suffix = _META_SUFFIX if "resultType" in result else _RESULT_TYPE_AND_META_SUFFIX
         return jsonrpc.RawResult(encoded[:-1], suffix)
     has_server_info = isinstance(result.get("_meta"), dict) and SERVER_INFO_META_KEY in result["_meta"]
     return jsonrpc.RawResult(encoded, b"}") if has_server_info and "resultType" in result else None
+
+
+def _without_result_type(result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
+    """Return the result bytes without `resultType`, if it is the first or last key and no other key must be removed.
+
+    The bytes are valid JSON without duplicate keys, so these bytes at its end can be nothing but the last key.
+    """
+    if "ttlMs" in result or "cacheScope" in result or len(result) < 2:
+        return None
+    if bytes(encoded[-len(_LAST_RESULT_TYPE) :]) == _LAST_RESULT_TYPE:
+        return jsonrpc.RawResult(encoded[: -len(_LAST_RESULT_TYPE)], b"}}")
+    if bytes(encoded[: len(_FIRST_RESULT_TYPE)]) == _FIRST_RESULT_TYPE:
+        return jsonrpc.RawResult(encoded[len(_FIRST_RESULT_TYPE) :], b"}", b"{")
+    return None

@@ -306,7 +306,7 @@ def _is_success(result: Any) -> bool:
     """Return True if a result is complete and is no error of the tool."""
     if isinstance(result, RawResult):
         try:
-            flag = msgspec.json.decode(b"".join((result.received, result.suffix[:-1])), type=_ErrorFlag)
+            flag = msgspec.json.decode(b"".join((result.prefix, result.received, result.suffix[:-1])), type=_ErrorFlag)
         except msgspec.MsgspecError:
             return False
         return not flag.isError and flag.resultType == "complete"
