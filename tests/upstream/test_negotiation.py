@@ -11,6 +11,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from tests.upstream.scripted_transport import HANDSHAKE, MODERN, ScriptedLink
 from toolway.config.schema import EraSetting
 from toolway.errors import Certainty
+from toolway.events import StateChanged
+from toolway.hub.core import HubCore
+from toolway.hub.environment import HubEnvironment
 from toolway.types import Era, Json
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import NegotiatedProtocol, negotiate
@@ -385,3 +388,20 @@ async def test_the_questions_are_told_to_nobody_when_they_are_dropped() -> None:
     server = Server(JSONRPCError(-32601, "what?"))
     await server.agree()
     assert all(request.silent_cancel for request in server.link.asked)
+
+
+async def test_a_start_that_ran_out_of_time_for_the_detection_begins_with_the_handshake_next_time() -> None:
+    links: list[ScriptedLink] = []
+
+    def open_link(*_: object) -> ScriptedLink:
+        links.append(Server(SILENCE, HANDSHAKE, TOOLS).link)
+        return links[-1]
+
+    definition = {"command": "old", "startTimeout": 0.2}  # shorter than the silence that decides
+    environment = HubEnvironment(create_transport=open_link)  # type: ignore[arg-type]  # has the methods that are used
+    async with HubCore({"old": definition}, catalog_storage=None, environment=environment) as hub:
+        async for status in hub.events(StateChanged):
+            if status.new == "ready":
+                break
+        assert hub.status()["old"].era == "legacy"
+    assert [link.methods[0] for link in links] == ["server/discover", "initialize"]

@@ -196,9 +196,21 @@ class Supervisor:
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.5):
                     return await session.transport.wait_closed()
+        if isinstance(exc, TimeoutError):
+            self._change_era_hint(session)
         if isinstance(exc, TransportError):
             explain_rejected_token(exc, self.server)
         return start_failure(exc, self.server.timeout.start)
+
+    def _change_era_hint(self, session: Session) -> None:
+        """Let the next start begin differently if this one ran out of time.
+
+        The detection of the era may have taken most of the time: a legacy server may ignore `server/discover`.
+        """
+        if session.negotiated is not None:
+            self.era_hint = session.negotiated.era
+        else:
+            self.era_hint = "legacy" if self.era_hint is None else None
 
     async def _ready(self) -> StateEvent:
         while (event := await self._serve_session()) is None:
