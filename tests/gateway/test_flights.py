@@ -74,9 +74,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def open_ways(tmp_path: Path, *modes: str, client: str = "modern", server: str = "modern") -> AsyncIterator[Ways]:
+async def open_ways(
+    tmp_path: Path, *modes: str, client: str = "modern", server: str = "modern", answer: str = "json"
+) -> AsyncIterator[Ways]:
     effects = tmp_path / "effects"
-    async with FakeHttp(modes=modes, era=server, effects=str(effects)) as fake:
+    async with FakeHttp(modes=modes, era=server, answer=answer, effects=str(effects)) as fake:
         pipe = fake_server(*modes, era=server, effects=str(effects))
         async with lab({"http": {"url": fake.url}, "pipe": pipe}) as found, found.raw("") as raw:
             if client == "legacy":
@@ -186,13 +188,15 @@ async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, clien
     async with open_ways(tmp_path, client=client, server=server) as ways:
         for name in SERVERS:
             await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
-            before = ways.flights.taken_over
-            long = asyncio.create_task(ways.call(f"{name}__counter", call="c", seconds=2.5, nonce=f"long-{name}"))
+        before = ways.flights.taken_over
+        calls = [ways.call(f"{name}__counter", call="c", seconds=2.5, nonce=f"long-{name}") for name in SERVERS]
+        both = asyncio.gather(*calls)
+        for name in SERVERS:
             await ways.until_executed(f"long-{name}", 1)
-            running = [call.name for call in ways.lab.hub.running_calls()]
-            assert running == ["counter"]
-            assert "result" in (await long).last
-            assert (ways.flights.taken_over - before, ways.executed(f"long-{name}")) == (1, 1)
+        assert [call.name for call in ways.lab.hub.running_calls()] == ["counter", "counter"]
+        assert all("result" in each.last for each in await both)
+        assert ways.flights.taken_over - before == 2
+        assert [ways.executed(f"long-{name}") for name in SERVERS] == [1, 1]
         await ways.settled()
 
 
@@ -265,6 +269,35 @@ async def test_a_process_that_dies_is_unknown_and_not_repeated(tmp_path: Path, c
         answer = await call
         assert answer.error["data"]["executed"] == "unknown"
         assert ways.executed("dies") == 1
+        await ways.settled()
+
+
+# -- servers that answer with events ----------------------------------------------------------------------------------
+
+
+@ALL_ERAS
+async def test_a_call_to_a_server_that_answers_with_events_is_a_flight(
+    tmp_path: Path, client: str, server: str
+) -> None:
+    async with open_ways(tmp_path, client=client, server=server, answer="sse") as ways:
+        await ways.warm_up("http__add", a=1, b=2)
+        before = ways.flights.landed
+        answers = [await ways.call("http__add", a=number, b=1) for number in range(5)]
+        assert [json.loads(each.result["content"][0]["text"]) for each in answers] == [1, 2, 3, 4, 5]
+        assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
+        await ways.settled()
+
+
+@pytest.mark.parametrize("server", ERAS)
+async def test_a_flight_whose_stream_is_cut_is_unknown_and_not_repeated(tmp_path: Path, server: str) -> None:
+    async with open_ways(tmp_path, server=server, answer="sse") as ways:
+        for cut in ("before", "between", "inside", "inside;clean=1"):
+            await ways.warm_up("http__counter", call="warm", nonce="warm")
+            before = ways.flights.taken_over
+            ways.fake.endpoint.faults.add(f"cut_sse={cut};on=counter;times=1")
+            answer = await ways.call("http__counter", call="c", nonce=f"cut {cut}")
+            assert answer.error["data"]["executed"] == "unknown", answer.last
+            assert (ways.executed(f"cut {cut}"), ways.flights.taken_over - before) == (1, 1)
         await ways.settled()
 
 

@@ -28,11 +28,29 @@ DeliverEvent = Callable[[SSEEvent], Awaitable[bool]]
 #: Opens the stream after the event with this id; an empty id starts with new events.
 OpenStream = Callable[[str], AbstractAsyncContextManager[HttpResponse]]
 
+EVENT_STREAM_TYPE: Final = "text/event-stream"
+MAX_PEEKED_CHUNKS: Final = 32  # chunks of a stream that are looked at again with each new one
 EVENTS_PER_TURN: Final = 100  # events of one stream before the event loop serves other tasks
 MIN_RECONNECT_DELAY_S: Final = 0.5  # seconds before a lost stream is reopened
 MAX_RECONNECT_DELAY_S: Final = 30.0
 _MIN_RESUME_DELAY_S: Final = 0.1
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
+
+
+def peek_message(response: HttpResponse, limit: int) -> bytes | None:
+    """Return the data of the only message that has arrived on a stream; empty if none has. Nothing is consumed.
+
+    None if anything else has arrived: other events, or more than `limit` bytes.
+    """
+    chunks = response.chunks
+    if response.unread > limit or len(chunks) > MAX_PEEKED_CHUNKS:
+        return None
+    if not chunks or chunks[-1][-1:] not in (b"\n", b"\r"):
+        return b""
+    events = SSEParser(limit).feed(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    if not events:
+        return b""
+    return events[0].data if len(events) == 1 and events[0].type == "message" else None
 
 
 async def read_events(response: HttpResponse, parser: SSEParser, deliver: DeliverEvent) -> str:
@@ -98,7 +116,7 @@ async def resume_response(open_stream: OpenStream, parser: SSEParser, limit: int
 
 
 def _is_stream(response: HttpResponse) -> bool:
-    return response.status == 200 and media_type(response.headers) == "text/event-stream"
+    return response.status == 200 and media_type(response.headers) == EVENT_STREAM_TYPE
 
 
 def _is_transient(status: int) -> bool:

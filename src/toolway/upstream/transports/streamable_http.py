@@ -42,7 +42,14 @@ from toolway.upstream.transport import (
 )
 from toolway.upstream.transports import http_responses
 from toolway.upstream.transports.http_responses import fetch_auth_header, send_with_auth, watch_send
-from toolway.upstream.transports.http_streams import ServerRequests, follow_get_stream, read_events, resume_response
+from toolway.upstream.transports.http_streams import (
+    EVENT_STREAM_TYPE,
+    ServerRequests,
+    follow_get_stream,
+    peek_message,
+    read_events,
+    resume_response,
+)
 from toolway.upstream.transports.pending_requests import parse_large
 from toolway.upstream.transports.sse_parser import EventTooLong, SSEEvent, SSEParser
 
@@ -84,39 +91,51 @@ class HttpExchange(RequestExchange):
         self.response: HttpResponse | None = None  # if it was sent
 
     def on_response(self) -> None:
-        """Pass the result of a complete JSON response with status 200 to the listener, without a task.
+        """Pass the result in a response with status 200 to the listener, without a task.
 
-        For errors, event streams and compressed bodies it calls `listener.failed`: the pipeline awaits the response.
+        The response is complete JSON, or a stream on which nothing but the result has arrived. For everything else,
+        such as errors and compressed bodies, it calls `listener.failed`: the pipeline awaits the response.
         """
         response, listener = self.response, self.listener
         assert response is not None
         if listener is None:
             return
         headers = response.headers
-        if (
-            response.error is None
-            and response.status == 200
-            and (headers.get("content-type") == JSON_TYPE or http_responses.media_type(headers) == JSON_TYPE)
-            and "content-encoding" not in headers
-        ):
-            if not response.complete and response.unread <= MAX_PLAIN_BYTES:
-                response.min_rate_enforced = True
-                return
-            frame = response.take_plain(MAX_PLAIN_BYTES)
-            if frame is not None:
-                found = self._transport.parse_plain(frame, self.id)
-                if found is not None:
-                    self.result, is_bare = found
-                    self.frame = frame if is_bare else b""
-                    # No reference cycle: the memory of a large result must be free at once.
-                    self.listener = self.response = response.on_change = None
-                    listener.arrived(self.result, self.frame)
+        if response.error is None and response.status == 200 and "content-encoding" not in headers:
+            kind = headers.get("content-type")
+            if kind == JSON_TYPE or (kind := http_responses.media_type(headers)) == JSON_TYPE:
+                if not response.complete and response.unread <= MAX_PLAIN_BYTES:
+                    response.min_rate_enforced = True
                     return
-                response.put_back(frame)
+                frame = response.take_plain(MAX_PLAIN_BYTES)
+                if frame is not None:
+                    if self._pass_on(frame, response, listener):
+                        return
+                    response.put_back(frame)
+            elif kind == EVENT_STREAM_TYPE:
+                frame = peek_message(response, MAX_PLAIN_BYTES)
+                if frame == b"" and not response.complete:
+                    return
+                if frame and self._pass_on(frame, response, listener):
+                    return
         elif response.error is None and not response.status:
             return  # a part of the head
         response.on_change = self.listener = None
         listener.failed()
+
+    def _pass_on(self, frame: bytes, response: HttpResponse, listener: ExchangeListener) -> bool:
+        """Pass the result in a message to the listener. Return False if it is anything else: then nothing was done."""
+        found = self._transport.parse_plain(frame, self.id)
+        if found is None:
+            return False
+        self.result, is_bare = found
+        self.frame = frame if is_bare else b""
+        # No reference cycle: the memory of a large result must be free at once.
+        self.listener = self.response = response.on_change = None
+        if response.chunks or not response.complete:
+            response.finish_soon()
+        listener.arrived(self.result, self.frame)
+        return True
 
 
 def create(server: Server, services: TransportServices) -> StreamableHttpTransport:
@@ -448,7 +467,7 @@ class StreamableHttpTransport:
             self._messages_received += 1
             if request.call_state.keep_raw and message.is_bare_result:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
-        elif kind == "text/event-stream":
+        elif kind == EVENT_STREAM_TYPE:
             message = await self._read_event_response(response, id_, request)
         else:
             raise http_responses.error_for_missing_response(status, response.headers, await read_error_body(response))
