@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.bridge_lab import Lab, Raw, full, lab
-from toolway.gateway.principals import LOCAL_ADMIN
+from tests.gateway.bridge_lab import Lab, Raw, full, lab, made
+from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.hub.flight import Flights
 from toolway.testing import FakeHttp, fake_server
 
@@ -464,3 +464,28 @@ async def test_a_flight_of_a_modern_client_is_suspended_if_its_legacy_server_ask
         answers = {key: {"action": "accept", "content": {"name": "x"}}}
         done = await call(asks=True, requestState=asked.result["requestState"], inputResponses=answers)
         assert '"accept"' in done.result["content"][0]["text"]
+
+
+@EITHER_CLIENT
+async def test_each_key_has_its_own_connection_to_a_legacy_server_also_in_a_flight(tmp_path: Path, client: str) -> None:
+    keys = FileApiKeyStore(tmp_path / "keys.json", admin := "tw_" + "a" * 40)
+    tokens = [admin, made(keys, "one"), made(keys, "two")]
+    async with lab({"old": fake_server(era="legacy")}, keyring=keys) as found:
+        seen: list[set[str]] = []
+        for token in (*tokens, *tokens):  # each key again, after the other one
+            async with found.raw("server/old", token) as raw, asyncio.timeout(30):
+                if client == "legacy":
+                    await raw.initialize()
+                landed, pids = found.hub.flights.landed, set[str]()
+                while found.hub.flights.landed < landed + 3:
+                    answer = await (
+                        raw.say("tools/call", {"name": "pid", "arguments": {}})
+                        if client == "legacy"
+                        else raw.call("pid", {}, capabilities={})
+                    )
+                    pids.add(answer.result["content"][0]["text"])
+                    await asyncio.sleep(0.01)
+                seen.append(pids)
+        assert [len(pids) for pids in seen] == [1] * 6
+        assert seen[:3] == seen[3:]
+        assert len(set.union(*seen)) == 3

@@ -40,6 +40,7 @@ class Plan:
     __slots__ = (
         "_breaker_removals",
         "_catalog_generation",
+        "_is_per_caller",
         "_observers",
         "_planner",
         "_server",
@@ -71,6 +72,7 @@ class Plan:
         self.upstream = upstream
         self.session = session
         self.is_legacy = session.protocol.era == "legacy"
+        self._is_per_caller = upstream is not planner.upstreams.upstreams.get(name)
         self.limiter = planner.upstreams.limiters[name]
         self.budget = planner.upstreams.retry_budgets[name]
         self.server_breaker = planner.breakers.server(name)
@@ -98,6 +100,7 @@ class Plan:
             and planner.breakers.removals == self._breaker_removals
             and planner.instrumentation.version == self._observers
             and name not in planner.auth.per_user_servers
+            and (not self._is_per_caller or planner.upstream_for(name, self.caller) is self.upstream)
         )
 
     def meta_for(self, capabilities: Json, extra: Json | None, log_level: str | None) -> msgspec.Raw | Json | None:
@@ -171,9 +174,22 @@ class Planner:
             self._plans[key] = plan
         return plan
 
+    def upstream_for(self, name: str, caller: str) -> Upstream | None:
+        """Return the upstream for the calls of `caller` to a server: the shared one, or the caller's own.
+
+        None if the chain must start it first. The rules are those of `Dispatcher`.
+        """
+        upstreams = self.upstreams
+        shared = upstreams.upstreams.get(name)
+        if shared is None or name not in upstreams.servers or shared.negotiated is None:
+            return None
+        if caller and upstreams.uses_per_caller_connections(name, shared):
+            return upstreams.per_caller.use(name, caller)
+        return shared
+
     def _create(self, tool: Tool, caller: str) -> Plan | None:
         name = tool.server
-        upstream = self.upstreams.upstreams.get(name)
+        upstream = self.upstream_for(name, caller)
         session = upstream.session if upstream is not None else None
         if (
             upstream is None

@@ -100,6 +100,13 @@ class PerCallerUpstreams:
         """Return the caller's upstream of the server `name`, or None if there is none."""
         return self._upstreams.get((name, caller))
 
+    def use(self, name: str, caller: str) -> Upstream | None:
+        """Return the caller's upstream of the server `name` for a call, or None if there is none."""
+        found = self._upstreams.get((name, caller))
+        if found is not None:
+            self._upstreams.move_to_end((name, caller))
+        return found
+
     def _evict_if_full(self, name: str) -> None:
         """Stop the least recently used upstream that is not in use, if the limit is reached.
 
