@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -23,11 +24,14 @@ from toolway.telemetry.metrics import Metrics
 CALLS = 50
 LOOP = (str(Path(asyncio.__file__).parent), selectors.__file__)  # what the loop does for itself is not counted
 #: Function calls of one `echo`, of C functions too, with those of the harness (some 25).
-MOST = {"modern": 172, "legacy": 200}  # the goal is 170
+MOST = {"modern": 170, "legacy": 192}  # 170 is the goal
 
 
 async def count(calls: int, era: wire.Era) -> float:
-    """Return the number of function calls of one MCP call, with authentication, metrics and dashboard."""
+    """Return the number of function calls of one MCP call, with authentication, metrics and dashboard.
+
+    It is the median of many calls: what runs in the background meanwhile is not counted.
+    """
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Dialer, "dial", in_process._dial):
         keyring = FileApiKeyStore(Path(folder) / "keys.json", "tw_" + "a" * 40)
         token, _ = keyring.create_key_sync("bench", None, False, 0.0)
@@ -49,16 +53,19 @@ async def count(calls: int, era: wire.Era) -> float:
                 inside = frame.f_code.co_filename.startswith(LOOP)
                 counted += not inside and event in ("call", "c_call")
 
+            counts = []
             sys.setprofile(count_call)
             try:
                 for _ in range(calls):
+                    counted = 0
                     await client.send(request)
+                    counts.append(counted)
             finally:
                 sys.setprofile(None)
                 await gateway.subscriptions.close()
                 gateway.http_server.stop_accepting()
                 await asyncio.sleep(0)
-            return counted / calls
+            return statistics.median(counts)
 
 
 @pytest.mark.skipif(sys.getprofile() is not None, reason="a profiler is at work")

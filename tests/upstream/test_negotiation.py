@@ -398,10 +398,10 @@ async def test_a_start_that_ran_out_of_time_for_the_detection_begins_with_the_ha
         return links[-1]
 
     definition = {"command": "old", "startTimeout": 0.2}  # shorter than the silence that decides
-    environment = HubEnvironment(create_transport=open_link)  # type: ignore[arg-type]  # has the methods that are used
+    environment = HubEnvironment(create_transport=open_link)
     async with HubCore({"old": definition}, catalog_storage=None, environment=environment) as hub:
-        async for status in hub.events(StateChanged):
-            if status.new == "ready":
+        async for event in hub.events(StateChanged):
+            if isinstance(event, StateChanged) and event.new == "ready":
                 break
         assert hub.status()["old"].era == "legacy"
     assert [link.methods[0] for link in links] == ["server/discover", "initialize"]
