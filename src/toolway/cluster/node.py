@@ -191,7 +191,7 @@ class ClusterNode:
         return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
 
     def is_first(self) -> bool:
-        """Return True at one of the live nodes, that with the lowest id: it reports what concerns all nodes."""
+        """Return True if this live node has the lowest id. Only that node reports problems of the whole cluster."""
         ids = [node.info.id for node in self.context.live_nodes()]
         return bool(ids) and min(ids) == self.id
 

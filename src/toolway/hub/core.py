@@ -865,7 +865,7 @@ class HubCore:
         return upstream.state.value if upstream is not None else "disabled"
 
     def servers_in_use(self) -> tuple[Set[str], Set[str]]:
-        """Return the servers that are to run, and those of them that cannot be called now."""
+        """Return the names of all enabled servers, and of those that have failed or wait for a restart."""
         upstreams = self._upstreams.upstreams
         down = {name for name, each in upstreams.items() if each.state in (State.FAILED, State.BACKING_OFF)}
         return upstreams.keys(), down

@@ -1,4 +1,4 @@
-"""Vectors of an embedding service that speaks OpenAI's form: POST {"model": …, "input": […]} to …/embeddings.
+"""Embedding over HTTP with the API of OpenAI: POST {"model": …, "input": […]} to …/embeddings.
 
 It sends the names and descriptions of tools, and the queries of users, to that service. So it is off unless an operator
 configures it. The network policy applies, redirects are not followed. After three failures in a row the service is left
@@ -57,7 +57,7 @@ class Breaker:
 
 
 class EmbeddingEndpoint:
-    """Embedder by a service of the operator's choice.
+    """Embedder that sends texts to an HTTP embedding service and receives their vectors.
 
     Args:
         url: URL of the service's embeddings endpoint.

@@ -1,4 +1,4 @@
-"""File of what the tool search has learned from calls, so that a gateway knows it after a restart.
+"""File with the queries after which each tool was called, so that the tool search keeps them over a restart.
 
 It holds stems of the words of earlier queries, the ids of principals and the hashes of definitions: no query as it was
 written, and nothing of the calls. Its size is bounded. A file that is damaged or of another form counts as missing.
@@ -26,7 +26,7 @@ _FORM: Final = 1
 
 
 def read_history(path: Path) -> CallHistory:
-    """Return what a file holds; nothing if there is none, or if it cannot be read."""
+    """Return the call history in a file; an empty one if the file is missing, too large or invalid."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             return CallHistory()
@@ -58,7 +58,7 @@ def write_history(path: Path, tools: list[object]) -> None:
 
 
 def _merge_history(path: Path, tools: list[object]) -> None:
-    """Write a history together with what other workers of the gateway have written."""
+    """Write a call history to the file, merged with the one that other workers of the gateway have written there."""
     if tools:
         merged = read_history(path)
         merged.update(CallHistory.from_json(tools))
@@ -91,7 +91,7 @@ class HistoryKeeper:
             self._written = version
 
     async def close(self) -> None:
-        """Write what was learned since the last write, and stop."""
+        """Write the call history if it changed since the last write, and stop writing."""
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._save()

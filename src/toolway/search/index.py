@@ -27,7 +27,7 @@ B: Final = 0.5  # how much a long field lowers the weight of its words
 
 
 class Field(NamedTuple):
-    """A part of a definition: its weight, its usual number of words, and the number of words that are read."""
+    """Searched part of a tool definition, such as its name: weight, usual number of words, and words read at most."""
 
     name: str
     weight: float
@@ -70,7 +70,7 @@ class PackedPosting(msgspec.Struct, frozen=True, gc=False):
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """An indexed tool."""
+    """One tool in the search index."""
 
     tool: Tool
     names: tuple[str, str]  # what all spellings of its name have in common, without and with its server
@@ -111,7 +111,7 @@ def definition_hash(tool: Tool) -> str:
 
 
 def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> Segment:
-    """Index the tools of one server."""
+    """Build the search index of one server's tools."""
     lists: dict[str, tuple[list[int], list[float], list[int]]] = {}
     documents = []
     for number, tool in enumerate(tools, base):
@@ -150,7 +150,7 @@ def _weigh_words(texts: Sequence[str]) -> dict[str, tuple[float, int]]:
 
 
 class Index:
-    """Immutable index of all servers."""
+    """Immutable search index over the tools of all servers."""
 
     def __init__(self) -> None:
         self.segments: dict[str, Segment] = {}

@@ -1,4 +1,4 @@
-"""Creates the vector source of a search from the settings. Imports numpy and models only if they are configured."""
+"""Create the embedding search from the settings. Imports numpy and a model only if they are configured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Vectors(Protocol):
-    """A vector source (`tool_search.VectorSource`) with its life and state, for the hub that owns it."""
+    """Embedding search (`tool_search.VectorSource`) that its hub can also close and ask for its state."""
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
 
@@ -30,7 +30,7 @@ class Vectors(Protocol):
 
 
 class UnavailableVectors:
-    """Vector source that gives no scores and says why: tools are ranked by words."""
+    """Embedding search that is not usable: it gives no scores and says why, so tools are ranked by words."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -50,7 +50,7 @@ def open_vectors(
     get_key: Callable[[], Awaitable[str]],
     open_store: Callable[[str], VectorStore],
 ) -> Vectors | None:
-    """Create the vector source that the settings ask for; None if they ask for none.
+    """Return the embedding search that the settings configure; None if they configure none.
 
     Args:
         settings: Settings of the tool search.

@@ -175,7 +175,7 @@ def _score_history(
     numbers_by_key: Callable[[str, str, str], int | None],
     principal: str,
 ) -> dict[int, float]:
-    """Return what earlier queries add to the scores: as if their words were a field of the tool."""
+    """Return the score of each tool by earlier queries: their words count like a field of the tool's definition."""
     learned: dict[int, float] = {}
     for word in query.words:
         posting: Posting | None = None

@@ -1,4 +1,4 @@
-"""Results of a tool search: matches, their reasons, and facts about the servers that were searched."""
+"""Results of a tool search: the matches with their reasons, and servers whose tools may be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ReasonKind: TypeAlias = Literal["word", "related", "meaning", "history", "name"]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One part of the score of a match.
+    """One reason for the score of a found tool, such as a word of the query in its name.
 
     `kind` is "word" (a word of the query), "related" (a related word), "meaning" (the embedding model), "history"
     (earlier calls after such a query) or "name" (the query is the name of the tool).
@@ -47,7 +47,7 @@ class ToolMatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchNotes:
-    """Facts that an answer must mention: servers whose tools may be missing from it or cannot be called now."""
+    """Servers whose tools may be missing from a search result, or cannot be called now."""
 
     down: tuple[str, ...] = ()  # servers that are not available now; their known tools are found
     not_listed: tuple[str, ...] = ()  # servers that have not sent a list of tools yet
@@ -57,7 +57,7 @@ class SearchNotes:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """The matches of a search, best first, and what was searched.
+    """Result of a tool search: the matches, best first, and the extent of the search.
 
     `fits` is False if nothing fits well: the matches are then only the nearest tools.
     """

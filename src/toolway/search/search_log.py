@@ -41,7 +41,7 @@ class _Search:
 
 @dataclass(slots=True)
 class SearchCounts:
-    """Counters of searches since the start."""
+    """Counts of tool searches since the start of the process."""
 
     fits: int = 0  # searches with a result that fits
     nothing: int = 0  # searches whose answer said that nothing fits well
@@ -60,7 +60,7 @@ class SearchLog:
     def add(
         self, principal: str, query: str, tools: Iterable[ToolKey], names: Iterable[str], *, fits: bool, now: float
     ) -> None:
-        """Record a search and what it found, best first. It counts as unmet until a found tool is called."""
+        """Record a search and the tools found, best first. It counts as unmet until one of them is called."""
         query = query[:MAX_QUERY_CHARS]
         recent = self._recent.get(principal)
         if recent is None:

@@ -38,7 +38,7 @@ Allowed: TypeAlias = Callable[[str, str], bool]  # server, tool
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Facts about one server that the search needs beside its list of tools."""
+    """Description of one server, and whether its tools can be called now, for the tool search."""
 
     about: str = ""  # title, description and instructions of the server
     is_down: bool = False  # a call would fail now; an idle server is not down
@@ -74,14 +74,14 @@ class AllowedTools:
 
 
 class VectorSource(Protocol):
-    """Gives the likeness of tools and a query by meaning, such as an embedding model (`ToolSearch.set_vectors`).
+    """Embedding search: scores tools by the similarity of their meaning to a query (`ToolSearch.set_vectors`).
 
     The search calls `prepare` before each query of `search_async`, then `score`. Tools are passed as the same tuple
     object until a list changes, so that a source can keep their matrix. A source caches vectors by `definition_hash`.
     """
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None:
-        """Do what needs waiting, within the source's own time limit: embed the queries, start embedding the tools."""
+        """Embed the queries within a time limit, and start to embed new tools in the background."""
 
     def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
         """Return the cosine of the query and each tool, None for a tool that has no vector yet.
@@ -91,11 +91,11 @@ class VectorSource(Protocol):
 
     @property
     def problem(self) -> str:
-        """Return why the source gives no scores now, in a few words; "" if it does."""
+        """Return why tools cannot be scored by meaning now, in a few words; "" if they can."""
 
 
 class ToolSearch:
-    """Search over the tools of a catalog, by words, by meaning if there is a vector source, and by earlier calls.
+    """Search over the tools of a catalog: by words, by earlier calls, and by embeddings if they are configured.
 
     Args:
         catalog: The catalog whose tools are searched. Denied tools are not in it.
@@ -226,20 +226,20 @@ class ToolSearch:
         self.history_version += 1
 
     def set_learning(self, learn: bool) -> None:
-        """Switch learning from calls on or off. Off also forgets what was learned."""
+        """Switch learning from successful calls on or off. Off also deletes the call history."""
         self._learn = learn
         if not learn:
             self._history = CallHistory()
             self.history_version += 1
 
     def restore_history(self, stored: CallHistory) -> None:
-        """Use what was learned in an earlier run, if learning is on. What was learned since then is newer."""
+        """Add the call history of an earlier run, if learning is on. Calls recorded since the start count as newer."""
         if self._learn:
             stored.update(self._history)
             self._history = stored
 
     def history_to_json(self) -> list[object]:
-        """Return what was learned, for storage."""
+        """Return the call history as JSON, for storage."""
         return list(self._history.to_json())
 
     def set_vectors(self, source: VectorSource | None) -> None:
@@ -351,7 +351,7 @@ class ToolSearch:
         return SearchAnswer(tuple(matches), len(numbers), len(servers), fits, notes)
 
     def _meaning(self, index: Index, text: str) -> dict[int, float] | None:
-        """Return the likeness of each tool by meaning, or None if the source has none for this query."""
+        """Return the score of each tool by the meaning of a query; None if there are no embeddings for it."""
         if self._vectors is None:
             return None
         scores = self._vectors.score(text, index.tools)
@@ -377,13 +377,13 @@ class ToolSearch:
 
 
 def _build(index: Index, changes: _Changes) -> Index:
-    """Return the index with new segments of the changed servers."""
+    """Return the search index in which the changed servers are indexed again."""
     segments = [build_segment(*each) for each in changes.changed]
     return index.with_segments(segments, changes.removed)
 
 
 def _are_same(segment: Segment, tools: Sequence[Tool]) -> bool:
-    """Return True if a segment was built of these very tools."""
+    """Return True if the index of a server was built from exactly these tool objects."""
     return len(segment.documents) == len(tools) and all(
         document.tool is tool for document, tool in zip(segment.documents, tools, strict=True)
     )
@@ -412,7 +412,7 @@ def _visible(index: Index, allowed: Allowed | None, server: str | None) -> Set[i
 
 
 def _fill(matches: list[ToolMatch], tools: Iterable[Tool], count: int) -> list[ToolMatch]:
-    """Return matches with further tools of score 0, so that an answer never ends in nothing."""
+    """Fill up the matches with tools of score 0, so that a search never returns an empty list."""
     known = {(match.tool.server, match.tool.name) for match in matches}
     further = (ToolMatch(tool, 0.0) for tool in tools if (tool.server, tool.name) not in known)
     return [*matches, *itertools.islice(further, count - len(matches))]

@@ -1,4 +1,4 @@
-"""Likeness of tools and queries by meaning: the vectors of an embedding model, kept in memory and in a store.
+"""Scores of tools by the meaning of a query: vectors of an embedding model, kept in memory and in a store.
 
     source = ModelVectors(embedder, FileVectorStore(folder, key_file, embedder.identity))
     search.set_vectors(source)
@@ -87,7 +87,7 @@ class _Table(NamedTuple):
 
 
 class ModelVectors:
-    """The vector source of a search (`ToolSearch.set_vectors`): scores by the vectors of an embedder.
+    """Embedding search: scores tools by the cosine of their vectors with the query's (`ToolSearch.set_vectors`).
 
     Belongs to one event loop. `close` ends its background task.
     """
@@ -276,7 +276,7 @@ class ModelVectors:
             self._assembled.set()
 
     def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
-        """Put new vectors into the matrix, and among those that the store has to save."""
+        """Put new vectors into the matrix, and add them to `unsaved` for the store."""
         table, width = self._table, len(vectors[0])
         if table.matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
             rows_in_all = len(table.keys)

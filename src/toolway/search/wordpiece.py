@@ -34,7 +34,7 @@ class WordPiece:
         self._known: dict[str, list[int]] = {}
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """Give the tokens of a text, at most `limit` with the marks of its beginning and end."""
+        """Return the token numbers of a text, at most `limit`, including the start and end tokens."""
         tokens = [self._begin]
         for word in split_words(text):
             tokens += self._known.get(word) or self._pieces(word)
@@ -73,7 +73,7 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def _spaced(character: str) -> str:
-    """Give what a character becomes before words are split: itself, itself between spaces, a space or nothing."""
+    """Return the replacement of a character before words are split: itself, alone or between spaces, a space or ""."""
     if character in "\t\n\r" or unicodedata.category(character) == "Zs":
         return " "
     if character == "\ufffd" or unicodedata.category(character) in _CONTROL:

@@ -80,5 +80,5 @@ def split_name(name: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return what all spellings of a name have in common: its letters and digits in lower case."""
+    """Return the letters and digits of a name in lower case, which are the same for all its spellings."""
     return "".join(character for character in _INVISIBLE.sub("", name).lower() if character.isalnum())

@@ -73,7 +73,7 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Return what a step with `verify` does after a crash, and advice.
+    """Describe how a step with `verify` continues after a crash, and give advice.
 
     Without `after`, "not executed" counts only if the process of the server has ended: with ours, if it is local.
     """

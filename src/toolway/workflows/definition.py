@@ -83,7 +83,7 @@ class Catch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolStep(Step, frozen=True, kw_only=True):
-    """One tool call."""
+    """Step that calls one tool."""
 
     tool: str
     params: Any = {}

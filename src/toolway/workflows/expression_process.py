@@ -47,7 +47,7 @@ class ExpressionProcess:
         return reply["value"]
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process that evaluates expressions."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -62,7 +62,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(NamedTuple):
-    """End of a run."""
+    """How a run ends: its final state, with outputs or the error."""
 
     state: RunState
     output: Any = None
