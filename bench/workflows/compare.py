@@ -116,7 +116,6 @@ def measure_kills(
                 failures += process.wait(max(0.1, wait)) != 0
             except subprocess.TimeoutExpired:
                 kills += 1
-                _kill(process)
                 underway += _ask(url)["underway"]
         finally:
             _kill(process)

@@ -124,8 +124,8 @@ client.
 
 **Kills**: {runs} runs. The process that executes the steps is killed (`kill -9`) 1 to 3 s after its first call, by a
 seed ({seed}), up to {max_kills} times, started again at once, and continued by the engine's own recovery. A call takes
-{delay} s before its effect and as long after it. *Under way* are unsafe calls that the server had and had not answered
-at a kill: at most so many effects can be doubled. An effect is doubled if the server executed an unsafe step more than
+{delay} s before its effect and as long after it. *Under way* are unsafe calls that the server
+executed when it was asked right before a kill. An effect is doubled if the server executed an unsafe step more than
 once. *Asked* are questions about a call whose outcome nobody can know; they were answered by a look at the server.
 
 {kills}

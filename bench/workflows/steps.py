@@ -57,7 +57,7 @@ async def measure(journal: RunJournal, runs: int, steps: int) -> tuple[float, fl
             async with Workflows(hub, journal) as workflows:
                 body = read_value(definition(steps))
                 began, cpu = time.monotonic(), time.process_time()
-                started = [await workflows.start(body, {"run": str(number)}) for number in range(runs)]
+                started = await asyncio.gather(*(workflows.start(body, {"run": str(n)}) for n in range(runs)))
                 await asyncio.gather(*(run.result() for run in started))
                 seconds, cpu = time.monotonic() - began, time.process_time() - cpu
     total = runs * steps

@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -144,7 +145,7 @@ class Workflows:
         self._definitions: dict[str, Definition] = {}
         self._wake = asyncio.Event()
         self._scheduler: asyncio.Task[None] | None = None
-        self._changed = asyncio.Event()  # a new one after each change of a run
+        self._watched: weakref.WeakValueDictionary[str, asyncio.Event] = weakref.WeakValueDictionary()  # by run
         self._closing = False
         self._hold: int | None = None  # the lock of the journal, held until the servers of the hub have ended
 
@@ -335,7 +336,7 @@ class Workflows:
         """Yield the state of a run at each change, until it has ended."""
         seen: RunRecord | None = None
         while True:
-            changed = self._changed
+            changed = self._watched.setdefault(id, asyncio.Event())
             record = await self.get(id)
             if record == seen:
                 await _wait_for_event(changed, POLL_INTERVAL_S)
@@ -731,18 +732,16 @@ class Workflows:
             with contextlib.suppress(ToolwayError):
                 await self._hub.find_tool(name)
 
-    def _notify(self, record: RunRecord | None = None) -> None:
-        """Wake all that watch runs; report the new state of a run."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-        if record is not None:
-            code = str((record.error or {}).get("code") or "")
-            seconds, questions = max(0.0, self._clock() - record.created), len(record.asks)
-            self._emit(
-                RunChanged(
-                    EVENT_SERVER, record.id, record.workflow, record.state, seconds, questions, record.caller, code
-                )
-            )
+    def _notify(self, record: RunRecord) -> None:
+        """Wake those that watch a run, and report its new state."""
+        changed = self._watched.pop(record.id, None)
+        if changed is not None:
+            changed.set()
+        code = str((record.error or {}).get("code") or "")
+        seconds, questions = max(0.0, self._clock() - record.created), len(record.asks)
+        self._emit(
+            RunChanged(EVENT_SERVER, record.id, record.workflow, record.state, seconds, questions, record.caller, code)
+        )
 
     def _emit(self, event: Event) -> None:
         if self._hub is not None:  # an engine for reading has none
