@@ -16,7 +16,7 @@ from bench.machine import free_port, run_process, wait_for_port
 
 Store: TypeAlias = Literal["", "postgresql", "temporal", "prefect"]
 _INSTALL_S = 900
-_START_S = 90
+_START_S = 180
 
 
 @dataclass(frozen=True)

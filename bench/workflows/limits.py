@@ -167,7 +167,7 @@ async def _look_at_large_sqlite(file: Path, rows: int) -> Limit:
             " (id, workflow, definition, key, caller, state, asks, due, input, variables, created, life)"
             " VALUES (?, 'w', 'd', ?, '', ?, '[]', ?, '{}', '{}', ?, 0)",
             (
-                (f"w-{n:012x}", str(n), "waiting" if n % 2 else "done", now + 60 + n if n % 2 else None, now - n)
+                (f"w-{n:012x}", str(n), "waiting" if n % 2 else "done", now + 3600 + n if n % 2 else None, now - n)
                 for n in range(rows)
             ),
         )
@@ -192,7 +192,7 @@ async def _large_postgresql(url: str, rows: int) -> Limit:
             "INSERT INTO runs (tenant, id, workflow, definition, key, caller, state, due, start, result, created)"
             " SELECT %s, 'w-' || n, 'w', 'd', n::text, '', CASE WHEN n %% 2 = 1 THEN 'waiting' ELSE 'done' END,"
             " CASE WHEN n %% 2 = 1 THEN %s + n END, '', '', %s - n FROM generate_series(1, %s) AS n",
-            (TENANT, now + 60, now, rows),
+            (TENANT, now + 3600, now, rows),
         )
         db.execute("VACUUM ANALYZE runs")
     async with open_journal(url, "node1") as journal:
