@@ -43,7 +43,7 @@ class Sizes:
 
 
 QUICK = Sizes(seconds=3.0, runs=50, max_kills=3, limit=120.0)
-FULL = Sizes(seconds=6.0, runs=150, max_kills=6, limit=100.0)
+FULL = Sizes(seconds=6.0, runs=100, max_kills=6, limit=150.0)
 
 
 @contextlib.contextmanager
@@ -75,9 +75,13 @@ def compare(engine: Engine, url: str, sizes: Sizes, seed: int) -> dict[str, Any]
 def measure_speed(engine: Engine, store: StoreServer, folder: Path, url: str, sizes: Sizes) -> dict[str, Any]:
     """Execute runs for some seconds, `at_once` at a time; calls take no time. CPU time is that of all processes."""
     _ask(url, "DELETE")
-    before = measure_usage(store.pid, _NOTHING).cpu if store.pid else 0.0
+    before = 0.0
     process = _start(engine, store, folder, url, sizes, ["--seconds", str(sizes.seconds)])
     try:
+        end = time.monotonic() + 120
+        while process.poll() is None and not (folder / "began").exists() and time.monotonic() < end:
+            time.sleep(_POLL_S)  # until the engine has started and executed one run
+        before = measure_usage(store.pid, _NOTHING).cpu if store.pid else 0.0
         process.wait(sizes.seconds + 120)
     except subprocess.TimeoutExpired:
         return {"steps": 0, "problem": "no end of the measurement of speed"}
@@ -111,12 +115,14 @@ def measure_kills(
         try:
             while process.poll() is None and time.monotonic() < end and _ask(url)["calls"] == calls:
                 time.sleep(_POLL_S)
-            wait = chance.uniform(1.0, 3.0) if kills < sizes.max_kills else end - time.monotonic()
+            is_last = kills >= sizes.max_kills
+            wait = end - time.monotonic() if is_last else chance.uniform(1.0, 3.0)
             try:
                 failures += process.wait(max(0.1, wait)) != 0
             except subprocess.TimeoutExpired:
-                kills += 1
-                underway += _ask(url)["underway"]
+                if not is_last:
+                    kills += 1
+                    underway += _ask(url)["underway"]
         finally:
             _kill(process)
     ended = _report(folder)

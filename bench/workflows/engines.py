@@ -139,6 +139,18 @@ ENGINES = (
         package="prefect",
     ),
     Engine(
+        "dbos-intent",
+        "DBOS with an intent step",
+        "dbos_runner",
+        "workflows-dbos",
+        "",
+        "SQLite; the [recipe](howto/other-engines.md#dbos): an intent step before each unsafe call.",
+        "An unsafe step is sent at most once; after a crash the code asks.",
+        "As DBOS.",
+        variant="intent",
+        package="dbos",
+    ),
+    Engine(
         "temporal-once",
         "Temporal, one attempt",
         "temporal_runner",
@@ -162,18 +174,6 @@ ENGINES = (
         "As Toolway. A dead worker is noticed by its heartbeats, after 10 s.",
         variant="temporal",
         package="toolway",
-    ),
-    Engine(
-        "dbos-intent",
-        "DBOS with an intent step",
-        "dbos_runner",
-        "workflows-dbos",
-        "",
-        "SQLite; the [recipe](howto/other-engines.md#dbos): an intent step before each unsafe call.",
-        "An unsafe step is sent at most once; after a crash the code asks.",
-        "As DBOS.",
-        variant="intent",
-        package="dbos",
     ),
 )
 

@@ -78,6 +78,7 @@ async def execute(
     """Execute the runs and write the report. `execute_run` begins or continues a run and returns its last state."""
     if options.seconds:
         await execute_run("warm")
+    (options.folder / "began").touch()
     states: Counter[str] = Counter()
     began, cpu = time.monotonic(), time.process_time()
     end = began + options.seconds if options.seconds else float("inf")
