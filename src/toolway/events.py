@@ -1,4 +1,4 @@
-"""Events of servers and calls.
+"""Events that a hub reports about servers, calls and its catalog.
 
 Read them with `async for event in hub.events()`, or receive them with `hub.add_sink(sink)`.
 

@@ -22,7 +22,7 @@ def _tool_class() -> Any:
     core = require("langchain_core.tools", "langchain-core")
 
     class HubTool(core.BaseTool):  # type: ignore[misc, name-defined]
-        """A tool of a hub."""
+        """LangChain tool that calls one tool of a hub."""
 
         toolset: Any
         response_format: str = "content_and_artifact"

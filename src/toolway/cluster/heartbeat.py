@@ -61,7 +61,7 @@ class HeartbeatClock:
 
 
 class Heartbeats(Protocol):
-    """Heartbeats of one other node."""
+    """Subscription to the heartbeats of one other node, which measures the time since the last one."""
 
     @property
     def seconds_silent(self) -> float:
@@ -98,7 +98,7 @@ class HeartbeatListener:
         return self._clock.seconds_silent(self._loop.time())
 
     async def close(self) -> None:
-        """Stop listening and unsubscribe."""
+        """Unsubscribe from the heartbeats of the node."""
         self._stop()
         self._subscription_task.cancel()
         await asyncio.gather(self._subscription_task, return_exceptions=True)

@@ -219,7 +219,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
-    """Operator settings for one tool.
+    """Settings of one tool in a server entry, such as effect, timeout and cache.
 
     Attributes:
         effect: READ, IDEMPOTENT or UNSAFE; overrides the annotations of the server. Default None: the annotations.

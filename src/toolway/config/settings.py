@@ -143,7 +143,7 @@ class TelemetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of the tool search.
+    """Settings of the tool search: learning from calls, and an embedding model.
 
     An endpoint receives the names and descriptions of all tools, and every query: choose one that may know them.
     """

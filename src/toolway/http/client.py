@@ -416,7 +416,7 @@ class HttpResponse(IncomingResponse):
         self.chunks.append(body)
 
     async def read(self, limit: int) -> bytes:
-        """Return the whole body.
+        """Read the response body to its end, and return it.
 
         Raises `HttpError` if the body is longer than `limit` bytes or slower than the minimum rate, or if the
         connection fails.

@@ -1,4 +1,4 @@
-"""Event streams for `hub.events()`.
+"""Streams of events for `hub.events()`: each subscriber has a bounded queue.
 
 A slow subscriber loses events and gets their number; it delays nothing.
 """

@@ -165,11 +165,11 @@ class Flight(ABC):
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
-        """Hand the call to the pipeline, which waits for the exchange and learns why. Called by the transport."""
+        """Continue the call in a coroutine, which waits for its outcome. Called if there is no plain result."""
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """Hand the call to the pipeline. None if it has ended, or if that was done before."""
+        """Continue the call in a coroutine. Return None if it has ended, or if a coroutine already waits for it."""
         if self._is_over:
             return None
         self._is_over = True
@@ -324,7 +324,7 @@ class Flights:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _before_message(self, session: Session, is_request: bool) -> None:
-        """Hand all flights that a server's message may belong to to the pipeline, which passes the message on.
+        """Continue all calls that a server's message may belong to in coroutines, which pass the message on.
 
         A log message may belong to the calls that want log messages, a request to any call.
         """
@@ -333,7 +333,7 @@ class Flights:
                 flight.take_over()
 
     def _sweep(self) -> None:
-        """Hand all flights that take long to the pipeline."""
+        """Continue all calls that take long in coroutines."""
         now = self.now()
         for flight in [each for each in self.flying if each.is_long(now)]:
             flight.take_over()

@@ -59,7 +59,7 @@ class Posting(NamedTuple):
 
 
 class PackedPosting(msgspec.Struct, frozen=True, gc=False):
-    """The posting of a word in one segment, as bytes: the garbage collector need not look at them.
+    """Tools of one server that have a word, stored as bytes, which the garbage collector does not traverse.
 
     An index of 50,000 tools has a million of these. As arrays, a collection of all objects would hold the event loop.
     """

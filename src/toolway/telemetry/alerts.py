@@ -263,7 +263,7 @@ def format_alert(alert: Alert) -> str:
 
 
 class AlertDelivery:
-    """Event sink that writes a file for each alert and calls the webhook, as far as they are configured.
+    """Event sink that writes a file for each alert and calls the webhook, if they are configured.
 
     Events only queue alerts. A task of the sink writes the files, in a thread. An alert whose file exists already is
     not sent again, also after a restart of the program.

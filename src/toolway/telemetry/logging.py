@@ -75,7 +75,7 @@ class _MaskingFormatter(logging.Formatter):
 
 
 class _JsonFormatter(_MaskingFormatter):
-    """One JSON object per line."""
+    """Log formatter that writes each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         message, extra, trace = self.read_fields(record)
@@ -91,7 +91,7 @@ class _JsonFormatter(_MaskingFormatter):
 
 
 class _TextFormatter(_MaskingFormatter):
-    """Time, level, message, logger, and the other fields as NAME=VALUE."""
+    """Log formatter for people: time, level, message, logger, and the other fields as NAME=VALUE."""
 
     def __init__(self, mask: Callable[[str], str], *, color: bool) -> None:
         super().__init__(mask)

@@ -29,7 +29,7 @@ _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 
 class ImportedWorkflow(NamedTuple):
-    """A workflow file made from an Arazzo workflow, and what a person should look at."""
+    """Workflow file made from an Arazzo workflow, with the places that a person should check."""
 
     name: str
     body: Json

@@ -95,7 +95,7 @@ def _read_line(descriptor: int) -> bytes:
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
+    """Evaluate the expressions that arrive on stdin, and write the results to stdout, until stdin ends."""
     import resource
     import signal
 

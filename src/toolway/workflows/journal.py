@@ -156,7 +156,7 @@ class RunJournal(Protocol):
         ...
 
     async def list_runs(self, state: str | None, limit: int) -> list[RunRecord]:
-        """Return the newest runs."""
+        """Return at most `limit` stored runs, newest first: all, or those in one state."""
         ...
 
     async def next_due(self) -> float | None:

@@ -99,7 +99,7 @@ class WorkflowServer:
 
     @property
     def definitions(self) -> dict[str, Definition]:
-        """Return the workflows by name."""
+        """Return the definitions of all workflows, by name."""
         return self._definitions
 
     def set_definitions(self, definitions: Iterable[Definition]) -> None:
@@ -121,7 +121,7 @@ class WorkflowServer:
         self._transports.add(transport)
 
     def detach(self, transport: WorkflowTransport) -> None:
-        """Notify a transport no longer."""
+        """Stop notifying a transport about changes of the workflows."""
         self._transports.discard(transport)
 
 

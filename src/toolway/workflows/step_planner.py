@@ -62,7 +62,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(NamedTuple):
-    """How a run ends: its final state, with outputs or the error."""
+    """End of a run: its final state, and its output or error."""
 
     state: RunState
     output: Any = None

@@ -47,7 +47,7 @@ WATCH_INTERVAL_S: Final = 0.5
 
 
 class RunStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of the Temporal workflow."""
+    """Input of the Temporal workflow that executes one run."""
 
     definition: Json
     name: str

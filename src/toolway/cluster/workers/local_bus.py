@@ -133,7 +133,7 @@ class LocalBus(Bus):
 
 
 class LocalHeartbeats:
-    """Heartbeats of one other worker."""
+    """Heartbeats of one other worker process on this machine; measures the time since the last one."""
 
     def __init__(self, clock: HeartbeatClock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock

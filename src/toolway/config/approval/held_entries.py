@@ -196,7 +196,7 @@ def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
 
 
 def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `.env` that an entry uses, except those whose values are only passed to the server."""
+    """Return the `.env` variables that change what an entry does; those only passed to the server are left out."""
     if not dotenv:
         return {}
     return {

@@ -49,7 +49,7 @@ KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 
 
 class Child:
-    """Main process of one server.
+    """Process of one server, as the reaper knows it.
 
     After its exit, processes that it left behind are killed at the time `kill_at`.
     """
