@@ -210,6 +210,79 @@ async def openai_agents_run(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> 
     return str(result.final_output)
 
 
+async def llamaindex_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from llama_index.core.agent.workflow import FunctionAgent
+    from llama_index.llms.openai import OpenAI
+
+    from toolway.adapters import llamaindex
+
+    model = OpenAI(model="gpt-4o", api_base=llm.openai_url, api_key="none", max_retries=0)
+    agent = FunctionAgent(tools=await llamaindex.tools(hub, **options), llm=model, streaming=False)
+    return str(await agent.run(PROMPT))
+
+
+async def adk_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    import os
+
+    from google.adk.agents import LlmAgent
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    from toolway.adapters import adk
+
+    os.environ.update(GOOGLE_API_KEY="none", GOOGLE_GEMINI_BASE_URL=llm.gemini_url)
+    agent = LlmAgent(name="helper", model="gemini-2.5-flash", tools=[await adk.tools(hub, **options)])
+    runner = InMemoryRunner(agent, app_name="test")
+    session = await runner.session_service.create_session(app_name="test", user_id="u")
+    said = ""
+    message = types.Content(role="user", parts=[types.Part(text=PROMPT)])
+    async for event in runner.run_async(user_id="u", session_id=session.id, new_message=message):
+        said = "".join(part.text or "" for part in event.content.parts) if event.content else said
+    return said
+
+
+async def agent_framework_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from agent_framework import Agent
+    from agent_framework.openai import OpenAIChatClient
+
+    from toolway.adapters import agent_framework
+
+    client = OpenAIChatClient(model=MODEL, base_url=llm.openai_url, api_key="none")
+    agent = Agent(client, tools=await agent_framework.tools(hub, **options))
+    return str((await agent.run(PROMPT)).text)
+
+
+async def smolagents_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    import asyncio
+
+    from smolagents import OpenAIModel, ToolCallingAgent
+
+    from toolway import SyncHub
+    from toolway.adapters import smolagents
+
+    def run() -> str:
+        with SyncHub(hub._core.servers, catalog_storage=None) as own:
+            model = OpenAIModel(MODEL, api_base=llm.openai_url, api_key="none")
+            agent = ToolCallingAgent(smolagents.tools(own, **options), model, verbosity_level=0)
+            return str(agent.run(PROMPT))
+
+    return await asyncio.to_thread(run)
+
+
+async def autogen_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+    from toolway.adapters import autogen
+
+    client = OpenAIChatCompletionClient(model="gpt-4o", base_url=llm.openai_url, api_key="none", max_retries=0)
+    agent = AssistantAgent(
+        "helper", client, workbench=await autogen.tools(hub, **options), max_tool_iterations=5, system_message=None
+    )
+    result = await agent.run(task=PROMPT)
+    return str(result.messages[-1].content)
+
+
 #: Loops that differ from another one only in the transport: they show two scenarios.
 VARIANTS = {
     "openai-chat-stream",
@@ -234,4 +307,9 @@ LOOPS: dict[str, tuple[Loop, tuple[str, ...]]] = {
     "langchain": (langchain_agent, ("langchain", "langchain_openai")),
     "pydantic-ai": (pydantic_ai_agent, ("pydantic_ai",)),
     "openai-agents": (openai_agents_run, ("agents",)),
+    "llamaindex": (llamaindex_agent, ("llama_index.core",)),
+    "adk": (adk_agent, ("google.adk",)),
+    "agent-framework": (agent_framework_agent, ("agent_framework",)),
+    "smolagents": (smolagents_agent, ("smolagents",)),
+    "autogen": (autogen_agent, ("autogen_agentchat",)),
 }

@@ -31,13 +31,26 @@ def effects_in(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+#: Turns that end a run, of loops in which a text is not enough.
+FINAL_TURNS = {"smolagents_agent": Turn(calls=[ToolUse("final_answer", {"answer": DONE})])}
+
+
+def results_of(llm: FakeLLM) -> list[ToolOutput]:
+    """Return the results that the model got; those of smolagents are lines in a message of the user."""
+    if llm.results:
+        return llm.results
+    parts = [part for message in llm.requests[-1].body["messages"] for part in message["content"] if "text" in part]
+    shown = [part["text"] for part in parts if part["text"].startswith("Observation:")]
+    return [ToolOutput("", line) for text in shown for line in text.splitlines()[1:]]
+
+
 async def run_loop(loop: Loop, effects: Path, *calls: ToolUse, **options: Any) -> tuple[str, list[ToolOutput]]:
     """Run a loop in which the model makes these calls in one turn; return its final text and the results it got."""
-    with FakeLLM([Turn(calls=calls), DONE]) as llm:
+    with FakeLLM([Turn(calls=calls), FINAL_TURNS.get(loop.__name__, DONE)]) as llm:
         async with make_hub(effects) as hub:
             said = await loop(llm, hub, options)
     assert len(llm.requests) == 2
-    return said, llm.results
+    return said, results_of(llm)
 
 
 async def check_ok(loop: Loop, effects: Path) -> None:

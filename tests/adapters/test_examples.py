@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.loops import LOOPS
+from tests.adapters.scenarios import results_of
 from tests.adapters.test_loops import missing_module
 from toolway.testing import FakeLLM, ToolUse, Turn
 
@@ -49,7 +50,7 @@ def test_an_example_runs(
         finally:
             asyncio.set_event_loop(None)
     assert FINAL in capsys.readouterr().out
-    assert [each.text for each in llm.results][:1] == ["3"]
+    assert [each.text for each in results_of(llm)][:1] == ["3"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

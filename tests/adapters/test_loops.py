@@ -5,6 +5,8 @@ The frameworks are in environments of their own: `make adapters`. Elsewhere thes
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import importlib.util
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.loops import LOOPS, VARIANTS
-from tests.adapters.scenarios import SCENARIOS, Loop, check_ok, check_parallel
+from tests.adapters.scenarios import SCENARIOS, Loop, check_cancelled, check_ok, check_parallel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("default")]
 
@@ -44,4 +46,8 @@ async def test_a_loop_of_a_framework(
     missing = missing_module(modules)
     if missing:
         pytest.skip(f"{missing} is not installed: make adapters")
+    if (name, scenario) == ("smolagents", check_cancelled):
+        pytest.skip("smolagents runs tools in threads and cannot cancel a call")
     await scenario(loop, tmp_path / "effects")
+    gc.collect()  # clients that a framework left open close themselves while their event loop still runs
+    await asyncio.sleep(0.1)
