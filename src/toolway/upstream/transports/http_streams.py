@@ -29,7 +29,7 @@ DeliverEvent = Callable[[SSEEvent], Awaitable[bool]]
 OpenStream = Callable[[str], AbstractAsyncContextManager[HttpResponse]]
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
-MAX_PEEKED_CHUNKS: Final = 32  # chunks of a stream that are looked at again with each new one
+MAX_PEEKED_CHUNKS: Final = 32  # chunks of a stream that are parsed again with each new one
 EVENTS_PER_TURN: Final = 100  # events of one stream before the event loop serves other tasks
 MIN_RECONNECT_DELAY_S: Final = 0.5  # seconds before a lost stream is reopened
 MAX_RECONNECT_DELAY_S: Final = 30.0
