@@ -41,7 +41,7 @@ async def test_a_lock_is_held_until_the_servers_have_ended(tmp_path: Path) -> No
     first = await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)
     with file.open("w") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
-        number = spawner.hold(opened.fileno())
+        number = await spawner.hold(opened.fileno())
         second = await spawner.start(["sleep", "60"], {"PATH": os.environ["PATH"]}, None)  # the reaper has the lock
     os.close(spawner._held.pop(number))  # as if this process had been killed
     assert is_locked()

@@ -164,7 +164,7 @@ class Workflows:
             self._journal = source
         self._journal.on_changed = self._wake.set
         if isinstance(self._journal, SqliteJournal) and self._journal.lock_fd is not None:
-            self._hold = self._hub._core.spawner.hold(self._journal.lock_fd)
+            self._hold = await self._hub._core.spawner.hold(self._journal.lock_fd)
         self._scheduler = asyncio.create_task(self._schedule())
         return self
 

@@ -160,16 +160,19 @@ class Spawner:
         if self._control is not None:
             self._send(command)
 
-    def hold(self, fd: int) -> int:
+    async def hold(self, fd: int) -> int:
         """Keep a copy of a descriptor open until all server processes have ended, also after this process was killed.
 
-        A lock on it is then held as long. Return a number for `release`.
+        A lock on it is then held as long. Return a number for `release`, when the reaper has the descriptor.
         """
         self._last_id += 1
-        self._held[self._last_id] = os.dup(fd)
+        number = self._last_id
+        self._held[number] = os.dup(fd)
         if self._control is not None:
-            self._send_held(self._last_id)
-        return self._last_id
+            self._send_held(number)
+        while self._outbox:  # noqa: ASYNC110 # a full socket: many servers are starting
+            await asyncio.sleep(0.01)
+        return number
 
     def release(self, number: int) -> None:
         """Close the copies of a descriptor that was given to `hold`."""
