@@ -462,6 +462,7 @@ class Workflows:
         active = self._active.get(record.id)
         if active is not None:  # a message made it due
             active.is_due_again = True
+            active.is_taken_again |= record.life != active.life
             active.wake.set()
             return
         active = self._active[record.id] = _ActiveRun(record.id, record.asks)
@@ -476,7 +477,7 @@ class Workflows:
             _log.error("the run %s was interrupted", record.id, exc_info=error)
             delay = JOURNAL_RETRY_S if isinstance(error, JournalError) else CODE_RETRY_S
             asyncio.get_running_loop().call_later(delay, self._begin_again, record)
-        elif active.is_due_again and not self._closing:
+        elif (active.is_due_again or active.is_taken_again) and not self._closing:
             self._begin(record)  # it became due while it was put away
 
     def _begin_again(self, record: RunRecord) -> None:
@@ -868,6 +869,7 @@ class _ActiveRun:
         self.asks = asks  # when it was taken
         self.wake = _Signal()
         self.is_due_again = False  # a message has arrived, or its time
+        self.is_taken_again = False  # under a new lease: it is loaded again once the old task has ended
         self.life = 0  # of the process when it loaded the run
         self.task: asyncio.Task[None] | None = None
 

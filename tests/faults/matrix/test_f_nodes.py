@@ -151,6 +151,23 @@ async def test_the_runs_of_a_dead_node_go_on_at_another(hub: Hub, tmp_path: Path
     assert effects(tmp_path) == ["a", "b"]
 
 
+@pytest.mark.row("F13")
+async def test_a_node_with_a_new_lease_does_not_go_on_from_what_it_knew_under_the_old_one(
+    hub: Hub, tmp_path: Path, url: str, seed: int
+) -> None:
+    slow = pay("a", params={"id": "a", "delay_after": 1.0})
+    async with a_node(hub, url, f"again{seed}") as (engine, node):
+        run = await engine.start({"steps": [slow, pay("b")]})
+        while not effects(tmp_path):
+            await asyncio.sleep(0.01)
+        node.end_lease()
+        await node.join()  # between the two, another node could have gone on with the run
+        assert await end(engine, run.id, tmp_path) == "done"
+        _, _, entries, _ = await engine.load(run.id)
+        assert [each.via for each in entries if each.path == "a"] == ["settle"]
+    assert effects(tmp_path) == ["a", "b"]
+
+
 @pytest.mark.row("F14")
 async def test_without_a_database_no_unsafe_call_begins(hub: Hub, tmp_path: Path, url: str, seed: int) -> None:
     server = url.replace("/runs?", "/postgres?")

@@ -238,7 +238,7 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
         _open_workflows(hub, journal) as workflows,
     ):
         run = await workflows.start(workflow, inputs, key=key, caller=getpass.getuser())
-        return await _follow(context.output, workflows, run.id)
+        return await _follow(context.output, workflows, run.id, journal)
 
 
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
@@ -263,10 +263,10 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
         _open_hub(context, definition) as hub,
         _open_workflows(hub, journal, [load_workflow(code)] if code else []) as workflows,
     ):
-        return await _follow(context.output, workflows, id)
+        return await _follow(context.output, workflows, id, journal)
 
 
-async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str) -> ExitCode:
+async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None) -> ExitCode:
     """Show the progress of a run until it ends or asks; print its output."""
     from toolway.workflows.journal import FINAL_STATES
 
@@ -282,12 +282,12 @@ async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: 
     elif record.state == "done":
         output.print_line(json.dumps(record.output, ensure_ascii=False, indent=2))
     if record.state == "asks":
-        _print_questions(output, record)
+        _print_questions(output, record, journal)
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
         output.info(f"the run {id} is {record.state}: {error.get('message', '')}", "red")
-        output.info(f"show its steps: toolway workflow show {id}")
+        output.info(f"show its steps: toolway workflow show {id}{_journal_flag(journal)}")
         return ExitCode.TOOL_FAILED
     return ExitCode.OK
 
@@ -364,7 +364,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
             for each in ordered
         ],
     )
-    _print_questions(output, record)
+    _print_questions(output, record, journal)
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
     return ExitCode.OK
@@ -417,7 +417,7 @@ async def _act(
         record, _, entries, _ = await reader.load(id)
         _print_effect(context.output, record, entries, action, step, body)
         await perform(reader, record)
-    return _print_next(context.output, id)
+    return _print_next(context.output, id, journal)
 
 
 def _print_effect(
@@ -430,11 +430,12 @@ def _print_effect(
         output.info(effect)
 
 
-def _print_next(output: Output, id: str) -> ExitCode:
+def _print_next(output: Output, id: str, journal: str | None) -> ExitCode:
     if output.as_json:
         output.print_json({"run": id, "stored": True})
     else:
-        output.info(f"stored; if no process executes the run: toolway workflow resume {id}", "green")
+        command = f"toolway workflow resume {id}{_journal_flag(journal)}"
+        output.info(f"stored; if no process executes the run: {command}", "green")
     return ExitCode.OK
 
 
@@ -534,13 +535,21 @@ def _local_roles(record: RunRecord) -> tuple[str, ...]:
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
 
 
-def _print_questions(output: Output, record: RunRecord) -> None:
+def _journal_flag(journal: str | None) -> str:
+    """Return the option that a printed command needs to find the same run."""
+    import shlex
+
+    return f" --journal {shlex.quote(journal)}" if journal is not None else ""
+
+
+def _print_questions(output: Output, record: RunRecord, journal: str | None) -> None:
+    flag = _journal_flag(journal)
     for question in record.asks:
         output.info(f"asks: {question['title']}", "yellow")
         command = {
-            "approve": f"toolway workflow approve {record.id} {question['path']}   (or --no)",
-            "ask": f"toolway workflow answer {record.id} --step {question['path']} name=value",
-            "unknown": f"toolway workflow settle {record.id} {question['path']} --happened   (or --not)",
+            "approve": f"toolway workflow approve {record.id} {question['path']}{flag}   (or --no)",
+            "ask": f"toolway workflow answer {record.id} --step {question['path']}{flag} name=value",
+            "unknown": f"toolway workflow settle {record.id} {question['path']} --happened{flag}   (or --not)",
         }[question["kind"]]
         output.info(f"  {command}")
 
@@ -561,5 +570,7 @@ def _entry_to_json(entry: Entry) -> dict[str, Any]:
 
 def _short(entry: Entry) -> str:
     body = entry.body if isinstance(entry.body, dict) else {}
-    text = body.get("message") or body.get("title") or json.dumps(body.get("data"), ensure_ascii=False)
-    return str(text)[:80]
+    text = body.get("message") or body.get("title")
+    if text is None and body.get("data") is not None:
+        text = json.dumps(body["data"], ensure_ascii=False)
+    return str(text or "")[:80]
