@@ -47,10 +47,10 @@ async def main() -> None:
 
         async def execute_run(run: str) -> str:
             config: Any = {"configurable": {"thread_id": run}}
-            state = await graph.aget_state(config)
-            if state.next or not state.values:
-                await graph.ainvoke(None if state.next else {"run": run, "last": ""}, config, durability="sync")
-            return "done"
+            exists = (await graph.aget_state(config)).created_at is not None
+            # Without an input it goes on from the last checkpoint, and does nothing if the graph has ended.
+            state = await graph.ainvoke(None if exists else {"run": run, "last": ""}, config, durability="sync")
+            return "done" if state["last"] == STEPS[-1][0] else "unfinished"
 
         await execute(OPTIONS, execute_run)
 
