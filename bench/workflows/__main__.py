@@ -15,6 +15,8 @@ import dataclasses
 import datetime
 import json
 import os
+import signal
+import sys
 import time
 from typing import Any
 
@@ -55,6 +57,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that started processes are stopped too
     began = time.monotonic()
     wanted = [name for name in options.only.split(",") if name]
     sizes = QUICK if options.quick else FULL
