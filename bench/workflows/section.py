@@ -39,6 +39,7 @@ def text(result: dict[str, Any]) -> str:
             f" **The machine was busy** (load {result['load']:g} on {machine['cores']} cores before the run): steps a"
             " second are far below those of a quiet machine; CPU time and effects are comparable."
         )
+    busy += f" {result['note']}" if result.get("note") else ""
     return _TEXT.format(
         date=result["date"],
         **machine,
