@@ -1,17 +1,38 @@
-"""Asyncio helpers: waiting for several tasks, a light event, blocking work in a thread, cheap timers."""
+"""Asyncio helpers: waiting for several tasks, work in slices or in a thread, a light event, cheap timers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
 from toolway.errors import CallTimeout
+
+T = TypeVar("T")
+
+
+def run_at_once(steps: Generator[None, None, T]) -> T:
+    """Return the result of work that yields after each slice, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+async def run_in_slices(steps: Generator[None, None, T]) -> T:
+    """Return the result of work that yields after each slice; other tasks run in between."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await asyncio.sleep(0)
 
 
 async def gather_all(work: Iterable[Awaitable[None]]) -> None:
@@ -134,9 +155,6 @@ async def wait_unless(event: LightEvent, work: Coroutine[Any, Any, T]) -> T:
 
 # -------------------- aside
 # Blocking work in a daemon thread that never delays the exit of the interpreter.
-
-
-T = TypeVar("T")
 
 
 def run_in_daemon_thread(work: Callable[..., T], *args: Any) -> asyncio.Future[T]:

@@ -158,8 +158,7 @@ def _by_tool(search: ToolSearch, word: str) -> dict[str, float]:
     if posting is None:
         return {}
     documents = search._index.documents
-    pairs = zip(posting.numbers, posting.weights, strict=True)
-    return {documents[number].tool.qualified_name: weight for number, weight in pairs}
+    return {documents[number].tool.qualified_name: weight for number, weight in posting.pairs()}
 
 
 def _order(search: ToolSearch, query: str, server: str) -> list[str]:

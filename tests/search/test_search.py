@@ -10,7 +10,7 @@ import pytest
 from tests.search.tools import WORK, catalog_of, definition, kinds, names, replace, search_of
 from toolway.catalog.catalog import Tool
 from toolway.search import tool_search
-from toolway.search.index import Segment, build_segment, definition_hash
+from toolway.search.index import Entries, Segment, build_segment, definition_hash
 from toolway.search.learning import MAX_QUERIES, CallHistory
 from toolway.search.tool_search import ServerFacts, ToolSearch
 from toolway.search.words import name_key, split_stems, split_words, stem
@@ -126,9 +126,9 @@ def test_the_description_of_a_server_is_searched() -> None:
 def test_the_index_follows_the_lists_and_builds_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[str] = []
 
-    def build(server: str, about: str, tools: Sequence[Tool], base: int) -> Segment:
+    def build(server: str, about: str, tools: Sequence[Tool], base: int, entries: Entries) -> Segment:
         built.append(server)
-        return build_segment(server, about, tools, base)
+        return build_segment(server, about, tools, base, entries)
 
     monkeypatch.setattr(tool_search, "build_segment", build)
     catalog = catalog_of(WORK)

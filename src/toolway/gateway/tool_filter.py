@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from fnmatch import translate
 from functools import cached_property
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from toolway._lazy import dataclass
+
+_EVERYTHING: Final = ("*",)
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class ToolFilter:
 
     def may_include(self, server: str) -> bool:
         """Return True if the filter may include some item of a server, judged without its lists."""
-        found = self.resources is not None and self.includes_server(server)
-        if found:
+        if self.patterns == _EVERYTHING or (self.resources is not None and self.includes_server(server)):
             return True
+        found = False
         for pattern, (includes, compiled) in zip(self.patterns, self._compiled, strict=True):
             if includes is not found and (
                 _may_match(pattern, server) if includes else compiled.fullmatch(_whole_server_name(server))

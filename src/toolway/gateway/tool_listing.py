@@ -1,20 +1,19 @@
 """The tools of a view under unique names, built in slices so that the event loop is never held for long.
 
-Naming 50,000 tools takes long. `ToolNaming.build` is a generator that yields after each slice of work: `run` exhausts
-it at once, `run_in_slices` lets other tasks run in between. What was named stays valid until the list of its server
+Naming 50,000 tools takes long. `ToolNaming.build` is a generator that yields after each slice of work (see
+`_async.run_in_slices`). What was named stays valid until the list of its server
 changes, so a later build names only the tools of changed servers.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from toolway.catalog.catalog import Catalog, Item
 
 SLICE_TOOLS: Final = 100  # tools that are named in one slice
-SLICE_MERGED: Final = 2_000  # named tools that are put into the list in one slice
+SLICE_MERGED: Final = 1_000  # named tools that are put into the list in one slice
 SLICE_SERVERS: Final = 500  # servers in one slice, if nothing of them changed
 
 Includes: TypeAlias = Callable[[Item], bool]
@@ -133,24 +132,3 @@ class _Either:
 
     def __contains__(self, name: object) -> bool:
         return name in self._first or name in self._second
-
-
-def run(steps: Generator[None, None, ToolListing]) -> ToolListing:
-    """Build a tool list without a pause, and return it."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: ToolListing = end.value
-            return found
-
-
-async def run_in_slices(steps: Generator[None, None, ToolListing]) -> ToolListing:
-    """Build a tool list in short steps, so that other tasks of the event loop run in between; return it."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: ToolListing = end.value
-            return found
-        await asyncio.sleep(0)

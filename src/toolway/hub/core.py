@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from toolway.search.history_file import HistoryKeeper
     from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
+    from toolway.upstream.upstream import Upstream
 
 
 class LoginService:
@@ -820,19 +821,19 @@ class HubCore:
             task.add_done_callback(self._closing_vectors.discard)
             self._search_vectors = None
 
-    def _server_facts(self) -> dict[str, ServerFacts]:
-        """Return the description and the availability of each enabled server, for the tool search."""
-        from toolway.search.tool_search import ServerFacts
+    def _server_facts(self) -> Mapping[str, ServerFacts]:
+        """Return the facts about each enabled server that a search needs."""
+        from toolway.search.tool_search import LazyFacts, ServerFacts
 
-        facts = {}
-        for name, upstream in self._upstreams.upstreams.items():
+        def facts_of(upstream: Upstream) -> ServerFacts:
             negotiated, about = upstream.negotiated, ""
             if negotiated is not None:
                 info = negotiated.server_info
                 texts = (info.get("title"), info.get("description"), negotiated.instructions)
                 about = ". ".join(text for text in texts if isinstance(text, str) and text)
-            facts[name] = ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF))
-        return facts
+            return ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF))
+
+        return LazyFacts(self._upstreams.upstreams, facts_of)
 
     @property
     def network_policy(self) -> NetworkPolicy:
@@ -864,11 +865,10 @@ class HubCore:
         upstream = self._upstreams.upstreams.get(server)
         return upstream.state.value if upstream is not None else "disabled"
 
-    def servers_in_use(self) -> tuple[Set[str], Set[str]]:
-        """Return the names of all enabled servers, and of those that have failed or wait for a restart."""
-        upstreams = self._upstreams.upstreams
-        down = {name for name, each in upstreams.items() if each.state in (State.FAILED, State.BACKING_OFF)}
-        return upstreams.keys(), down
+    @property
+    def server_changes(self) -> int:
+        """Return a number that grows whenever a server or its state changes."""
+        return self._context.state_changes + self._upstreams.changes
 
     def tool_effect(self, tool: Tool) -> Effect:
         """Return the effect class of a listed tool, by settings and annotations."""

@@ -11,7 +11,7 @@ from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import LIST_KINDS, CatalogPersister
 from toolway.config.schema import Server
 from toolway.config.secrets import needs_resolution
-from toolway.events import CatalogChanged, Connected, Event, ListKind
+from toolway.events import CatalogChanged, Connected, Event, ListKind, StateChanged
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.secret_resolution import DeferredTransport, resolve_secrets
@@ -48,6 +48,7 @@ class HubUpstreamContext:
         self._persister = persister
         self._breakers = breakers
         self._instrumentation = instrumentation
+        self.state_changes = 0  # of all upstreams so far
 
     @property
     def random(self) -> Callable[[], float]:
@@ -91,6 +92,8 @@ class HubUpstreamContext:
     def emit(self, event: Event) -> None:
         if isinstance(event, Connected):
             self._breakers.on_reconnect(event.server)
+        elif isinstance(event, StateChanged):
+            self.state_changes += 1
         self._instrumentation.emit(event)
 
     def update_list(

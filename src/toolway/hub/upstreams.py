@@ -104,6 +104,7 @@ class UpstreamManager:
         self.limiters: dict[str, ConcurrencyLimiter] = {}
         self.retry_budgets: dict[str, RetryBudget] = {}
         self.is_open = False
+        self.changes = 0  # of the servers so far: added, removed or replaced
         self.describe_time: Callable[[float], str] = lambda seconds: f"in {seconds:.0f} s"  # clock time in `seconds`
         self.per_caller_in_cluster: Callable[[str], bool] | None = None  # only in a cluster: see `HubEnvironment`
         self._context = context
@@ -127,6 +128,7 @@ class UpstreamManager:
         self.is_open = False
         upstreams = [*self.upstreams.values(), *self.per_caller.remove()]
         self.upstreams.clear()
+        self.changes += 1
         stops = [upstream.stop() for upstream in upstreams]
         await gather_all([*stops, self.per_caller.wait_stopped(), self._draining.close()])
 
@@ -194,6 +196,7 @@ class UpstreamManager:
         return ToolAccess.from_server(name, self.servers[name], self._run_time_denied.get(name))
 
     def _start_upstream(self, name: str) -> None:
+        self.changes += 1
         server = self.servers[name]
         self._catalog.add_server(name, self._tool_access(name))
         era_hint = self._persister.load(name, server_fingerprint(server))
@@ -209,6 +212,7 @@ class UpstreamManager:
 
         Return one task per upstream, which ends when it has stopped.
         """
+        self.changes += 1
         upstream = self.upstreams.pop(name, None)
         shared = [upstream] if upstream is not None else []
         self._catalog.remove_server(name)

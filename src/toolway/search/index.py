@@ -1,8 +1,11 @@
-"""Inverted index of tool definitions: one segment per server. Pure.
+"""Inverted index of tool definitions: one segment per server, one posting per word. Pure.
 
 A segment depends only on the definitions of its server: lengths are normalised by constants, not by averages over all
-tools. So a server that is added or changed moves other tools only by the rarity of words. An `Index` is immutable;
-`with_segments` returns a new one that shares what did not change, so a search in a thread never sees half a change.
+tools. So a server that is added or changed moves other tools only by the rarity of words. Its tools have consecutive
+numbers, higher than all earlier ones: a posting gets them at its end, and loses them in one piece.
+
+An `Index` is immutable; `with_segments` returns a new one that shares what did not change, so a search in a thread
+never sees half a change.
 """
 
 from __future__ import annotations
@@ -11,10 +14,10 @@ import hashlib
 import math
 from array import array
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,6 +27,11 @@ from toolway.search.words import name_key, split_name, split_stems
 K1: Final = 1.2  # how soon further hits of the same word stop to count
 MAX_REPEATS: Final = 2  # of a word in one field that count
 B: Final = 0.5  # how much a long field lowers the weight of its words
+
+
+#: Number, weight and fields of each new tool that has a word, one after the other, by word. Tuples would be objects for
+#: the garbage collector: two million for 50,000 tools.
+Entries: TypeAlias = defaultdict[str, list[float]]
 
 
 class Field(NamedTuple):
@@ -45,36 +53,72 @@ FIELDS: Final = (
 )
 
 
-class Posting(NamedTuple):
-    """The tools that have a word: their numbers (ascending), the weight in each, and the fields as a bit set."""
+class Posting(msgspec.Struct, frozen=True, gc=False):
+    """The tools that have a word: their numbers (ascending), the weight in each, and the fields as a bit set.
 
-    numbers: array[int]
-    weights: array[float]
-    fields: array[int]
-
-    def position(self, number: int) -> int:
-        """Return the position of a tool, or -1 if it does not have the word."""
-        at = bisect_left(self.numbers, number)
-        return at if at < len(self.numbers) and self.numbers[at] == number else -1
-
-
-class PackedPosting(msgspec.Struct, frozen=True, gc=False):
-    """Tools of one server that have a word, stored as bytes, which the garbage collector does not traverse.
-
-    An index of 50,000 tools has a million of these. As arrays, a collection of all objects would hold the event loop.
+    They are bytes, of which the garbage collector need not know: an index of 50,000 tools has 100,000 postings.
     """
 
     numbers: bytes
     weights: bytes
     fields: bytes
+    max_weight: float  # no weight is higher
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def pairs(self) -> Iterator[tuple[int, float]]:
+        """Return the number and the weight of each tool."""
+        return zip(array("I", self.numbers), array("f", self.weights), strict=True)
+
+    def position(self, number: int) -> int:
+        """Return the position of a tool, or -1 if it does not have the word."""
+        numbers = memoryview(self.numbers).cast("I")
+        at = bisect_left(numbers, number)
+        return at if at < len(numbers) and numbers[at] == number else -1
+
+    def weight(self, position: int) -> float:
+        """Return the weight of the tool at a position."""
+        return float(memoryview(self.weights).cast("f")[position])
+
+    def without(self, ranges: Sequence[range]) -> Posting | None:
+        """Return the posting without the tools of these ranges of numbers, which ascend; None if nothing is left."""
+        numbers = memoryview(self.numbers).cast("I")
+        kept, begin = list[slice](), 0
+        for each in ranges:
+            kept.append(slice(begin, bisect_left(numbers, each.start, begin)))
+            begin = bisect_left(numbers, each.stop, begin)
+        kept.append(slice(begin, len(numbers)))
+        fields = b"".join([self.fields[part] for part in kept])
+        if not fields:
+            return None
+        of_four = [slice(part.start * 4, part.stop * 4) for part in kept]
+        return Posting(
+            b"".join([self.numbers[part] for part in of_four]),
+            b"".join([self.weights[part] for part in of_four]),
+            fields,
+            self.max_weight,
+        )
+
+    def with_entries(self, entries: Sequence[Any]) -> Posting:
+        """Return the posting with further tools: number, weight and fields of each, one after the other."""
+        weights = array("f", entries[1::3])
+        return Posting(
+            self.numbers + array("I", entries[0::3]).tobytes(),
+            self.weights + weights.tobytes(),
+            self.fields + bytes(entries[2::3]),
+            max(self.max_weight, max(weights)),
+        )
+
+
+_NO_TOOLS: Final = Posting(b"", b"", b"", 0.0)
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
     """One tool in the search index."""
 
     tool: Tool
-    names: tuple[str, str]  # what all spellings of its name have in common, without and with its server
-    name_words: int  # number of different words in its name, at least 1
+    name_stems: tuple[str, ...]  # the different words of its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +129,13 @@ class Segment:
     about: str  # description of the server
     base: int
     documents: tuple[Document, ...]
-    postings: Mapping[str, PackedPosting]
+    words: tuple[str, ...]  # all different words of its tools
     name_stems: frozenset[str]  # of the server's name
 
-
-def tool_texts(tool: Tool, about: str = "") -> tuple[str, ...]:
-    """Return the texts of a tool that are searched, one for each of `FIELDS`."""
-    properties = tool.raw["inputSchema"].get("properties")
-    parameters = properties if isinstance(properties, dict) else {}
-    texts = (each.get("description") for each in parameters.values() if isinstance(each, dict))
-    title = tool.title
-    return (
-        split_name(tool.name),
-        split_name(tool.server),
-        tool.description if title == tool.name else f"{title}. {tool.description}",
-        " ".join(map(split_name, parameters)),
-        " ".join(text for text in texts if isinstance(text, str)),
-        about,
-    )
+    @property
+    def numbers(self) -> range:
+        """Return the numbers of its tools."""
+        return range(self.base, self.base + len(self.documents))
 
 
 def definition_hash(tool: Tool) -> str:
@@ -110,42 +143,60 @@ def definition_hash(tool: Tool) -> str:
     return hashlib.sha256(msgspec.json.encode(tool.raw, order="deterministic")).hexdigest()
 
 
-def build_segment(server: str, about: str, tools: Sequence[Tool], base: int) -> Segment:
-    """Build the search index of one server's tools."""
-    lists: dict[str, tuple[list[int], list[float], list[int]]] = {}
+def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, entries: Entries) -> Segment:
+    """Index the tools of one server. Number, weight and fields of each tool are added to the `entries` of its words."""
     documents = []
+    server_stems = split_stems(split_name(server), FIELDS[1].max_words)
+    about_stems = split_stems(about, FIELDS[5].max_words)
+    words = set[str]()
     for number, tool in enumerate(tools, base):
-        keys = (name_key(tool.name), name_key(tool.server + tool.name))
-        documents.append(Document(tool, keys, len(set(split_stems(split_name(tool.name), FIELDS[0].max_words))) or 1))
-        for word, (weight, fields) in _weigh_words(tool_texts(tool, about)).items():
-            entry = lists.get(word)
-            if entry is None:
-                entry = lists[word] = ([], [], [])
-            entry[0].append(number)
-            entry[1].append(weight * (K1 + 1) / (weight + K1))
-            entry[2].append(fields)
-    postings = {
-        word: PackedPosting(array("I", numbers).tobytes(), array("f", weights).tobytes(), bytes(fields))
-        for word, (numbers, weights, fields) in lists.items()
-    }
-    name_stems = frozenset(split_stems(split_name(server), FIELDS[1].max_words))
-    return Segment(server, about, base, tuple(documents), postings, name_stems)
+        stems = _tool_stems(tool, server_stems, about_stems)
+        documents.append(Document(tool, tuple(set(stems[0]))))
+        weighed = _weigh_words(stems)
+        words.update(weighed)
+        for word, (weight, fields) in weighed.items():
+            entries[word] += (number, weight * (K1 + 1) / (weight + K1), fields)
+    return Segment(server, about, base, tuple(documents), tuple(words), frozenset(server_stems))
 
 
-def _weigh_words(texts: Sequence[str]) -> dict[str, tuple[float, int]]:
+def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[str]) -> tuple[Sequence[str], ...]:
+    """Return the stems of a tool that are searched, for each of `FIELDS`."""
+    properties = tool.raw["inputSchema"].get("properties")
+    parameters = properties if isinstance(properties, dict) else {}
+    texts = [
+        text
+        for each in parameters.values()
+        if isinstance(each, dict) and isinstance(text := each.get("description"), str)
+    ]
+    title, description = tool.title, tool.description
+    return (
+        split_stems(split_name(tool.name), FIELDS[0].max_words),
+        server_stems,
+        split_stems(description if title == tool.name else f"{title}. {description}", FIELDS[2].max_words),
+        split_stems(split_name(" ".join(parameters)), FIELDS[3].max_words),
+        split_stems(" ".join(texts), FIELDS[4].max_words),
+        about_stems,
+    )
+
+
+def _weigh_words(stems: Sequence[Sequence[str]]) -> dict[str, tuple[float, int]]:
     """Return the weight and the fields of each word of a definition.
 
     A word counts at most twice per field: repeating it more often gains nothing and makes the field longer.
     """
     weighed: dict[str, tuple[float, int]] = {}
-    for bit, (field, text) in enumerate(zip(FIELDS, texts, strict=True)):
-        if not text:
+    for bit, (field, words) in enumerate(zip(FIELDS, stems, strict=True)):
+        if not words:
             continue
-        words = split_stems(text, field.max_words)
-        share = field.weight / (1 - B + B * len(words) / field.usual_words)
-        for word, count in Counter(words).items():
-            weight, fields = weighed.get(word, (0.0, 0))
-            weighed[word] = (weight + share * min(count, MAX_REPEATS), fields | 1 << bit)
+        share, mask = field.weight / (1 - B + B * len(words) / field.usual_words), 1 << bit
+        different = dict.fromkeys(words, (share, mask))
+        if len(different) < len(words):
+            often = (share * MAX_REPEATS, mask)
+            different |= {word: often for word, count in Counter(words).items() if count > 1}
+        for word in weighed.keys() & different:
+            weight, fields = weighed[word]
+            different[word] = (weight + different[word][0], fields | mask)
+        weighed |= different
     return weighed
 
 
@@ -157,66 +208,62 @@ class Index:
         self.documents: dict[int, Document] = {}
         self.tools: tuple[Tool, ...] = ()  # in the order of `documents`
         self.numbers: dict[tuple[str, str], int] = {}  # (server, tool) → number
-        self._postings: dict[str, tuple[PackedPosting, ...]] = {}
-        self._merged: dict[str, Posting] = {}  # of words that were searched; a search may add to it
+        self.end = 0  # all numbers are below
+        self._postings: dict[str, Posting] = {}
         self._names: dict[str, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def with_segments(self, added: Iterable[Segment], removed: Iterable[str]) -> Index:
-        """Return an index in which segments replace those of the same servers, and without the servers `removed`."""
+    def with_segments(self, added: Sequence[Segment], entries: Entries, removed: Iterable[str]) -> Index:
+        """Return an index in which segments replace those of the same servers, and without the servers `removed`.
+
+        `entries` are those that `build_segment` made of all segments that are added.
+        """
         new = Index()
-        new.segments, new.documents = dict(self.segments), dict(self.documents)
-        new._postings, new._merged, new._names = dict(self._postings), dict(self._merged), dict(self._names)
-        added = list(added)
-        for server in (*removed, *(segment.server for segment in added)):
-            old = new.segments.pop(server, None)
-            if old is not None:
-                new._remove(old)
+        new.segments, new.documents, new.numbers = dict(self.segments), dict(self.documents), dict(self.numbers)
+        new._postings, new._names = dict(self._postings), dict(self._names)
+        names = (*removed, *(segment.server for segment in added))
+        new._remove([segment for name in names if (segment := new.segments.pop(name, None)) is not None])
+        postings = new._postings
+        for word, listed in entries.items():
+            postings[word] = postings.get(word, _NO_TOOLS).with_entries(listed)
         for segment in added:
             new._add(segment)
+        new.end = max((segment.numbers.stop for segment in new.segments.values()), default=0)
         new.tools = tuple([document.tool for document in new.documents.values()])
-        new.numbers = {(tool.server, tool.name): number for number, tool in zip(new.documents, new.tools, strict=True)}
         return new
 
     def _add(self, segment: Segment) -> None:
         self.segments[segment.server] = segment
         for number, document in enumerate(segment.documents, segment.base):
+            tool = document.tool
             self.documents[number] = document
-            for name in document.names:
+            self.numbers[tool.server, tool.name] = number
+            for name in _name_keys(tool):
                 self._names[name] = (*self._names.get(name, ()), number)
-        for word, posting in segment.postings.items():
-            self._postings[word] = (*self._postings.get(word, ()), posting)
-            self._merged.pop(word, None)
 
-    def _remove(self, segment: Segment) -> None:
-        for number, document in enumerate(segment.documents, segment.base):
-            del self.documents[number]
-            for name in document.names:
-                _put(self._names, name, tuple(each for each in self._names.get(name, ()) if each != number))
-        for word, posting in segment.postings.items():
-            _put(self._postings, word, tuple(each for each in self._postings[word] if each is not posting))
-            self._merged.pop(word, None)
+    def _remove(self, segments: Iterable[Segment]) -> None:
+        ranges = dict[str, list[range]]()
+        for segment in sorted(segments, key=lambda segment: segment.base):
+            numbers = segment.numbers
+            for word in segment.words:
+                ranges.setdefault(word, []).append(numbers)
+            for number, document in zip(numbers, segment.documents, strict=True):
+                tool = document.tool
+                del self.documents[number], self.numbers[tool.server, tool.name]
+                for name in _name_keys(tool):
+                    _put(self._names, name, tuple([each for each in self._names.get(name, ()) if each not in numbers]))
+        for word, cut in ranges.items():
+            _put(self._postings, word, self._postings[word].without(cut))
 
     def posting(self, word: str) -> Posting | None:
         """Return the tools that have a word, or None if there are none."""
-        found = self._merged.get(word)
-        if found is None:
-            parts = self._postings.get(word)
-            if parts is None:
-                return None
-            found = Posting(array("I"), array("f"), array("B"))
-            for part in parts:  # segments are numbered in the order in which they were added
-                found.numbers.frombytes(part.numbers)
-                found.weights.frombytes(part.weights)
-                found.fields.frombytes(part.fields)
-            self._merged[word] = found
-        return found
+        return self._postings.get(word)
 
     def rarity(self, posting: Posting | None) -> float:
         """Return the weight of a word by the number of tools that have it: the fewer, the higher."""
-        having = len(posting.numbers) if posting is not None else 0
+        having = len(posting) if posting is not None else 0
         return math.log(1 + (len(self.documents) - having + 0.5) / (having + 0.5))
 
     def find_name(self, key: str) -> tuple[int, ...]:
@@ -224,7 +271,13 @@ class Index:
         return self._names.get(key, ())
 
 
-def _put(mapping: dict[str, Any], key: str, value: tuple[Any, ...]) -> None:
+def _name_keys(tool: Tool) -> tuple[str, str]:
+    """Return what all spellings of a tool's name have in common, without and with its server."""
+    return name_key(tool.name), name_key(tool.server + tool.name)
+
+
+def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Store a value, or remove the key if there is none."""
     if value:
         mapping[key] = value
     else:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolway.search.index import K1, Document, Index, Posting, field_names
 from toolway.search.learning import CallHistory
@@ -30,6 +31,8 @@ SERVER_TOP: Final = 3
 NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
 CAP_RATIO: Final = 0.9  # score of another server's tool that replaces the fourth of one server, as a part of it
 MAX_QUERY_WORDS: Final = 64
+ROUNDING: Final = 1e-9  # more than the relative error of a sum of weights
+SMALLEST: Final = 1e-300  # any score is higher
 POOL: Final = 60  # tools that are considered for the server's share, at least; 6 per result
 FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
 MIN_WORD_FIT: Final = 0.22  # a best match with a lower score by words does not fit well
@@ -45,6 +48,14 @@ class Query:
     related: Mapping[str, tuple[float, str]]  # related stem → weight, word of the query
     key: str  # what all spellings of a name have in common, if the query is a name
     spelled: Mapping[str, str]  # stem → the word as the query spells it
+
+
+class QueryPart(NamedTuple):
+    """One word of a query: the most that it can add to a score, the factor of its weights, and its tools."""
+
+    bound: float
+    factor: float
+    posting: Posting
 
 
 @dataclass(slots=True)
@@ -102,17 +113,18 @@ def rank(
         principal: Whose own earlier queries count in full.
         meaning: Likeness of each tool by meaning, by number; None ranks by words alone.
     """
-    scores, full = _score_words(index, query)
     learned: dict[int, float] = {}
     if history is not None and len(history) and numbers_by_key is not None:
         learned = _score_history(index, query, history, numbers_by_key, principal)
-        for number, value in learned.items():
-            scores[number] = scores.get(number, 0.0) + value
-    final = scores if meaning is None else fuse(scores, meaning, len(index))
     named = {number for number in index.find_name(query.key) if visible is None or number in visible}
-    pool = _take_visible(final, max(POOL, 6 * limit), visible, named)
+    parts, full = _weigh_query(index, query)
+    count = max(POOL, 6 * limit)
     if meaning is None:
-        pool = _add_name_coverage(index, query, pool)
+        scores = best_by_words(index, parts, count, learned, visible, named)
+        pool = _add_name_coverage(index, query, _take_best(scores, count, visible, named))
+    else:
+        scores = add_up(parts, learned)
+        pool = _take_best(fuse(scores, meaning, len(index)), count, visible, named)
     shared = _add_server_share(index, pool)
     order = sorted(shared, key=lambda number: (number not in named, -shared[number], number))
     if cap:
@@ -128,44 +140,92 @@ def rank(
     return Ranked(query, chosen, display, fits, learned, meaning, full)
 
 
-def _score_words(index: Index, query: Query) -> tuple[dict[int, float], float]:
-    """Return the score of each tool by the words of a query, and the score of a tool that has all of them."""
+def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
+    """Return the postings of a query, the one that can add most first, and the score of a tool that has all words."""
     full = 0.0
-    found: list[tuple[Posting, float]] = []
+    parts = []
     for word, weight in query.words.items():
         posting = index.posting(word)
         rarity = index.rarity(posting)
         full += weight * rarity * FULL_WEIGHT
         if posting is not None:
-            found.append((posting, weight * rarity))
+            parts.append(QueryPart(weight * rarity * posting.max_weight, weight * rarity, posting))
     for word, (weight, _) in query.related.items():
         posting = index.posting(word)
         if posting is not None:
-            found.append((posting, weight * index.rarity(posting)))
-    if not found:
-        return {}, full or 1.0
-    found.sort(key=lambda each: -len(each[0].numbers))
-    return _add_up(found, index), full or 1.0
+            factor = weight * index.rarity(posting)
+            parts.append(QueryPart(factor * posting.max_weight, factor, posting))
+    parts.sort(key=lambda part: -part.bound)
+    return parts, full or 1.0
 
 
-def _add_up(found: Sequence[tuple[Posting, float]], index: Index) -> dict[int, float]:
-    """Return the sum of the weights in several postings, each times its factor, by tool. The longest is the first."""
-    if sum(len(posting.numbers) for posting, _ in found) > len(index) // 2:
-        first = min(posting.numbers[0] for posting, _ in found)
-        span = max(posting.numbers[-1] for posting, _ in found) + 1 - first
-        if span <= 2 * len(index):  # a list is faster than a dict if most tools have a word
-            sums = [0.0] * span
-            for posting, factor in found:
-                for number, value in zip(posting.numbers, posting.weights, strict=True):
-                    sums[number - first] += factor * value
-            return {number: value for number, value in enumerate(sums, first) if value}
-    (longest, factor), *others = found
-    scores = dict(zip(longest.numbers, map(factor.__mul__, longest.weights), strict=True))
+def add_up(parts: Iterable[QueryPart], learned: Mapping[int, float]) -> dict[int, float]:
+    """Return the sum of the weights in several postings, each times its factor, by tool."""
+    scores = dict(learned)
     get = scores.get
-    for posting, factor in others:
-        for number, value in zip(posting.numbers, posting.weights, strict=True):
-            scores[number] = get(number, 0.0) + factor * value
+    for _, factor, posting in parts:
+        for number, weight in posting.pairs():
+            scores[number] = get(number, 0.0) + factor * weight
     return scores
+
+
+def best_by_words(
+    index: Index,
+    parts: Sequence[QueryPart],
+    count: int,
+    learned: Mapping[int, float],
+    visible: Set[int] | None,
+    named: Set[int],
+) -> dict[int, float]:
+    """Return the scores of `add_up` of at least the best `count` visible tools and of those in `named`.
+
+    If the words have many tools, this is faster than `add_up`. The sums are in a list. The best tools by the words that
+    can add most give a score that the best `count` reach; tools that have none of these words cannot reach it if
+    the other words cannot add as much (the MaxScore method).
+    """
+    entries = sum(len(part.posting) for part in parts)
+    if entries < len(index) // 4 or index.end > 10 * len(index):
+        return add_up(parts, learned)
+    sums = [0.0] * index.end
+    for number, value in learned.items():
+        sums[number] = value
+    for _, factor, posting in parts:
+        for number, weight in posting.pairs():
+            sums[number] += factor * weight
+    chosen, line = _select(sums, parts, count, learned, visible)
+    scores = {number: score for number in chosen if (score := sums[number]) >= line}
+    for number in named:
+        scores[number] = sums[number]
+    return scores
+
+
+def _select(
+    sums: Sequence[float],
+    parts: Sequence[QueryPart],
+    count: int,
+    learned: Mapping[int, float],
+    visible: Set[int] | None,
+) -> tuple[Iterable[int], float]:
+    """Return tools among which the best `count` visible ones are, and a score that each of these reaches."""
+    bound = sum(part.bound for part in parts) * (1 + ROUNDING)  # of tools that have none of the words so far
+    chosen, line, taken = set(learned), 0.0, len(learned)
+    for part in parts:
+        if bound < line:
+            return chosen, line
+        taken += len(part.posting)
+        if taken > len(sums) // 3:
+            return range(len(sums)), line or SMALLEST
+        chosen.update(array("I", part.posting.numbers))
+        bound -= part.bound
+        if not line and len(chosen) >= 2 * count:
+            line = _lowest_best([sums[each] for each in (chosen if visible is None else chosen & visible)], count)
+    return chosen, line
+
+
+def _lowest_best(scores: Iterable[float], count: int) -> float:
+    """Return the lowest of the best `count` scores; 0 if there are fewer."""
+    best = heapq.nlargest(count, scores)
+    return best[-1] if len(best) == count else 0.0
 
 
 def _score_history(
@@ -188,7 +248,7 @@ def _score_history(
                 posting = index.posting(word)
                 rarity = index.rarity(posting)
             at = posting.position(number) if posting is not None else -1
-            saturated = posting.weights[at] if posting is not None and at >= 0 else 0.0
+            saturated = posting.weight(at) if posting is not None and at >= 0 else 0.0
             before = K1 * saturated / (K1 + 1 - saturated)  # the weight before saturation
             after = (before + weight) * (K1 + 1) / (before + weight + K1)
             learned[number] = learned.get(number, 0.0) + rarity * (after - saturated)
@@ -217,40 +277,31 @@ def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
     return mean, math.sqrt(max(squares / max(count, 1) - mean * mean, 0.0)) or 1.0
 
 
-def _take_visible(
-    scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]
-) -> dict[int, float]:
-    """Return the best `count` tools that the principal may see, and the tools `named`, with their scores."""
+def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]) -> dict[int, float]:
+    """Return the best `count` visible tools with their scores, the tools `named` among them. Of equals, the first."""
     pool = {number: scores.get(number, 0.0) for number in named}
-    candidates: Iterable[int] = scores
     if visible is not None:
-        candidates = [number for number in scores if number in visible]
-    for number in heapq.nlargest(count, candidates, key=scores.__getitem__):
-        if len(pool) >= count:
-            break
-        pool[number] = scores[number]
+        scores = {number: score for number, score in scores.items() if number in visible}
+    line = _lowest_best(scores.values(), count)
+    best = sorted((-score, number) for number, score in scores.items() if score >= line and number not in named)
+    pool.update((number, -score) for score, number in best[: max(0, count - len(pool))])
     return pool
 
 
 def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
     """Raise tools by the part of the words of their name that the query has, itself or as related words."""
-    covered = dict.fromkeys(pool, 0.0)
-    for word, weight in (*query.words.items(), *((word, weight) for word, (weight, _) in query.related.items())):
-        posting = index.posting(word)
-        if posting is None:
-            continue
-        if len(posting.numbers) > 8 * len(pool):
-            places = [(number, posting.position(number)) for number in pool]
-        else:
-            places = [(number, at) for at, number in enumerate(posting.numbers) if number in covered]
-        for number, at in places:
-            if at >= 0 and posting.fields[at] & 1:
-                covered[number] += weight
-    documents = index.documents
-    return {
-        number: score * (1 + NAME_SHARE * min(1.0, covered[number] / documents[number].name_words))
-        for number, score in pool.items()
-    }
+    documents, words, related = index.documents, query.words, query.related
+    raised = {}
+    for number, score in pool.items():
+        stems = documents[number].name_stems
+        covered = 0.0
+        for each in stems:
+            if each in words:
+                covered += words[each]
+            elif each in related:
+                covered += related[each][0]
+        raised[number] = score * (1 + NAME_SHARE * min(1.0, covered / (len(stems) or 1)))
+    return raised
 
 
 def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
@@ -336,7 +387,7 @@ def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
         posting = index.posting(word)
         at = posting.position(number) if posting is not None else -1
         if posting is not None and at >= 0:
-            value = weight * index.rarity(posting) * posting.weights[at] * scale
+            value = weight * index.rarity(posting) * posting.weight(at) * scale
             shown = query.spelled.get(word, word)
             if source:
                 shown = f"{query.spelled[source]}≈{_spelling(index.documents[number], word)}"

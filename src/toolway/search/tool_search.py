@@ -12,22 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from toolway._async import run_at_once, run_in_slices
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.search import ranking
-from toolway.search.index import Index, Segment, build_segment, definition_hash
+from toolway.search.index import Entries, Index, Segment, build_segment, definition_hash
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related, load_related_words
 from toolway.search.results import SearchAnswer, SearchNotes, ToolMatch
 
 THREAD_BUILD_TOOLS: Final = 50  # more new tools are indexed in a thread
+SLICE_SERVERS: Final = 250  # servers whose lists are compared in one slice
 THREAD_SEARCH_TOOLS: Final = 10_000  # more tools are searched in a thread, and the index of more is changed in one
 THREAD_MEANING_TOOLS: Final = 2_000  # the same, by meaning: then every tool has a score
 MAX_LIMIT: Final = 50
+MAX_SPREAD: Final = 3  # numbers for each tool, of which all but one are of earlier lists; then all tools get new ones
 NEAREST: Final = 5  # tools in an answer if nothing fits
 MAX_QUERIES: Final = 10
 MAX_QUERY_CHARS: Final = 4_000
@@ -45,10 +49,31 @@ class ServerFacts:
     held: int = 0  # tools that wait for an approval
 
 
+S = TypeVar("S")
+
+
+class LazyFacts(Mapping[str, ServerFacts], Generic[S]):
+    """Facts about servers that are made of `servers` when they are read, by `facts_of`."""
+
+    def __init__(self, servers: Mapping[str, S], facts_of: Callable[[S], ServerFacts]) -> None:
+        self._servers = servers
+        self._facts_of = facts_of
+
+    def __getitem__(self, name: str) -> ServerFacts:
+        return self._facts_of(self._servers[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._servers))
+
+    def __len__(self) -> int:
+        return len(self._servers)
+
+
 class _Changes(NamedTuple):
     """Changes that make the index agree with the catalog."""
 
     generation: int  # of the catalog
+    before: Index  # that is changed
     changed: Sequence[tuple[str, str, tuple[Tool, ...], int]]  # server, its description, tools, first number
     removed: Sequence[str]
     sources: dict[str, Mapping[str, Item]]  # lists of all servers
@@ -120,9 +145,8 @@ class ToolSearch:
         self._related = related
         self._index = Index()
         self._generation = -1
-        self._next_number = 0
         self._sources: dict[str, Mapping[str, Item]] = {}  # lists of the catalog that were indexed, by server
-        self._hashes: dict[int, str] = {}  # by number of the tool; filled when a tool has a history
+        self._hashes: dict[tuple[str, str], tuple[Tool, str]] = {}  # of tools that have a history
         self._vectors: VectorSource | None = None
         self._building: asyncio.Task[None] | None = None
         self._learn = learn
@@ -179,7 +203,7 @@ class ToolSearch:
         With more than 10,000 tools the ranking runs in a thread, and `allowed` is called there.
         """
         await self.prepare()
-        asked, facts = _clean(queries), self._get_facts() if with_details else {}
+        asked, facts = _clean(queries), dict(self._get_facts()) if with_details else {}
         if self._vectors is not None:
             await self._vectors.prepare(asked, self._index.tools)
         index, who = self._index, principal or ""
@@ -193,12 +217,10 @@ class ToolSearch:
         """Bring the index up to date: in a thread if many tools are new, else at once."""
         while self._generation != self._catalog.generation:
             if self._building is None:
-                changes = self._changes()
-                new = sum(len(tools) for _, _, tools, _ in changes.changed)
-                if self._related is not None and new <= THREAD_BUILD_TOOLS and len(self._index) <= THREAD_SEARCH_TOOLS:
-                    self._install(_build(self._index, changes), changes)
+                if self._related is not None and self._has_small_changes():
+                    self._update()
                     return
-                self._building = asyncio.create_task(self._build_in_thread(changes))
+                self._building = asyncio.create_task(self._build_in_thread())
             await asyncio.shield(self._building)
 
     # -- learning and meaning -----------------------------------------------------------------------------------------
@@ -253,37 +275,57 @@ class ToolSearch:
 
     def _update(self) -> None:
         if self._generation != self._catalog.generation:
-            changes = self._changes()
-            self._install(_build(self._index, changes), changes)
+            changes = run_at_once(self._changes())
+            self._install(_build(changes), changes)
 
-    def _changes(self) -> _Changes:
-        """Return which servers must be indexed again, and which are gone. Their tools get new numbers."""
-        facts = self._get_facts()
+    def _has_small_changes(self) -> bool:
+        """Return True if the index is not large, and few tools of few servers must be indexed."""
+        servers = self._catalog.servers()
+        if len(servers) > SLICE_SERVERS or len(self._index) > THREAD_SEARCH_TOOLS:
+            return False
+        facts, new = self._get_facts(), 0
+        for server in servers:
+            source, segment = self._catalog.tools_of(server), self._index.segments.get(server)
+            is_same = segment is not None and segment.about == _about(facts, server)
+            if not is_same or self._sources.get(server) is not source:
+                new += len(source)
+        return new <= THREAD_BUILD_TOOLS
+
+    def _changes(self) -> Generator[None, None, _Changes]:
+        """Return which servers must be indexed again, and which are gone. Their tools get new numbers.
+
+        Yields after each slice of work.
+        """
+        generation, facts = self._catalog.generation, self._get_facts()
         changed: list[tuple[str, str, tuple[Tool, ...], int]] = []
-        segments, sources = self._index.segments, dict[str, Mapping[str, Item]]()
-        for server in self._catalog.servers():
+        index = self._index if self._index.end <= MAX_SPREAD * (len(self._index) + 1000) else Index()
+        segments, number, sources = index.segments, index.end, dict[str, Mapping[str, Item]]()
+        for place, server in enumerate(self._catalog.servers(), 1):
+            if place % SLICE_SERVERS == 0:
+                yield
             source = self._catalog.tools_of(server)
             if not source:
                 continue
             sources[server] = source
-            about = facts[server].about[:MAX_ABOUT_CHARS] if server in facts else ""
+            about = _about(facts, server)
             old = segments.get(server)
             if old is not None and old.about == about and self._sources.get(server) is source:
                 continue
             tools = cast("tuple[Tool, ...]", tuple(source.values()))
             if old is None or old.about != about or not _are_same(old, tools):
-                changed.append((server, about, tools, self._next_number))
-                self._next_number += len(tools)
+                changed.append((server, about, tools, number))
+                number += len(tools)
         removed = [server for server in segments if server not in sources]
-        return _Changes(self._catalog.generation, changed, removed, sources)
+        return _Changes(generation, index, changed, removed, sources)
 
-    async def _build_in_thread(self, changes: _Changes) -> None:
-        def build(index: Index) -> Index:
+    async def _build_in_thread(self) -> None:
+        def build(changes: _Changes) -> Index:
             self._related = self._related or load_related_words()
-            return _build(index, changes)
+            return _build(changes)
 
         try:
-            self._install(await asyncio.to_thread(build, self._index), changes)
+            changes = await run_in_slices(self._changes())
+            self._install(await asyncio.to_thread(build, changes), changes)
         finally:
             self._building = None
 
@@ -291,17 +333,17 @@ class ToolSearch:
         if changes.generation < self._generation:
             return  # a search that did not wait has built a newer one meanwhile
         self._index, self._generation, self._sources = index, changes.generation, changes.sources
-        self._hashes = {number: known for number, known in self._hashes.items() if number in index.documents}
+        self._hashes = {key: known for key, known in self._hashes.items() if key in index.numbers}
 
     def _number_of(self, index: Index, server: str, tool: str, definition: str) -> int | None:
         """Return the number of a tool if its definition still has this hash."""
         number = index.numbers.get((server, tool))
         if number is None:
             return None
-        known = self._hashes.get(number)
-        if known is None:
-            known = self._hashes[number] = self._hash_definition(index.documents[number].tool)
-        return number if known == definition else None
+        known, found = self._hashes.get((server, tool)), index.documents[number].tool
+        if known is None or known[0] is not found:
+            known = self._hashes[server, tool] = (found, self._hash_definition(found))
+        return number if known[1] == definition else None
 
     # -- ranking ------------------------------------------------------------------------------------------------------
 
@@ -376,10 +418,17 @@ class ToolSearch:
         )
 
 
-def _build(index: Index, changes: _Changes) -> Index:
-    """Return the search index in which the changed servers are indexed again."""
-    segments = [build_segment(*each) for each in changes.changed]
-    return index.with_segments(segments, changes.removed)
+def _about(facts: Mapping[str, ServerFacts], server: str) -> str:
+    """Return the description of a server that is searched."""
+    known = facts.get(server)
+    return known.about[:MAX_ABOUT_CHARS] if known is not None else ""
+
+
+def _build(changes: _Changes) -> Index:
+    """Return the index with new segments of the changed servers."""
+    entries: Entries = defaultdict(list)
+    segments = [build_segment(*each, entries) for each in changes.changed]
+    return changes.before.with_segments(segments, entries, changes.removed)
 
 
 def _are_same(segment: Segment, tools: Sequence[Tool]) -> bool:
@@ -400,7 +449,7 @@ def _visible(index: Index, allowed: Allowed | None, server: str | None) -> Set[i
     numbers: Iterable[int] = index.documents
     if server is not None:
         segment = index.segments.get(server)
-        numbers = range(segment.base, segment.base + len(segment.documents)) if segment is not None else ()
+        numbers = segment.numbers if segment is not None else ()
     elif allowed is None:
         return None
     if allowed is None:

@@ -7,12 +7,12 @@ definition cannot hide a word inside another one.
 
 from __future__ import annotations
 
-import functools
 import re
 import unicodedata
 from typing import Final
 
 MAX_WORD_CHARS: Final = 40  # longer runs are cut: they are data, not words
+MAX_KNOWN_WORDS: Final = 32_768  # words whose stems are kept
 _ASCII_WORD: Final = re.compile(r"[a-z0-9]+")
 _IDEOGRAPH: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _ANY_WORD: Final = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[^\W_])+")
@@ -36,14 +36,14 @@ _ENDINGS: Final = (
     ("ator", "at"), ("ings", ""), ("ing", ""), ("edly", ""), ("ed", ""), ("ers", ""), ("er", ""), ("ors", "or"),
     ("ments", ""), ("ment", ""), ("es", "e"), ("s", ""),
 )  # fmt: skip
+_ENDINGS_BY_LETTER: Final = {last: [each for each in _ENDINGS if each[0][-1] == last] for last in "sngdryt"}
 
 
-@functools.lru_cache(maxsize=32_768)
-def stem(word: str) -> str:
+def _cut_ending(word: str) -> str:
     """Return a word without its English ending. Short words and words of other scripts stay unchanged."""
     if len(word) <= 3 or not word.isascii():
         return word
-    for ending, replacement in _ENDINGS:
+    for ending, replacement in _ENDINGS_BY_LETTER.get(word[-1], ()):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             if ending == "s" and word.endswith(("ss", "us", "is")):
                 continue
@@ -58,27 +58,52 @@ def stem(word: str) -> str:
     return word
 
 
+class _Stems(dict[str, str]):
+    """Stems by word, "" for a stop word. A word is added at its first use."""
+
+    def __missing__(self, word: str) -> str:
+        found = "" if word in STOP_WORDS else _cut_ending(word[:MAX_WORD_CHARS])
+        if len(word) <= MAX_WORD_CHARS:
+            if len(self) >= MAX_KNOWN_WORDS:
+                self.clear()
+            self[word] = found
+        return found
+
+
+_STEMS: Final = _Stems()
+
+
+def stem(word: str) -> str:
+    """Return what all forms of a word have in common: the word without its ending, cut to its greatest length."""
+    return _STEMS[word] or _cut_ending(word)
+
+
+def _find_words(text: str) -> list[str]:
+    """Return all words of a text in lower case, with stop words."""
+    if text.isascii():
+        return _ASCII_WORD.findall(text.lower())
+    text = _INVISIBLE.sub("", text)
+    plain = _MARKS.sub("", unicodedata.normalize("NFKD", text.lower()))
+    return _ANY_WORD.findall(unicodedata.normalize("NFC", plain))
+
+
 def split_words(text: str, limit: int) -> list[str]:
     """Return the first `limit` words of a text in lower case, without stop words, in the order of the text."""
-    if text.isascii():
-        found = _ASCII_WORD.findall(text.lower())
-    else:
-        text = _INVISIBLE.sub("", text)
-        plain = _MARKS.sub("", unicodedata.normalize("NFKD", text.lower()))
-        found = _ANY_WORD.findall(unicodedata.normalize("NFC", plain))
-    return [word[:MAX_WORD_CHARS] for word in found if word not in STOP_WORDS][:limit]
+    return [word[:MAX_WORD_CHARS] for word in _find_words(text) if word not in STOP_WORDS][:limit]
 
 
 def split_stems(text: str, limit: int) -> list[str]:
     """Return the stems of the first `limit` words of a text."""
-    return [stem(word) for word in split_words(text, limit)]
+    return [*filter(None, map(_STEMS.__getitem__, _find_words(text)))][:limit]
 
 
 def split_name(name: str) -> str:
     """Return the parts of an identifier, separated by spaces: `createIssue` and `create_issue` are `create issue`."""
-    return _SEPARATORS.sub(" ", _CAMEL.sub(" ", name))
+    return _SEPARATORS.sub(" ", name if name.islower() else _CAMEL.sub(" ", name))
 
 
 def name_key(name: str) -> str:
-    """Return the letters and digits of a name in lower case, which are the same for all its spellings."""
+    """Return what all spellings of a name have in common: its letters and digits in lower case."""
+    if name.isascii():
+        return "".join(_ASCII_WORD.findall(name.lower()))
     return "".join(character for character in _INVISIBLE.sub("", name).lower() if character.isalnum())

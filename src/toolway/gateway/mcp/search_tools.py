@@ -8,13 +8,14 @@ principal is searched. A search starts no server.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from toolway._async import run_in_slices
 from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp import meta_tools
 from toolway.gateway.mcp.context import RequestContext
@@ -26,6 +27,7 @@ from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.search.search_log import SearchLog
 from toolway.types import Effect, Json
+from toolway.upstream.state import State
 
 if TYPE_CHECKING:
     from toolway.search.results import SearchAnswer, ToolMatch
@@ -40,6 +42,8 @@ MAX_DESCRIBED: Final = 20  # tools in one request
 MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
 MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
+SLICE_SERVERS: Final = 500  # servers that are looked up in one slice
+_DOWN_STATES: Final = frozenset({State.FAILED.value, State.BACKING_OFF.value})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 
 #: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
@@ -62,6 +66,10 @@ class SearchTools:
         self._lists = lists
         self._held_servers = held_servers
         self._allowed: WeakKeyDictionary[EndpointView, tuple[Mapping[tuple[str, str], str], AllowedTools]] = (
+            WeakKeyDictionary()
+        )
+        #: names of tools, facts about servers, and the coverage that follows from them
+        self._coverages: WeakKeyDictionary[EndpointView, tuple[Mapping[tuple[str, str], str], object, Coverage]] = (
             WeakKeyDictionary()
         )
         #: arguments and first sentence of tools that were found, by view and name, valid for this tool object
@@ -91,6 +99,7 @@ class SearchTools:
         await self._lists.wait_for_starting(view, STARTUP_WAIT_S)
         await view.prepare()
         count = len(view.items("tools"))
+        coverage = await self._coverage(view)  # before the search: what it found must be in the view now
         default = DEFAULT_RESULTS if count <= MANY_TOOLS else DEFAULT_RESULTS_OF_MANY
         found = await self.search_view(
             view,
@@ -99,7 +108,6 @@ class SearchTools:
             server=server,
             principal=context.principal.id,
         )
-        coverage = self._coverage(view)
         results = [self._found_tool(view, match, coverage) for match in found.matches]
         self._log_search(context.principal.id, queries, found, results)
         notes = [f"Only words were compared: {found.notes.meaning}."] if found.notes.meaning else []
@@ -152,17 +160,31 @@ class SearchTools:
         else:
             self.log.counts.nothing += 1
 
-    def _coverage(self, view: EndpointView) -> Coverage:
+    async def _coverage(self, view: EndpointView) -> Coverage:
         """Return how much of its view a search could see. Nothing outside of the view is mentioned."""
-        running, down = self._hub.servers_in_use()
-        servers = [server for server in view.servers() if server in running]
-        return Coverage(
-            tools=len(view.items("tools")),
-            servers=servers,
-            down=[server for server in servers if server in down],
-            unlisted=[server for server in view.unknown_servers("tools") if server in running and server not in down],
-            held=sorted(server for server in self._held_servers() if view.may_include(server)),
-        )
+        names, facts = view.tool_names(), (self._hub.server_changes, tuple(self._held_servers()))
+        known = self._coverages.get(view)
+        if known is None or known[0] is not names or known[1] != facts:
+            held = sorted(server for server in facts[1] if view.may_include(server))
+            coverage = await run_in_slices(self._find_coverage(view, len(names), held))
+            known = self._coverages[view] = (names, facts, coverage)
+        return known[2]
+
+    def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
+        """Return the coverage of a search. Yields after each slice of servers."""
+        servers, down, unlisted = [], [], []
+        for place, server in enumerate(view.servers(), 1):
+            if place % SLICE_SERVERS == 0:
+                yield
+            state = self._hub.server_state(server)
+            if state == "disabled":
+                continue
+            servers.append(server)
+            if state in _DOWN_STATES:
+                down.append(server)
+            elif not self._hub.catalog.has_list(server, "tools"):
+                unlisted.append(server)
+        return Coverage(tools, servers, down, unlisted, held)
 
     def _found_tool(self, view: EndpointView, match: ToolMatch, coverage: Coverage) -> FoundTool:
         tool = match.tool
@@ -254,8 +276,9 @@ class SearchTools:
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
         """Return a result for a call of a tool that does not exist: the nearest tools, so that the model can go on."""
         name, view = str(params.get("name"))[:200], context.view
+        await view.prepare()
+        coverage = await self._coverage(view)
         found = await self.search_view(view, [name], limit=3, server=None, principal=context.principal.id)
-        coverage = self._coverage(view)
         lines = [f"Unknown tool: {name}. It was not called. The nearest:"]
         lines += [self._found_tool(view, match, coverage).line for match in found.matches]
         return self._refuse("\n".join([*lines, *coverage.notes()]))

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from toolway._async import run_at_once, run_in_slices
 from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
@@ -23,7 +24,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.events import ListKind
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import ToolFilter
-from toolway.gateway.tool_listing import ToolListing, ToolNaming, run, run_in_slices
+from toolway.gateway.tool_listing import ToolListing, ToolNaming
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
@@ -267,7 +268,7 @@ class EndpointView:
             self._drop_outdated()
         if kind not in self._lists:
             if kind == "tools":
-                self._install_tools(run(self._tool_naming().build(self.servers())))
+                self._install_tools(run_at_once(self._tool_naming().build(self.servers())))
             else:
                 items = dict(self._named_items(kind))
                 self._lists[kind] = _KindList(items, list(items))
