@@ -180,11 +180,7 @@ def search_gateway(entry: Entry) -> Iterator[str]:
     The suite calls tools and prompts by their own names, so the group renames all of them to these.
     """
     with _serving(entry) as (url, file):
-        own = {
-            each["name"]
-            for kind in ("tools", "prompts")
-            for each in _ask(f"{url}/mcp/server/fixture", f"{kind}/list")["result"][kind]
-        }
+        own = {name for kind in ("tools", "prompts") for name in _list_names(f"{url}/mcp/server/fixture", kind)}
         group = {
             "tools": ["fixture.*"],
             "rename": {f"fixture.{name}": name for name in own},
@@ -196,6 +192,16 @@ def search_gateway(entry: Entry) -> Iterator[str]:
         )
         _ask(f"{url}/admin/reload")
         yield f"{url}/mcp/found"
+
+
+def _list_names(url: str, kind: str) -> list[str]:
+    """Return the names of all tools or prompts. While the server starts, on a busy machine, the lists are empty."""
+    until = time.monotonic() + START_SECONDS
+    while not (found := _ask(url, f"{kind}/list")["result"][kind]):
+        if time.monotonic() > until:
+            raise StartError(f"the fixture lists no {kind}")
+        time.sleep(0.2)
+    return [each["name"] for each in found]
 
 
 def _ask(url: str, method: str = "") -> Any:

@@ -1,15 +1,18 @@
-"""Run an agent over questions, through /mcp/search and with all definitions: python -m bench.search.agent_loop [SET].
+"""Run an agent over questions, with all definitions and through /mcp/search: python -m bench.search.agent_loop [SET].
 
 What is real: the gateway, its HTTP endpoints, the search, the check of arguments, the client (`Hub`). The servers list
-the tools of the set; a server says whether its tool is one of those that the question needs.
+the tools of the set with the schemas of the real servers; a server says if its tool is one that the question needs.
 
-What is not: the model. It is a script, the same for all runs. It reads what a model would be given (definitions, or the
-lines of a search), prefers the tool whose text shares the rarest words with the question, fills the arguments by their
-types, and tries at most three tools, the next one after an error. With `--judge minilm` it compares by MiniLM instead.
-A language model chooses better in all runs; what is compared is what it is given and what that costs.
+What is not: the model. Its part is taken by a script, the same for all rows: it reads what a model would be given
+(definitions, or the lines of a search), orders the tools, fills the arguments by their types, and tries at most three
+tools, the next one after an error. It orders by the rare words that a tool shares with the question, or with MiniLM by
+meaning. A language model chooses better in all rows; what is compared is what it is given and what that costs.
 
 Tokens are characters ÷ 4.4: all that the model is given or writes. "window" is the sum of one conversation, "read"
-counts everything again in each turn, as a provider without a cache does.
+counts everything again in each turn, as a provider without a cache does. The texts of the set *own* are shortened, so
+a definition counts with the characters that it has on the real server (data/tokens-504.json).
+
+MiniLM needs `make search-model`; without it, its rows are skipped.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from bench.search.sets import load
 from toolway import Hub, ToolResult
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import SearchSettings
@@ -43,7 +47,6 @@ from toolway.search.words import split_name, split_stems
 from toolway.testing import FakeHttp
 
 Json = dict[str, Any]
-DATA: Final = Path(__file__).parent / "data"
 MADE_MODEL: Final = Path(__file__).parents[2] / "packages" / "toolway-search-minilm" / "src"  # by `make search-model`
 TOKEN: Final = "tw_agent-loop"
 QUESTIONS: Final = 60
@@ -66,8 +69,13 @@ class Servers:
     """The servers of a set: what they list, and which call they got last."""
 
     definitions: Mapping[str, list[Json]]  # by server
+    sizes: Mapping[str, int] = field(default_factory=dict)  # characters of a whole definition, by name at /mcp
     right: frozenset[tuple[str, str]] = frozenset()  # of the present question
     calls: list[tuple[str, str]] = field(default_factory=list)
+
+    def size(self, definition: Json) -> int:
+        """Return the characters of a definition, as its real server sends it if that is known."""
+        return self.sizes.get(definition["name"]) or len(_sent(definition))
 
 
 class ListedTools:
@@ -108,8 +116,9 @@ class Run:
     window: int = 0  # characters
     read: int = 0  # characters, counted again in each round
 
-    def give(self, *texts: str) -> None:
-        self.window += sum(map(len, texts))
+    def give(self, *sizes: int) -> None:
+        """Count characters that the model is given or writes."""
+        self.window += sum(sizes)
 
     def think(self) -> None:
         self.rounds += 1
@@ -218,7 +227,7 @@ async def with_definitions(
 ) -> Run:
     """Solve a question with definitions that are all in the window."""
     run = Run()
-    run.give(*(_sent(each) for each in definitions), question.text)
+    run.give(*map(servers.size, definitions), len(question.text))
     candidates = [
         Candidate(each["name"], f"{each['name']} {each.get('description', '')}", each["inputSchema"])
         for each in definitions
@@ -235,12 +244,12 @@ async def through_search(
 ) -> Run:
     """Solve a question by searching, with the four meta-tools in the window."""
     run = Run()
-    run.give(*(_sent(each) for each in definitions), question.text)
+    run.give(*map(servers.size, definitions), len(question.text))
     run.think()
     query = {"query": question.text[:MAX_QUERY_CHARS]}
     answer = await hub.call_tool("search.search_tools", query)
     run.calls += 1
-    run.give(json.dumps(query), answer.text)
+    run.give(len(json.dumps(query)), len(answer.text))
     candidates = [
         Candidate(each["name"], f"{each['name']} {each['description']}", schema_of_line(each["arguments"]))
         for each in answer.structured_content["tools"]
@@ -272,13 +281,14 @@ async def _try(
         except Exception as exc:  # a refused call is part of the measurement
             result, text = None, str(exc)
         run.calls += 1
-        run.give(json.dumps(given), text)
+        run.give(len(json.dumps(given)), len(text))
         if servers.calls:
             break
         known = result.structured_content if result is not None else None
         if not isinstance(known, dict) or "inputSchema" not in known:
             break
         schema = known["inputSchema"]
+        run.give(max(0, servers.sizes.get(candidate.name, 0) - len(json.dumps(schema))))  # what was shortened
     solved = bool(servers.calls) and servers.calls[-1] in question.right
     run.solved = run.solved or solved
     run.solved_first = run.solved_first or (solved and first)
@@ -292,18 +302,14 @@ def _sent(definition: Json) -> str:
 # -- the set and the gateway ------------------------------------------------------------------------------------------
 
 
-def load_set(name: str, count: int) -> tuple[Mapping[str, list[Json]], list[Question]]:
-    """Return the definitions of a set by server, and `count` of its questions, chosen with a fixed seed."""
-    content = json.loads((DATA / f"{name}.json").read_text("utf-8"))
+def load_set(name: str, count: int) -> tuple[Servers, list[Question]]:
+    """Return the servers of a set, and `count` of its questions, chosen with a fixed seed."""
+    content = load(name)
     definitions: dict[str, list[Json]] = {}
     place: dict[str, tuple[str, str]] = {}
     for tool in content["tools"]:
         server = _server_name(tool.get("server") or "tools")
-        schema = tool.get("inputSchema") or {
-            "type": "object",
-            "properties": {param: {"type": "string", "description": text} for param, text in tool.get("params", ())},
-            "required": [param for param, _ in tool.get("params", ())][:1],
-        }
+        schema = _schema(tool)
         listed = {"name": tool["name"], "description": tool.get("description", ""), "inputSchema": schema}
         definitions.setdefault(server, []).append(listed)
         place[tool["id"]] = (server, tool["name"])
@@ -313,7 +319,19 @@ def load_set(name: str, count: int) -> tuple[Mapping[str, list[Json]], list[Ques
         if each["relevant"]
     ]
     random.Random(18).shuffle(questions)
-    return definitions, questions[:count]
+    sizes = {each["tool"]: each["chars"] for each in load("tokens-504")["tools"]} if name == "own" else {}
+    return Servers(definitions, sizes), questions[:count]
+
+
+def _schema(tool: Json) -> Json:
+    """Return the input schema of a tool of a set: with the types of the real server, or with texts alone."""
+    texts = {param: {"description": text} for param, text in tool.get("params", ())}
+    if "schema" not in tool:
+        properties: Json = {param: {"type": "string", **text} for param, text in texts.items()}
+        return {"type": "object", "properties": properties, "required": list(texts)[:1]}
+    known: Json = tool["schema"]
+    properties = {param: {**each, **texts.get(param, {})} for param, each in known.get("properties", {}).items()}
+    return {**known, "properties": properties}
 
 
 def _server_name(name: str) -> str:
@@ -357,10 +375,11 @@ async def _wait_embedded(hub: HubCore) -> None:
             await source.wait_complete()
 
 
-async def measure(name: str, count: int, judge: Judge, *, model: str) -> dict[str, list[Run]]:
+async def measure(
+    name: str, count: int, judge: Judge, *, model: str, only_search: bool = False
+) -> dict[str, list[Run]]:
     """Run all ways over the questions of a set."""
-    definitions, questions = load_set(name, count)
-    servers = Servers(definitions)
+    servers, questions = load_set(name, count)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = folder
         settings = SearchSettings(model=model, learn=False)
@@ -374,43 +393,49 @@ async def measure(name: str, count: int, judge: Judge, *, model: str) -> dict[st
                 listed = [tool.raw for tool in await hub.list_tools(server="all", timeout=60)]
                 few = [tool.raw for tool in await hub.list_tools(server="search", timeout=60)]
                 ways = {
-                    "all definitions": (with_definitions, listed),
-                    f"first {HOST_LIMIT} definitions": (with_definitions, listed[:HOST_LIMIT]),
-                    "search": (through_search, few),
+                    f"all {len(listed)} definitions": (with_definitions, listed),
+                    f"the first {HOST_LIMIT} definitions": (with_definitions, listed[:HOST_LIMIT]),
+                    f"search by words{' and MiniLM' if model else ''}": (through_search, few),
                 }
-                runs: dict[str, list[Run]] = {way: [] for way in ways}
+                runs: dict[str, list[Run]] = {way: [] for way in (list(ways)[2:] if only_search else ways)}
                 for question in questions:
-                    for way, (work, given) in ways.items():
+                    for way in runs:
+                        work, given = ways[way]
                         servers.right, servers.calls = question.right, []
                         runs[way].append(await work(hub, judge, question, servers, given))
     return runs
 
 
-def report(runs: Mapping[str, Sequence[Run]]) -> str:
-    lines = ["| given | solved at once | solved | calls | window | read |", "|---|---|---|---|---|---|"]
+def report(judge: str, runs: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return a row for each way to work."""
+    lines = []
     for way, each in runs.items():
         first, solved = sum(run.solved_first for run in each), sum(run.solved for run in each)
-        calls = statistics.mean(run.calls for run in each)
+        calls, rounds = (statistics.mean(getattr(run, kind) for run in each) for kind in ("calls", "rounds"))
         window, read = (
             statistics.mean(getattr(run, kind) for run in each) / CHARS_PER_TOKEN for kind in ("window", "read")
         )
-        lines.append(
-            f"| {way} | {first} of {len(each)} | {solved} of {len(each)} | {calls:.1f} | {window:,.0f} | {read:,.0f} |"
-        )
-    return "\n".join(lines)
+        cells = (judge, way, f"{first} of {len(each)}", f"{solved} of {len(each)}", f"{calls:.1f}", f"{rounds:.1f}")
+        lines.append(f"| {' | '.join(cells)} | {window:,.0f} | {read:,.0f} |")
+    return lines
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("set", nargs="?", default="livemcpbench", help="a set of bench/search/data")
+    parser.add_argument("set", nargs="?", default="own", help="a set of bench/search/data")
     parser.add_argument("--questions", type=int, default=QUESTIONS)
-    parser.add_argument("--judge", choices=("words", "minilm"), default="words", help="the part of the model")
-    parser.add_argument("--model", choices=("", "minilm"), default="", help="search by meaning as well")
     options = parser.parse_args()
     sys.path.append(str(MADE_MODEL))  # an installed wheel comes first
-    judge: Judge = WordJudge() if options.judge == "words" else MeaningJudge()
-    runs = asyncio.run(measure(options.set, options.questions, judge, model=options.model))
-    print(f"{options.set}, judge {options.judge}, search by {options.model or 'words'}\n{report(runs)}")
+    print("| model | given | solved at once | solved | calls | turns | window | read |", "|---" * 8 + "|", sep="\n")
+    judges: dict[str, Judge] = {"words": WordJudge()}
+    if (MADE_MODEL / "toolway_search_minilm" / "model.onnx").exists():
+        judges["MiniLM"] = MeaningJudge()
+    for name, judge in judges.items():
+        for model in ("", "minilm")[: len(judges)]:
+            runs = asyncio.run(measure(options.set, options.questions, judge, model=model, only_search=bool(model)))
+            print(*report(name, runs), sep="\n", flush=True)
+    if len(judges) == 1:
+        print("\nMiniLM: skipped, make search-model")
 
 
 if __name__ == "__main__":

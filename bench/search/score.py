@@ -20,6 +20,7 @@ from typing import Final
 
 from bench.search.ours import Ids, Searched, rank_fts5, rank_learned, rank_ours
 from bench.search.sets import AGENT_LIMITS, SearchSet, load, load_sets, score_queries, score_tasks
+from toolway.search import ranking
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 PAGE: Final = ROOT / "docs" / "explanation" / "tool-search.md"
@@ -31,6 +32,11 @@ TITLES: Final = {
     "minilm": "Toolway + MiniLM",
     "learning": "Toolway + ten earlier calls a tool",
 }
+CAPS: Final = {  # score that a tool of another server must have to replace the fourth of one server, as a part of it
+    "no limit": float("inf"),
+    "at most three of five, if another server has 90 % of the score (default)": ranking.CAP_RATIO,
+    "at most three of five, always": 0.0,
+}
 HERE: Final[dict[str, Callable[[SearchSet], Ids | None]]] = {
     "fts5": rank_fts5,
     "ours": rank_ours,
@@ -41,7 +47,7 @@ HERE: Final[dict[str, Callable[[SearchSet], Ids | None]]] = {
 def rank_all(method: str, sets: dict[str, SearchSet], peers: Path | None) -> dict[str, Ids | None] | str:
     """Return the ranking of each set by a method, or why there is none."""
     if method in HERE:
-        return {key: HERE[method](chosen) for key, chosen in sets.items()}
+        return rank_here(HERE[method], sets)
     if peers is None or not peers.exists():
         return "not installed: make search-score"
     command = [str(peers), "-m", "bench.search.peers", method, *sets]
@@ -53,9 +59,19 @@ def rank_all(method: str, sets: dict[str, SearchSet], peers: Path | None) -> dic
     return found
 
 
+def rank_here(method: Callable[[SearchSet], Ids | None], sets: dict[str, SearchSet]) -> dict[str, Ids | None]:
+    """Return the ranking of each set by a method of this process."""
+    return {key: method(chosen) for key, chosen in sets.items()}
+
+
 def cells(sets: dict[str, SearchSet], ranked: dict[str, Ids | None]) -> list[str]:
     """Return the scores of one method, one cell for each set."""
     return [_cell(chosen, ranked[key]) for key, chosen in sets.items()]
+
+
+def _heads(sets: dict[str, SearchSet]) -> list[str]:
+    agents = " / ".join(f"top {limit}" for limit in AGENT_LIMITS)
+    return [f"{chosen.name}, {agents if chosen.tasks else 'R@1 / R@5 / NDCG@5'}" for chosen in sets.values()]
 
 
 def _cell(chosen: SearchSet, found: Ids | None) -> str:
@@ -85,6 +101,20 @@ def learning_by_use(sets: dict[str, SearchSet]) -> list[str]:
     return [f"{name}: {_short(before[name])} → {_short(after[name])}" for name in parts]
 
 
+def caps(sets: dict[str, SearchSet]) -> list[str]:
+    """Return a table of the limit on results of one server: off, as it is, and strict. By words alone."""
+    several = {key: chosen for key, chosen in sets.items() if len({tool["server"] for tool in chosen.tools}) > 1}
+    if not several:
+        return []
+    lines = [f"| results of one server | {' | '.join(_heads(several))} |", "|---" * (len(several) + 1) + "|"]
+    default = ranking.CAP_RATIO
+    for name, ratio in CAPS.items():
+        ranking.CAP_RATIO = ratio  # type: ignore[misc]
+        lines.append(f"| {name} | {' | '.join(cells(several, rank_here(rank_ours, several)))} |")
+    ranking.CAP_RATIO = default  # type: ignore[misc]
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(TITLES), help="methods, separated by commas")
@@ -95,8 +125,7 @@ def main() -> None:
     sets = load_sets()
     if options.sets:
         sets = {key: sets[key] for key in options.sets.split(",")}
-    agents = " / ".join(f"top {limit}" for limit in AGENT_LIMITS)
-    heads = [f"{chosen.name}, {agents if chosen.tasks else 'R@1 / R@5 / NDCG@5'}" for chosen in sets.values()]
+    heads = _heads(sets)
     lines = [f"| method | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     print(*lines, sep="\n", flush=True)
     for method in options.only.split(","):
@@ -108,6 +137,14 @@ def main() -> None:
         lines += ["", "MetaTool R@5 if every third tool has ten earlier calls:", ""]
         lines += [f"- {line}" for line in learning_by_use(sets)]
         print(*lines[-5:], sep="\n")
+    if "ours" in options.only and (found := caps(sets)):
+        lines += [
+            "",
+            "The default with other limits on the results of one server, on the sets with several servers:",
+            "",
+        ]
+        lines += found
+        print(*lines[-len(found) - 3 :], sep="\n")
     if options.write:
         _write(lines)
 
