@@ -10,7 +10,7 @@ meaning. A language model chooses better in all rows; what is compared is what i
 
 Tokens are characters ÷ 4.4: all that the model is given or writes. "window" is the sum of one conversation, "read"
 counts everything again in each turn, as a provider without a cache does. The texts of the set *own* are shortened, so
-a definition counts with the characters that it has on the real server (data/tokens-504.json).
+a definition counts with the characters that it has on the real server.
 
 MiniLM needs `make search-model`; without it, its rows are skipped.
 """
@@ -34,7 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.search.sets import load
 from toolway import Hub, ToolResult
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import SearchSettings
@@ -47,6 +46,7 @@ from toolway.search.words import split_name, split_stems
 from toolway.testing import FakeHttp
 
 Json = dict[str, Any]
+DATA: Final = Path(__file__).parent / "data"
 MADE_MODEL: Final = Path(__file__).parents[2] / "packages" / "toolway-search-minilm" / "src"  # by `make search-model`
 TOKEN: Final = "tw_agent-loop"
 QUESTIONS: Final = 60
@@ -304,7 +304,7 @@ def _sent(definition: Json) -> str:
 
 def load_set(name: str, count: int) -> tuple[Servers, list[Question]]:
     """Return the servers of a set, and `count` of its questions, chosen with a fixed seed."""
-    content = load(name)
+    content = json.loads((DATA / f"{name}.json").read_text("utf-8"))
     definitions: dict[str, list[Json]] = {}
     place: dict[str, tuple[str, str]] = {}
     for tool in content["tools"]:
@@ -319,7 +319,7 @@ def load_set(name: str, count: int) -> tuple[Servers, list[Question]]:
         if each["relevant"]
     ]
     random.Random(18).shuffle(questions)
-    sizes = {each["tool"]: each["chars"] for each in load("tokens-504")["tools"]} if name == "own" else {}
+    sizes = {"__".join(place[tool["id"]]): tool["chars"] for tool in content["tools"] if "chars" in tool}
     return Servers(definitions, sizes), questions[:count]
 
 

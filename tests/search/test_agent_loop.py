@@ -34,7 +34,8 @@ async def test_the_loop_counts_what_was_solved_and_what_it_cost(tmp_path, monkey
             "server": server,
             "name": name,
             "description": text,
-            "inputSchema": {"type": "object", "properties": properties, "required": list(properties)},
+            "schema": {"type": "object", "properties": properties, "required": list(properties)},
+            "chars": 1_000,
         }
         for server, name, text, properties in TOOLS
     ]
@@ -44,12 +45,13 @@ async def test_the_loop_counts_what_was_solved_and_what_it_cost(tmp_path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # restored after the test: the loop sets it too
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     runs = await agent_loop.measure("six", 10, agent_loop.WordJudge(), model="")
-    assert set(runs) == {"all definitions", "first 128 definitions", "search"}
+    assert set(runs) == {"all 6 definitions", "the first 128 definitions", "search by words"}
     for way, found in runs.items():
         assert [len(found), sum(run.solved_first for run in found)] == [4, 3], way
         assert all(run.solved >= run.solved_first and run.read >= run.window for run in found)
-    searched, listed = runs["search"], runs["all definitions"]
+    searched, listed = runs["search by words"], runs["all 6 definitions"]
+    assert all(run.window > 6_000 for run in listed)  # definitions count with the size that the set says
     assert all(a.calls > b.calls for a, b in zip(searched, listed, strict=True) if a.solved and b.solved)
     # The line of create_issue does not say how long a title must be: the answer with the full schema does.
     assert max(run.calls for run in searched if run.solved_first) == 3
-    assert "| search | 3 of 4 |" in agent_loop.report(runs)
+    assert "| search by words | 3 of 4 |" in agent_loop.report("words", runs)[-1]

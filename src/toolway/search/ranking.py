@@ -37,6 +37,7 @@ POOL: Final = 60  # tools that are considered for the server's share, at least; 
 FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
 MIN_WORD_FIT: Final = 0.22  # a best match with a lower score by words does not fit well
 MIN_MEANING_FIT: Final = 0.35  # the same, of its likeness by meaning
+MIN_BONUS: Final = 0.005  # that is worth a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +396,9 @@ def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
     reasons += sorted(found, key=lambda reason: -reason.weight)
     if number in ranked.learned:
         reasons.append(Reason("history", "called after such a query", (), ranked.learned[number] * scale))
+    rest = ranked.scores[number] - sum(reason.weight for reason in reasons)
+    if ranked.meaning is None and rest >= MIN_BONUS:
+        reasons.append(Reason("bonus", "words of its name, other tools of its server", (), rest))
     if ranked.meaning is not None and number in ranked.meaning:
         reasons.append(Reason("meaning", "", (), ranked.meaning[number]))
     return tuple(reasons)

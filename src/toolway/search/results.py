@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from toolway.catalog.catalog import Tool
 
-ReasonKind: TypeAlias = Literal["word", "related", "meaning", "history", "name"]
+ReasonKind: TypeAlias = Literal["word", "related", "meaning", "history", "name", "bonus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class Reason:
     """One reason for the score of a found tool, such as a word of the query in its name.
 
     `kind` is "word" (a word of the query), "related" (a related word), "meaning" (the embedding model), "history"
-    (earlier calls after such a query) or "name" (the query is the name of the tool).
+    (earlier calls after such a query), "name" (the query is the name of the tool) or "bonus" (what the words of the
+    tool's name in the query, and other fitting tools of its server, add).
     """
 
     kind: ReasonKind
