@@ -86,6 +86,24 @@ async def test_the_nearest_tool_has_the_highest_score():
     await source.close()
 
 
+async def test_a_tool_is_as_near_as_the_nearest_sentence_of_a_query():
+    source, embedder, _ = new_source()
+    tools = make_tools("send_mail", "create_issue", "get_weather")
+    await source.prepare([], tools)
+    await source.wait_complete()
+    embedder.asked.clear()
+    query = "Send a mail. Then make an issue! Why?"
+    found = await scores(source, query, tools)
+    assert embedder.asked == [query, "Send a mail.", "Then make an issue!"]  # "Why?" is too short to mean anything
+    assert found is not None and [round(score or 0, 1) for score in found[:2]] == [1.0, 1.0]
+    assert found[2] is not None and found[2] < 0.1
+    embedder.asked.clear()
+    steps = ["Send a mail. Look at the weather.", "Make an issue. Look at the weather."]
+    await source.prepare(steps, tools)
+    assert embedder.asked == steps  # a list has been split by its writer
+    await source.close()
+
+
 async def test_each_text_is_embedded_once_also_after_a_restart():
     source, embedder, store = new_source()
     tools = make_tools(*(f"mail_{number}" for number in range(BATCH * 2 + 5)))
@@ -129,7 +147,7 @@ async def test_a_tool_without_a_vector_has_no_score():
 
     source, embedder, _ = new_source(store=store)
     more = (*tools, *make_tools("create_issue"))
-    source._queries["mail"] = to_unit_length([1.0, 0, 0, 0, 0])
+    source._queries["mail"] = to_unit_length([1.0, 0, 0, 0, 0])[None]
     embedder.gate = asyncio.Event()
     found = await scores(source, "mail", more)
     assert found is not None and found[0] == pytest.approx(1, abs=1e-3) and found[1] is None

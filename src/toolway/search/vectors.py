@@ -10,6 +10,9 @@ Tools are embedded in the background, each text once: the store keeps its vector
 a tool has a vector, it is ranked by words. A query is embedded within a short time limit. If that fails, this search
 ranks by words alone, and `problem` says why. Nothing here raises an error to the code that searches.
 
+A query of several sentences often needs several tools, and one vector of all is near to none of them. So each sentence
+has a vector too, and a tool is as near as the nearest of them.
+
 All vectors are one matrix, so a query costs one multiplication. Needs numpy; imported only if meaning is configured.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -38,7 +42,11 @@ SAVE_EVERY: Final = 512  # new vectors
 MAX_TOOLS: Final = 60_000  # tools with vectors; further ones are ranked by words
 MAX_QUERIES: Final = 1_000  # queries whose vector is kept
 MAX_TEXT_CHARS: Final = 2_000  # of a definition or a query
+VAGUE_WORDS: Final = frozenset(("mcp", "server", "servers", "tool", "tools"))  # in the name of a server
+MAX_SENTENCES: Final = 4  # of a query, with a vector of their own
+MIN_SENTENCE_WORDS: Final = 3
 RETRY_DELAYS_S: Final = (5.0, 30.0, 300.0)  # after a batch of tools failed; the last one repeats
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?;])\s+|\n+")
 _log = logging.getLogger("toolway.search")
 
 
@@ -104,7 +112,7 @@ class ModelVectors:
         self._store = store
         self._query_timeout = query_timeout
         self._sleep = sleep
-        self._queries: OrderedDict[str, Vector] = OrderedDict()
+        self._queries: OrderedDict[str, NDArray[np.float32]] = OrderedDict()  # vectors of its passages, one a row
         self._query_problem = ""
         self._document_problem = ""
         self._wanted: tuple[Tool, ...] = ()
@@ -129,9 +137,12 @@ class ModelVectors:
                 await self._assembled.wait()
 
     async def _embed_queries(self, queries: Sequence[str], limit: float) -> None:
+        # Several queries are the steps of a task: somebody has split it already.
+        passages = {query: split_query(query) if len(queries) == 1 else [query[:MAX_TEXT_CHARS]] for query in queries}
+        texts = [text for found in passages.values() for text in found]
         try:
             async with asyncio.timeout_at(limit + 0.05):  # the embedder ends before and knows more about why
-                vectors = await self._embedder.embed([text[:MAX_TEXT_CHARS] for text in queries], self._query_timeout)
+                vectors = iter(await self._embedder.embed(texts, self._query_timeout))
         except TimeoutError:
             self._query_problem = "the query was not embedded in time"
             return
@@ -139,26 +150,27 @@ class ModelVectors:
             self._query_problem = str(exc)
             return
         self._query_problem = ""
-        for query, vector in zip(queries, vectors, strict=True):
-            self._queries[query] = vector
+        for query, found in passages.items():
+            rows = [next(vectors) for _ in found]
+            self._queries[query] = np.stack([row for row in rows if len(row) == len(rows[0])])
         while len(self._queries) > MAX_QUERIES:
             self._queries.popitem(last=False)
 
     def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
-        """Return the cosine of the query and each tool; None without a vector, or if there is none for the query.
+        """Return the cosine of the query, or its nearest sentence, and each tool. None: one of both has no vector.
 
         May be called in a thread.
         """
-        vector, table = self._queries.get(query), self._table  # once: a search in a thread sees one state
-        if vector is None or tools is not table.tools or not table.known.any():
+        passages, table = self._queries.get(query), self._table  # once: a search in a thread sees one state
+        if passages is None or tools is not table.tools or not table.known.any():
             return None
-        if len(vector) != table.matrix.shape[1]:
+        if passages.shape[1] != table.matrix.shape[1]:
             return None  # the service has another model by now
         with suppress(KeyError):
             self._queries.move_to_end(query)
         known = table.known.copy()  # before the multiplication: a vector that is added meanwhile does not count yet
         with np.errstate(all="ignore"):  # some libraries for linear algebra leave flags of their own
-            scores: list[float | None] = (table.matrix @ vector).tolist()
+            scores: list[float | None] = (table.matrix @ passages.T).max(axis=1).tolist()
         if not known.all():
             scores = [score if has_vector else None for score, has_vector in zip(scores, known.tolist(), strict=True)]
         return scores
@@ -288,9 +300,18 @@ class ModelVectors:
             unsaved[table.keys[row]] = vector.astype("<f2").tobytes()
 
 
+def split_query(query: str) -> list[str]:
+    """Return the texts of a query that are embedded: all of it, and its first sentences if there are several."""
+    whole = query[:MAX_TEXT_CHARS]
+    sentences = [text for text in map(str.strip, _SENTENCE_END.split(whole)) if len(text.split()) >= MIN_SENTENCE_WORDS]
+    return [whole, *sentences[:MAX_SENTENCES]] if len(sentences) > 1 else [whole]
+
+
 def describe_tool(tool: Tool) -> str:
-    """Return the text of a tool that is embedded: server, name and description."""
-    return f"{split_name(tool.server)} {split_name(tool.name)}: {tool.description or tool.title}"[:MAX_TEXT_CHARS]
+    """Return the text of a tool that is embedded: server, name and description. A server named "tools" says nothing."""
+    words = split_name(tool.server)
+    server = "" if VAGUE_WORDS.issuperset(words.lower().split()) else f"{words} "
+    return f"{server}{split_name(tool.name)}: {tool.description or tool.title}"[:MAX_TEXT_CHARS]
 
 
 def to_unit_length(values: Any) -> Vector:
