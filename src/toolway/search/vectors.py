@@ -137,7 +137,7 @@ class ModelVectors:
                 await self._assembled.wait()
 
     async def _embed_queries(self, queries: Sequence[str], limit: float) -> None:
-        # Several queries are the steps of a task: somebody has split it already.
+        # Several queries are the steps of a task, split by the model that asks.
         passages = {query: split_query(query) if len(queries) == 1 else [query[:MAX_TEXT_CHARS]] for query in queries}
         texts = [text for found in passages.values() for text in found]
         try:
