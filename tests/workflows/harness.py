@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from toolway.types import Effect, Json
 from toolway.workflows.definition import Definition
 from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord
 from toolway.workflows.planner import plan
+from toolway.workflows.python_workflow import CodeRun, PythonWorkflow
 from toolway.workflows.reader import expressions_of, read_value
 from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
 
@@ -157,3 +159,46 @@ class Simulation:
         self.messages.append(
             RunMessage(id=len(self.messages) + 1, kind=kind, path=path, body=body, by="ann", at=self.now)
         )
+
+
+class CodeSimulation(Simulation):
+    """A run of Python code on a virtual clock, with crashes."""
+
+    def __init__(self, code: PythonWorkflow, inputs: Json | None = None) -> None:
+        super().__init__({"steps": [{"name": "unused", "tool": "s.read"}]}, inputs)
+        self.code = code
+
+    def _live(self, crash: Callable[[str], bool], steps: int) -> int:
+        with asyncio.Runner() as self._runner:
+            self._run = CodeRun(self.code, self._call_function, self._find_tool, lambda: self.now)
+            try:
+                return super()._live(crash, steps)
+            finally:
+                self._runner.run(self._run.close())
+
+    async def _call_function(self, action: CallAction, intent: Any) -> Any:
+        raise AssertionError("the simulation answers the calls of tools")
+
+    async def _find_tool(self, name: str) -> None:
+        await asyncio.sleep(0)
+
+    def _plan(self, memory: RunMemory, expressions: Any, live: frozenset[str]) -> Decision:
+        return self._runner.run(self._plan_code(memory, live))
+
+    async def _plan_code(self, memory: RunMemory, live: frozenset[str]) -> Decision:
+        records: list[Entry] = []
+        while True:
+            decision = await self._run.plan(
+                self.record,
+                memory,
+                self.messages,
+                live=live,
+                life=self.life,
+                now=self.now,
+                terms=lambda name: CallTerms(TERMS[name], "setting", 10.0, "", "key") if name in TERMS else None,
+            )
+            decision.records[:0] = records
+            if not self._run.is_running or decision.calls or decision.end:
+                return decision
+            records = decision.records
+            await self._run.wait_for_step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.workflows.effect_server import read_effects
-from tests.workflows.harness import TERMS, Simulation
+from tests.workflows.harness import CodeSimulation
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
-from toolway.hub.call_policy import CallTerms
-from toolway.types import Json
 from toolway.workflows import (
-    PythonWorkflow,
     RunContext,
     StepFailed,
     StepUnknown,
@@ -28,44 +25,8 @@ from toolway.workflows import (
     workflow,
 )
 from toolway.workflows.journal import RunRecord
-from toolway.workflows.python_workflow import CodeRun
 from toolway.workflows.sqlite_journal import SqliteJournal
-from toolway.workflows.step_planner import CallAction, Decision, RunMemory, entry_for
-
-
-class CodeSimulation(Simulation):
-    """A run of Python code on a virtual clock, with crashes."""
-
-    def __init__(self, code: PythonWorkflow, inputs: Json | None = None) -> None:
-        super().__init__({"steps": [{"name": "unused", "tool": "s.read"}]}, inputs)
-        self.code = code
-
-    def _live(self, crash: Callable[[str], bool], steps: int) -> int:
-        with asyncio.Runner() as self._runner:
-            self._run = CodeRun(self.code, self._call_function, self._find_tool, lambda: self.now)
-            try:
-                return super()._live(crash, steps)
-            finally:
-                self._runner.run(self._run.close())
-
-    async def _call_function(self, action: CallAction, intent: Any) -> Any:
-        raise AssertionError("the simulation answers the calls of tools")
-
-    async def _find_tool(self, name: str) -> None:
-        await asyncio.sleep(0)
-
-    def _plan(self, memory: RunMemory, expressions: Any, live: frozenset[str]) -> Decision:
-        return self._runner.run(
-            self._run.plan(
-                self.record,
-                memory,
-                self.messages,
-                live=live,
-                life=self.life,
-                now=self.now,
-                terms=lambda name: CallTerms(TERMS[name], "setting", 10.0, "", "key") if name in TERMS else None,
-            )
-        )
+from toolway.workflows.step_planner import CallAction, entry_for
 
 
 @workflow
@@ -294,15 +255,16 @@ async def test_a_run_goes_on_in_another_engine_and_leaves_no_task(hub: Hub, tmp_
 
 
 @pytest.mark.anyio
-async def test_a_step_that_begins_during_a_write_is_not_missed(hub: Hub, tmp_path: Path) -> None:
+async def test_a_step_that_begins_and_an_end_during_a_write_are_not_missed(hub: Hub, tmp_path: Path) -> None:
     written = asyncio.Event()
 
     class SlowJournal(SqliteJournal):
         async def write(self, run: str, entries: Any, change: Any = None) -> None:
             await super().write(run, entries, change)
-            if any(each.path == "s.pay#1" and each.state == "done" for each in entries):
+            if any(each.path in ("s.pay#1", "s.pay#2") and each.state == "done" for each in entries):
                 written.set()
                 await began.wait()
+                began.clear()
 
     began = asyncio.Event()
 
@@ -311,7 +273,10 @@ async def test_a_step_that_begins_during_a_write_is_not_missed(hub: Hub, tmp_pat
         await run.call("s.pay", {"id": "1"})
         await written.wait()  # not a step
         asyncio.get_running_loop().call_soon(began.set)
+        written.clear()
         await run.call("s.pay", {"id": "2"})
+        await written.wait()
+        asyncio.get_running_loop().call_soon(began.set)
 
     async with asyncio.timeout(20), Workflows(hub, SlowJournal(tmp_path / "runs.db")) as workflows:
         await (await workflows.start(code, {})).result()
@@ -334,7 +299,7 @@ async def test_a_run_without_its_code_waits(hub: Hub, tmp_path: Path, caplog: py
         while (await asking.status()).state != "waiting":
             await asyncio.sleep(0.01)
     async with Workflows(hub, tmp_path / "again.db", clock=lambda: now + 4 * 86_400) as workflows:
-        while "needs the Python workflow waits" not in caplog.text:
+        while "give the Python workflow waits" not in caplog.text:
             await asyncio.sleep(0.01)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a", "a"]
 

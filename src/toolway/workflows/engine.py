@@ -646,6 +646,8 @@ class Workflows:
         self, active: _ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision, steps: RunSteps
     ) -> None:
         """Wait for a call to end, a message, a new step of the code, or the time at which the run is due."""
+        if steps.has_news:
+            return
         timeout = max(0.0, decision.due - self._clock()) if decision.due is not None else None
         if self._closing and calls:
             await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -789,6 +791,11 @@ class RunSteps(Protocol):
         """True if there is code that has not ended: it may have a new step at any time."""
         ...
 
+    @property
+    def has_news(self) -> bool:
+        """True if code has begun a step or has ended since the last plan."""
+        ...
+
     async def wait_for_step(self) -> None:
         """Wait until code has a new step or ends."""
         ...
@@ -799,7 +806,7 @@ class RunSteps(Protocol):
 class _FileSteps:
     """Steps of a definition in a file."""
 
-    is_running = is_open = False
+    is_running = is_open = has_news = False
 
     def __init__(self, definition: Definition, call: Callable[[CallAction, Entry], Awaitable[Entry]]) -> None:
         self._definition = definition

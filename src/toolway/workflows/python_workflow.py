@@ -522,6 +522,7 @@ class CodeRun:
         self._memory = RunMemory(())
         self._values: list[Entry] = []  # journalled values that are not written yet
         self._closed = False
+        self._planned_end = False  # the last plan knew that the function has ended
         self._life = 0
         self.time = 0.0
         self.functions: dict[str, Callable[[], Awaitable[Any]]] = {}
@@ -561,14 +562,19 @@ class CodeRun:
             records += [*self._values, *decision.records]
             self._values = []
             if planner.resolved == 0:
+                self._planned_end = self._task.done()
                 decision.records = records
                 return decision
 
     @property
     def is_running(self) -> bool:
-        """True if the code waits for something that is not a step, or has a step that is not planned yet."""
-        has_new_step = not self._requests or self._requested.is_set()
-        return self._task is not None and not self._task.done() and has_new_step
+        """True if the code waits for something that is not a step, or has news that are not planned yet."""
+        return self.has_news or (self.is_open and not self._requests)
+
+    @property
+    def has_news(self) -> bool:
+        """True if the code has begun a step or has ended since the last plan."""
+        return self._requested.is_set() or (self._task is not None and self._task.done() != self._planned_end)
 
     @property
     def is_open(self) -> bool:
