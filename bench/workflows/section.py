@@ -116,7 +116,7 @@ From a run of `make bench ARGS=workflows`, published with `make bench ARGS="work
 
 Every engine executes the same five steps: a read, three unsafe calls, and one unsafe call with an idempotency key that
 the server honours. They call one MCP server, which counts effects by run and step and outlives all kills. {at_once}
-runs are under way at once. Toolway calls it through its hub; all others use plain sockets, which cost less than any MCP
+runs are under way at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less than any MCP
 client.
 
 **Speed**: runs for {seconds} s; calls take no time. CPU is that of the process and of its database or server.
@@ -127,7 +127,7 @@ client.
 seed ({seed}), up to {max_kills} times, started again at once, and continued by the engine's own recovery. A call takes
 {delay} s before its effect and as long after it. *Under way* are unsafe calls that the server
 executed when it was asked right before a kill. An effect is doubled if the server executed an unsafe step more than
-once. *Asked* are questions about a call whose outcome nobody can know; they were answered by a look at the server.
+once. *Asked* are questions about a call with an unknown outcome; they were answered from the effects of the server.
 
 {kills}
 
