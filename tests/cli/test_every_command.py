@@ -45,6 +45,11 @@ WORDS = {
     "workflow resume": ["no-run"],
     "workflow cancel": ["no-run"],
     "workflow import": ["no-file.yaml"],
+    "agent run": ["hello", "--model", "no-such-provider:m"],
+    "agent show": ["no-run"],
+    "agent approve": ["no-run"],
+    "agent resume": ["no-run"],
+    "agent replay": ["no-run"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
@@ -55,6 +60,7 @@ WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is n
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
 WRONG |= dict.fromkeys(("workflow run", "workflow check", "workflow import"), 3)  # there is no such file
 WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "approve", "answer", "settle", "resume", "cancel")), 1)
+WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "approve", "resume", "replay")), 1)
 ENDLESS = {"serve"}
 
 

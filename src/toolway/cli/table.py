@@ -61,6 +61,15 @@ WORKFLOW_COMMANDS: Final = {
     "import": CommandSpec("Make workflow files of an Arazzo document.", "workflow:workflow_import", OUTPUT_OPTIONS),
 }
 
+AGENT_COMMANDS: Final = {
+    "run": CommandSpec("Let a model work on a task.", "agent:agent_run", CONFIG_OPTIONS),
+    "ls": CommandSpec("List the newest agent runs.", "agent:agent_ls", OUTPUT_OPTIONS),
+    "show": CommandSpec("Show the conversation of a run.", "agent:agent_show", OUTPUT_OPTIONS),
+    "approve": CommandSpec("Approve or deny a call.", "agent:agent_approve", OUTPUT_OPTIONS),
+    "resume": CommandSpec("Continue a run.", "agent:agent_resume", CONFIG_OPTIONS),
+    "replay": CommandSpec("Replay a run from its journal.", "agent:agent_replay", OUTPUT_OPTIONS),
+}
+
 COMMANDS: Final = {
     "init": CommandSpec("Find the servers of your clients and import them.", "import_:init", CONFIG_OPTIONS),
     "add": CommandSpec("Add a server: a URL, a command, a package or a bundle.", "add:add", CONFIG_OPTIONS),
@@ -81,6 +90,7 @@ COMMANDS: Final = {
     "tokens": CommandSpec("Show what tool definitions cost a model.", "tools:tokens"),
     "call": CommandSpec("Call a tool and show its result.", "tools:call"),
     "workflow": CommandSpec("Run durable workflows of tool calls.", subcommands=WORKFLOW_COMMANDS),
+    "agent": CommandSpec("Let a model work with your tools.", subcommands=AGENT_COMMANDS),
     "doctor": CommandSpec("Find problems, their causes and their fixes.", "diagnostics:doctor"),
     "config": CommandSpec(
         "Show the configuration and the source of each value.",
@@ -116,7 +126,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Start": ("init", "add", "new", "import", "export", "sync"),
     "Servers": ("ls", "status", "get", "rm", "enable", "disable", "edit", "restart"),
-    "Tools": ("tools", "search", "tokens", "call", "workflow"),
+    "Tools": ("tools", "search", "tokens", "call", "workflow", "agent"),
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust"),

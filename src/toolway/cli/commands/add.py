@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import typer
 
 from toolway._lazy import compile_pattern
-from toolway.cli.commands.params import DryRun, Plain, Scope, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import problem_to_json
+from toolway.cli.params import DryRun, Plain, Scope, Yes
 from toolway.errors import ConfigError
 
 _SERVER_URL: Final = compile_pattern(r"(?:https?|wss?)://", re.IGNORECASE)

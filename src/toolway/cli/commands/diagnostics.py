@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolway.cli.commands.params import AnyServer, Refresh, Wait
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_duration
+from toolway.cli.params import AnyServer, Refresh, Wait
 from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway.cli.commands.params import ClientNames, DryRun, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError, did_you_mean
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, problem_to_json
+from toolway.cli.params import ClientNames, DryRun, Yes
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from toolway._lazy import dataclass
-from toolway.cli.commands.params import ClientNames, DryRun, Plain, Scope, Yes
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, problem_to_json
+from toolway.cli.params import ClientNames, DryRun, Plain, Scope, Yes
 
 if TYPE_CHECKING:
     from toolway.config.clients import ClientEntry

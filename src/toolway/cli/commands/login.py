@@ -22,11 +22,11 @@ from urllib.parse import quote
 
 import typer
 
-from toolway.cli.commands.params import ServerName
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
+from toolway.cli.params import ServerName
 from toolway.errors import ToolwayError
 
 if TYPE_CHECKING:

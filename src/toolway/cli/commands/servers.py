@@ -20,11 +20,11 @@ from urllib.parse import quote
 
 import typer
 
-from toolway.cli.commands.params import AnyServer, DryRun, Scope, ServerName, Wait
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, last_stderr_lines, problem_to_json
+from toolway.cli.params import AnyServer, DryRun, Scope, ServerName, Wait
 from toolway.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:

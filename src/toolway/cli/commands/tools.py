@@ -17,11 +17,11 @@ import typer
 
 from toolway._lazy import compile_pattern
 from toolway.cli import completion
-from toolway.cli.commands.params import Refresh, Wait
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
+from toolway.cli.params import Refresh, Wait
 from toolway.errors import CallError, InvalidArguments, ProtocolError
 
 if TYPE_CHECKING:

@@ -249,7 +249,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await act_on_remote_run(context.output, gateway, id, "resume", None, {})
-    async with _reader(journal) as reader:
+    async with open_reader(journal) as reader:
         record, definition, entries, _ = await reader.load(id)
         if record.state == "stuck" and isinstance(reader, Workflows):
             _print_effect(context.output, record, entries, "resume", None, {})
@@ -300,7 +300,7 @@ async def _ls(context: CommandContext, state: str | None, lines: int, journal: s
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await list_remote_runs(context.output, gateway, state, lines)
-    async with _reader(journal) as reader:
+    async with open_reader(journal) as reader:
         records = await reader.list_runs(state, lines)
     output = context.output
     if output.as_json:
@@ -332,7 +332,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await show_remote_run(context.output, gateway, id)
-    async with _reader(journal) as reader:
+    async with open_reader(journal) as reader:
         record, _, entries, messages = await reader.load(id)
     output = context.output
     ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
@@ -413,7 +413,7 @@ async def _act(
     gateway = find_run_gateway(context, journal)
     if gateway is not None:
         return await act_on_remote_run(context.output, gateway, id, action, step, body)
-    async with _reader(journal) as reader:
+    async with open_reader(journal) as reader:
         record, _, entries, _ = await reader.load(id)
         _print_effect(context.output, record, entries, action, step, body)
         await perform(reader, record)
@@ -472,12 +472,12 @@ async def _open_workflows(
         async with _open_temporal(hub, journal) as workflows:
             yield workflows
     else:
-        async with Workflows(hub, _journal_file(journal), code=code) as local:
+        async with Workflows(hub, journal_file(journal), code=code) as local:
             yield local
 
 
 @asynccontextmanager
-async def _reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
+async def open_reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
     """Open the journal beside the process that executes the runs: read, and add messages."""
     import asyncio
 
@@ -488,7 +488,7 @@ async def _reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWork
         async with _open_temporal(None, journal) as workflows:
             yield workflows
         return
-    opened = await asyncio.to_thread(SqliteJournal, _journal_file(journal), owner=False)
+    opened = await asyncio.to_thread(SqliteJournal, journal_file(journal), owner=False)
     try:
         yield Workflows.for_reading(opened)
     finally:
@@ -519,7 +519,8 @@ async def _open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWor
         yield workflows
 
 
-def _journal_file(journal: str | None) -> Path:
+def journal_file(journal: str | None) -> Path:
+    """Return the file of the journal; the default is in the state folder."""
     from toolway.config.locations import gateway_state_folder
 
     if journal is not None:

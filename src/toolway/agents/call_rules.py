@@ -1,0 +1,95 @@
+"""Rules for the tool calls of one agent run: what is called, what a person must approve, what is refused. Pure.
+
+All state follows from the order of the calls and their outcomes, so that a replay decides the same again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+from toolway.agents.settings import AgentSettings
+from toolway.types import Effect, Json
+
+WARN_AFTER: Final = 3  # equal calls with equal results, after which the model gets a note
+STOP_AFTER: Final = 8  # … after which the run ends
+MAX_TITLE_CHARS: Final = 400
+
+
+class CallDecision(NamedTuple):
+    """Decision about a call. `text` is the title of the question, or the reason that the model reads."""
+
+    action: Literal["call", "approve", "refuse"]
+    text: str = ""
+
+
+class CallRules:
+    """Memory of an agent run about its calls.
+
+    Args:
+        settings: Settings of the run.
+    """
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._unknown: set[str] = set()  # unsafe calls that may have been executed
+        self._read_untrusted: set[str] = set()  # untrusted servers of which a result was read
+        self._repeats: dict[str, int] = {}
+        self.calls = 0
+
+    def decide(self, tool: str, args: Json, effect: Effect) -> CallDecision:
+        """Return what happens to a call that the model wants."""
+        budget = self._settings.budget.calls
+        if budget is not None and self.calls >= budget:
+            return CallDecision(
+                "refuse", f"not executed: the budget of {budget} calls is used up. Give your answer now."
+            )
+        self.calls += 1
+        title = f"{tool} {msgspec.json.encode(args).decode()}"[:MAX_TITLE_CHARS]
+        if effect is Effect.UNSAFE and _digest(tool, args) in self._unknown:
+            if self._settings.approve == "none":
+                return CallDecision(
+                    "refuse",
+                    "not executed: the same call was made before and may have been executed. "
+                    "Check with a tool that reads. Do not repeat it, also not with other arguments.",
+                )
+            return CallDecision("approve", f"may have been executed already: {title}")
+        if self._settings.needs_approval(tool, effect):
+            return CallDecision("approve", title)
+        sources = sorted(self._read_untrusted - {tool.partition(".")[0]})
+        if effect is Effect.UNSAFE and sources:
+            return CallDecision("approve", f"after reading from {', '.join(sources)} (untrusted): {title}")
+        return CallDecision("call")
+
+    def add_result(self, tool: str, args: Json, text: str) -> str:
+        """Add the result of a call; return the text that the model reads.
+
+        Raises `LoopDetected` if the model makes the same call with the same result again and again.
+        """
+        server = tool.partition(".")[0]
+        if server in self._settings.untrusted:
+            self._read_untrusted.add(server)
+        key = _digest(tool, [args, text])
+        count = self._repeats[key] = self._repeats.get(key, 0) + 1
+        if count >= STOP_AFTER:
+            raise LoopDetected(tool, count)
+        if count < WARN_AFTER:
+            return text
+        return f"{text}\n\n[You made this call {count} times with the same result. Do something else.]"
+
+    def add_unknown(self, tool: str, args: Json) -> None:
+        """Add a call that may have been executed."""
+        self._unknown.add(_digest(tool, args))
+
+
+class LoopDetected(Exception):
+    """Raised if a model makes the same call with the same result too often."""
+
+    def __init__(self, tool: str, count: int) -> None:
+        super().__init__(f"the model called {tool} {count} times with the same arguments and the same result")
+
+
+def _digest(tool: str, value: object) -> str:
+    return hashlib.sha256(tool.encode() + b"\0" + msgspec.json.encode(value, order="deterministic")).hexdigest()

@@ -1,0 +1,17 @@
+"""Errors of agents."""
+
+from __future__ import annotations
+
+from toolway.errors import ToolwayError
+
+
+class AgentError(ToolwayError):
+    """Raised if an agent cannot be started, or if its run ended without an answer."""
+
+    code = "E-AGENT"
+
+
+class BudgetUsed(AgentError):
+    """Raised in a run that has used up its budget."""
+
+    code = "E-AGENT-BUDGET"

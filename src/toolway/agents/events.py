@@ -1,0 +1,74 @@
+"""Events of agent runs: texts, calls, results and questions, in the order in which they happen.
+
+After a crash the loop of a run is replayed, and its earlier events come again. Each is kept once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Literal
+
+import msgspec
+
+MAX_EVENTS: Final = 10_000  # of one run
+MAX_RUNS: Final = 200  # whose events are in memory
+
+
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened in an agent run.
+
+    `kind` is `text` (a part of a text while it arrives), `answer` (a whole text), `call`, `result`, `asks` (a person
+    must answer) or `end`.
+    """
+
+    kind: Literal["text", "answer", "call", "result", "asks", "end"]
+    step: str = ""  # such as "model/2", "tool/2.1"
+    text: str = ""
+    tool: str = ""
+    arguments: Any = None
+    executed: str = ""  # of a result: "yes", "no" or "unknown"
+
+
+class AgentEventLog:
+    """Events of the runs of this process.
+
+    Args:
+        streams: True if texts are reported while they arrive.
+    """
+
+    def __init__(self, streams: bool = False) -> None:
+        self.streams = streams
+        self._events: dict[str, list[AgentEvent]] = {}
+        self._known: dict[str, set[tuple[str, str]]] = {}
+        self._changed = asyncio.Event()
+
+    def add(self, run: str, event: AgentEvent) -> None:
+        """Add an event, unless a replay brings it a second time."""
+        events = self._events.get(run)
+        if events is None:
+            while len(self._events) >= MAX_RUNS:
+                oldest = next(iter(self._events))
+                del self._events[oldest], self._known[oldest]
+            events = self._events[run] = []
+            self._known[run] = set()
+        key = (event.kind, event.step)
+        if len(events) >= MAX_EVENTS or (event.kind != "text" and key in self._known[run]):
+            return
+        self._known[run].add(key)
+        events.append(event)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def add_text(self, run: str, text: str) -> None:
+        """Add a part of a text that arrives."""
+        if text:
+            self.add(run, AgentEvent(kind="text", text=text))
+
+    def after(self, run: str, count: int) -> list[AgentEvent]:
+        """Return the events of a run after the first `count`."""
+        return self._events.get(run, [])[count:]
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Event that is set at the next change."""
+        return self._changed

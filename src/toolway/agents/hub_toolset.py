@@ -1,0 +1,222 @@
+"""Tools of a hub for a pydantic-ai agent. Each call is a step of the run, under the rules of `call_rules.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from pydantic_ai.tools import RunContext as ModelContext
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
+from pydantic_core import SchemaValidator, core_schema
+
+from toolway.adapters import texts
+from toolway.agents.call_rules import CallDecision, CallRules
+from toolway.agents.journalled_model import JournalledModel
+from toolway.agents.settings import AgentSettings
+from toolway.catalog.catalog import Tool
+from toolway.errors import CallError, Certainty
+from toolway.hub.hub import Hub
+from toolway.protocol.tool_names import make_model_name
+from toolway.types import Effect, Json
+from toolway.workflows.definition import Retry
+from toolway.workflows.python_workflow import RunContext, StepFailed, StepUnknown
+
+MAX_TOOLS: Final = 30  # more are found by search
+MAX_TOOL_CHARS: Final = 32_000  # of all definitions: about 8,000 tokens
+MAX_RESULT_CHARS: Final = 20_000  # of a result that the model reads at once
+TOOL_FAILED_CODE: Final = "E-TOOL-FAILED"
+SEARCH_TOOL: Final = "search_tools"
+READ_RESULT_TOOL: Final = "read_result"
+_SEARCH_LIMIT: Final = 8
+_ANY_ARGUMENTS: Final = SchemaValidator(schema=core_schema.any_schema())
+_SEARCH_SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "What the tool should do, in a few words."}},
+    "required": ["query"],
+}
+_READ_SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {
+        "handle": {"type": "string"},
+        "offset": {"type": "integer", "minimum": 0, "description": "First character to read."},
+    },
+    "required": ["handle", "offset"],
+}
+
+
+class HubToolset(AbstractToolset[Any]):
+    """Tools of a hub that an agent may use.
+
+    Args:
+        hub: The hub.
+        run: The run of the agent.
+        model: Its model, which knows the step of each call.
+        settings: Which tools may be used, and which calls need approval.
+        tools: The definitions of the tools, as of the start of this process.
+        names: Names of the tools at the start of the run, from the journal.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        run: RunContext,
+        model: JournalledModel,
+        settings: AgentSettings,
+        tools: dict[str, Tool],
+        names: list[str],
+    ) -> None:
+        self._hub = hub
+        self._run = run
+        self._model = model
+        self._settings = settings
+        self._tools = tools
+        self._rules = CallRules(settings)
+        self._by_model_name = {make_model_name(*name.split(".", 1)): name for name in names}
+        self._definitions = {name: self._define(name) for name in names}
+        size = sum(
+            len(str(each.parameters_json_schema)) + len(each.description or "") for each in self._definitions.values()
+        )
+        self._searches = len(names) > MAX_TOOLS or size > MAX_TOOL_CHARS
+        self._shown: set[str] = set() if self._searches else set(names)
+        self._results: dict[str, str] = {}  # long results, by handle
+        self._unsafe = asyncio.Lock()  # one unsafe call at a time, in the order of the model
+        self.calls: list[Json] = []
+        self.on_result: Callable[[str, Json], None] | None = None  # step, call
+
+    @property
+    def id(self) -> str:
+        return "toolway"
+
+    async def get_tools(self, ctx: ModelContext[Any]) -> dict[str, ToolsetTool[Any]]:
+        """Return the tools that the model sees now."""
+        found = [each for name, each in self._definitions.items() if name in self._shown]
+        if self._searches:
+            text = f"Find tools among {len(self._definitions)}. Found tools can be called in your next turn."
+            found.append(ToolDefinition(name=SEARCH_TOOL, parameters_json_schema=_SEARCH_SCHEMA, description=text))
+        if self._results:
+            text = "Read on in a long result that was cut."
+            found.append(ToolDefinition(name=READ_RESULT_TOOL, parameters_json_schema=_READ_SCHEMA, description=text))
+        return {
+            each.name: ToolsetTool(toolset=self, tool_def=each, max_retries=1, args_validator=_ANY_ARGUMENTS)
+            for each in found
+        }
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: ModelContext[Any], tool: ToolsetTool[Any]
+    ) -> str:
+        """Make a call of the model; return the text that it reads, also about a failure."""
+        path = self._model.calls[ctx.tool_call_id or ""]
+        if name == SEARCH_TOOL:
+            return await self._search(path, str(tool_args.get("query", "")))
+        if name == READ_RESULT_TOOL:
+            return self._read_result(str(tool_args.get("handle", "")), tool_args.get("offset"))
+        qualified = self._by_model_name[name]
+        terms = self._hub._core.call_terms(qualified)
+        effect = terms.effect if terms is not None else Effect.UNSAFE
+        if effect is Effect.READ:
+            return await self._call(path, qualified, tool_args, effect)
+        async with self._unsafe:
+            return await self._call(path, qualified, tool_args, effect)
+
+    async def _call(self, path: str, tool: str, args: Json, effect: Effect) -> str:
+        decision = self._rules.decide(tool, args, effect)
+        record: Json = {"tool": tool, "arguments": args, "result": None, "executed": "no"}
+        self.calls.append(record)
+        text = await self._refuse(path, tool, decision)
+        if text is None:
+            text = await self._execute(path, tool, args, effect, record)
+        record["result"] = text
+        if self.on_result is not None:
+            self.on_result(path, record)
+        return self._cut(path, self._rules.add_result(tool, args, text))
+
+    async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
+        """Return why a call is not made; None if it may be made."""
+        if decision.action == "refuse":
+            return decision.text
+        if decision.action == "approve":
+            try:
+                await self._run.approve(decision.text, name=f"{path}/approve")
+            except StepFailed as exc:
+                return texts.refusal_text(tool, exc.message)
+        return None
+
+    async def _execute(self, path: str, tool: str, args: Json, effect: Effect, record: Json) -> str:
+        try:
+            result = await self._run.call(
+                tool,
+                args,
+                name=path,
+                retry=Retry(tries=2, wait=1.0),
+                on_unknown="ask" if self._settings.on_unknown == "ask" else "fail",
+            )
+        except StepUnknown as exc:
+            record["executed"] = "unknown"
+            self._rules.add_unknown(tool, args)
+            return texts.error_text(_as_call_error(exc), tool, effect)
+        except StepFailed as exc:
+            record["executed"] = str(exc.error.get("executed") or "no")
+            if exc.code == TOOL_FAILED_CODE:
+                return exc.detail  # what the tool itself says
+            return texts.error_text(_as_call_error(exc), tool, effect)
+        record["executed"] = "yes"
+        return result.text or ""
+
+    async def _search(self, path: str, query: str) -> str:
+        async def search() -> list[str]:
+            matches = await self._hub.search_tools(query, limit=4 * _SEARCH_LIMIT)
+            names = [each.tool.qualified_name for each in matches]
+            return [name for name in names if name in self._definitions][:_SEARCH_LIMIT]
+
+        found: list[str] = await self._run.do(search, name=path, effect=Effect.READ, timeout=30.0)
+        self._shown.update(found)
+        if not found:
+            return "no tool found; try other words"
+        lines = [
+            f"{self._definitions[name].name}: {(self._definitions[name].description or '')[:200]}" for name in found
+        ]
+        return "\n".join(lines)
+
+    def _read_result(self, handle: str, offset: Any) -> str:
+        text = self._results.get(handle)
+        if text is None or not isinstance(offset, int) or offset < 0:
+            return "there is no such result, or the offset is not a number from 0"
+        return self._part(handle, text, offset)
+
+    def _cut(self, path: str, text: str) -> str:
+        """Return the first part of a long result, with a handle for the rest."""
+        if len(text) <= MAX_RESULT_CHARS:
+            return text
+        handle = path.removeprefix("tool/")
+        self._results[handle] = text
+        return self._part(handle, text, 0)
+
+    def _part(self, handle: str, text: str, offset: int) -> str:
+        end = min(offset + MAX_RESULT_CHARS, len(text))
+        part = text[offset:end]
+        if end == len(text):
+            return part
+        note = f'{READ_RESULT_TOOL}(handle="{handle}", offset={end})'
+        return f"{part}\n\n[cut: characters {offset} to {end} of {len(text)}. Read on with {note}]"
+
+    def _define(self, name: str) -> ToolDefinition:
+        tool = self._tools.get(name)
+        server, _, own_name = name.partition(".")
+        return ToolDefinition(
+            name=make_model_name(server, own_name),
+            description=tool.description if tool is not None else None,
+            parameters_json_schema=dict(tool.input_schema) if tool is not None else {"type": "object"},
+        )
+
+
+def _as_call_error(exc: StepFailed) -> CallError:
+    certainty = {"no": Certainty.NOT_SENT, "unknown": Certainty.UNKNOWN, "yes": Certainty.EXECUTED}
+    error = exc.error
+    return CallError(
+        exc.message,
+        detail=exc.detail,
+        code=exc.code,
+        certainty=certainty[str(error.get("executed") or "no")],
+    )

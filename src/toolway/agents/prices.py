@@ -1,0 +1,39 @@
+"""Prices of models: the table of `genai-prices`, which is dated by its version, or those of the settings."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from genai_prices import Usage, calc_price
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model
+
+from toolway.agents.errors import AgentError
+from toolway.agents.settings import AgentSettings
+
+
+def price_of(response: ModelResponse, settings: AgentSettings) -> Decimal | None:
+    """Return the price of an answer in USD; None if it is not known."""
+    own = settings.prices.get(response.model_name or "") or settings.prices.get(settings.model)
+    if own is not None:
+        tokens = (response.usage.input_tokens, response.usage.output_tokens)
+        prices = (Decimal(str(price)) * count / 1_000_000 for price, count in zip(own, tokens, strict=True))
+        return sum(prices, Decimal(0))
+    try:
+        return response.cost().total_price
+    except (LookupError, ValueError, AssertionError):
+        return None
+
+
+def require_price(model: Model, settings: AgentSettings) -> None:
+    """Raise `AgentError` if the price of a model is not known: then a budget in USD cannot be kept."""
+    if settings.model in settings.prices or model.model_name in settings.prices:
+        return
+    try:
+        calc_price(Usage(input_tokens=1, output_tokens=1), model.model_name, provider_id=model.system)
+    except LookupError:
+        raise AgentError(
+            f"the price of {settings.model} is not known, so a budget in USD cannot be kept",
+            hint="give prices={MODEL: (input, output)} in USD for a million tokens, or a budget in tokens",
+            code="E-AGENT-PRICE",
+        ) from None

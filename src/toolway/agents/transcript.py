@@ -1,0 +1,102 @@
+"""Transcript of an agent run, from the entries of its journal: the conversation, without any request to a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from toolway.protocol.tool_names import parse_tool_name
+from toolway.types import Json
+from toolway.workflows.journal import Entry, RunRecord
+
+_MODEL_STEP = re.compile(r"model/(\d+)(?:~\d+)?")
+_TOOL_STEP = re.compile(r"tool/(\d+)\.(\d+)")
+
+
+def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
+    """Return the conversation of a run: the prompt, the answers of the model, and the results of its calls.
+
+    Each message has `role` (user, assistant, tool), `content`, and its `step`. An answer has `tool_calls`, its tokens
+    and its model; a result has `tool`, `executed` and, if a person was asked, `approved_by`.
+    """
+    last: dict[str, Entry] = {}
+    for entry in entries:
+        known = last.get(entry.path)
+        if known is None or entry.attempt >= known.attempt:
+            last[entry.path] = entry
+    messages: list[Json] = [{"role": "user", "content": (record.input or {}).get("prompt", ""), "step": ""}]
+    for entry in sorted(last.values(), key=_order):
+        if (match := _MODEL_STEP.fullmatch(entry.path)) is not None:
+            messages.append(_read_answer(entry))
+        elif (match := _TOOL_STEP.fullmatch(entry.path)) is not None:
+            messages.append(_read_result(entry, last.get(f"{match[0]}/approve")))
+    return messages
+
+
+def read_model_name(name: str) -> str:
+    """Return `server.tool` for the name of a tool that a model has used."""
+    found = parse_tool_name(name)
+    return name if found is None else str(found)
+
+
+def read_arguments(args: Any) -> Any:
+    """Return the arguments of a call; its text if it is not JSON. Some providers send them as text."""
+    if not isinstance(args, str):
+        return args
+    try:
+        return msgspec.json.decode(args)
+    except msgspec.DecodeError:
+        return args
+
+
+def _order(entry: Entry) -> tuple[float, int, int, int]:
+    if (match := _MODEL_STEP.fullmatch(entry.path)) is not None:
+        return (int(match[1]), 0, 0, entry.attempt)
+    if (match := _TOOL_STEP.fullmatch(entry.path)) is not None:
+        return (int(match[1]), 1, int(match[2]), entry.attempt)
+    return (0, 0, 0, 0)
+
+
+def _read_answer(entry: Entry) -> Json:
+    data = (entry.body or {}).get("data") or {}
+    message: Json = {"role": "assistant", "content": "", "step": entry.path, "state": entry.state}
+    if "error" in data:
+        message["error"] = data["error"]["message"]
+    response = data.get("response")
+    if response is None:
+        return message
+    parts: list[Json] = response.get("parts") or []
+    usage = response.get("usage") or {}
+    message["content"] = "".join(part["content"] for part in parts if part.get("part_kind") == "text")
+    calls = [
+        {"tool": read_model_name(part["tool_name"]), "arguments": read_arguments(part.get("args"))}
+        for part in parts
+        if part.get("part_kind") == "tool-call"
+    ]
+    message.update(
+        tool_calls=calls,
+        model=response.get("model_name"),
+        input_tokens=usage.get("input_tokens", 0),
+        output_tokens=usage.get("output_tokens", 0),
+    )
+    return message
+
+
+def _read_result(entry: Entry, approval: Entry | None) -> Json:
+    body: Any = entry.body if isinstance(entry.body, dict) else {}
+    executed = {"done": "yes", "not_executed": "no"}.get(entry.state) or body.get("executed") or "unknown"
+    text = body.get("text") or body.get("detail") or body.get("message") or ""
+    message: Json = {
+        "role": "tool",
+        "content": text if entry.state != "begun" else "",
+        "tool": entry.tool,
+        "arguments": entry.args,
+        "executed": executed,
+        "step": entry.path,
+    }
+    if approval is not None and approval.state == "done":
+        message["approved_by"] = (approval.body or {}).get("by") or ""
+    return message

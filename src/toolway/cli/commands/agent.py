@@ -1,0 +1,355 @@
+"""`toolway agent`: let a model work with the tools of your servers, in runs that go on after a crash."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolway.cli.commands.workflow import ASKS_EXIT_CODE, JournalFile, StepPath, journal_file, open_reader
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.output import Output, format_age
+
+if TYPE_CHECKING:
+    from toolway.agents.agent import Agent, AgentRun
+    from toolway.agents.events import AgentEvent
+    from toolway.agents.settings import ApprovalPolicy
+    from toolway.workflows.journal import RunRecord
+
+MAX_EVENT_CHARS = 400  # of a result that is shown while the run goes on
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolway agent ls.", show_default=False)]
+
+
+def agent_run(
+    context: CommandContext,
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The task.", show_default=False)],
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="For example openai:gpt-5.", show_default=False),
+    ],
+    tools: Annotated[
+        list[str] | None,
+        typer.Option("--tools", "-t", metavar="PATTERN", help='For example "github.*". Default: all.'),
+    ] = None,
+    budget: Annotated[
+        str,
+        typer.Option("--budget", metavar="LIMITS", help="For example 0.50usd,40calls,10m.", show_default=False),
+    ] = "",
+    approve: Annotated[
+        str, typer.Option("--approve", metavar="WHICH", help="unsafe, all, none, or patterns with commas.")
+    ] = "unsafe",
+    untrusted: Annotated[
+        list[str] | None,
+        typer.Option("--untrusted", metavar="SERVER", help="Server with texts of strangers.", show_default=False),
+    ] = None,
+    instructions: Annotated[
+        str, typer.Option("--instructions", metavar="TEXT", help="System prompt, or @FILE.", show_default=False)
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="JSON Schema of the answer.", show_default=False),
+    ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", help="OpenAI-compatible endpoint.", show_default=False),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="The same key gives the same run.", show_default=False),
+    ] = None,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Let a model work on a task with your tools. Exit with 9 if it waits for an approval."""
+    policy: Any = approve if approve in ("unsafe", "all", "none") else approve.split(",")
+    text = Path(instructions[1:]).read_text() if instructions.startswith("@") else instructions
+    schema = _read_schema(output)
+    options = {"base_url": base_url, "output": schema, "instructions": text, "untrusted": untrusted or ()}
+    return _run(context, prompt, model, tools or ["*"], budget, policy, key, journal, options)
+
+
+def agent_ls(
+    context: CommandContext,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
+    journal: JournalFile = None,
+) -> CommandResult:
+    """List the newest agent runs; those that ask a person come with their question."""
+    return _ls(context, lines, journal)
+
+
+def agent_show(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+    """Show the conversation of a run: answers of the model, calls and results, tokens and costs."""
+    return _show(context, run, journal)
+
+
+def agent_approve(
+    context: CommandContext,
+    run: RunId,
+    step: StepPath = None,
+    no: Annotated[bool, typer.Option("--no", help="Deny it.")] = False,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)] = "",
+    journal: JournalFile = None,
+) -> CommandResult:
+    """Approve or deny a call that a run asks for, then continue the run with `agent resume`."""
+    return _approve(context, run, step, {"yes": not no, "note": note}, journal)
+
+
+def agent_resume(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+    """Continue a run that was interrupted or approved, with the model and the limits that it was started with."""
+    return _resume(context, run, journal)
+
+
+def agent_replay(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
+    """Run the loop of a run again from its journal. Asks no model and calls no tool."""
+    return _replay(context, run, journal)
+
+
+# -- the work
+
+
+async def _run(
+    context: CommandContext,
+    prompt: str,
+    model: str,
+    tools: list[str],
+    budget: str,
+    approve: ApprovalPolicy,
+    key: str | None,
+    journal: str | None,
+    options: dict[str, Any],
+) -> ExitCode:
+    from toolway.agents.settings import AgentSettings, Budget
+
+    settings = AgentSettings(model=model, tools=tuple(tools), approve=approve, budget=Budget.parse(budget), **options)
+    async with _open_agent(context, settings, journal) as agent:
+        run = await agent.start(prompt, key=key, caller=getpass.getuser())
+        return await _follow(context.output, run)
+
+
+async def _resume(context: CommandContext, id: str, journal: str | None) -> ExitCode:
+    import msgspec
+
+    from toolway.agents.settings import AgentSettings
+
+    record = await _load(id, journal)
+    settings = msgspec.convert(record.input["settings"], AgentSettings)
+    async with _open_agent(context, settings, journal) as agent:
+        return await _follow(context.output, agent.get(id))
+
+
+async def _follow(output: Output, run: AgentRun) -> ExitCode:
+    """Show what happens in a run; ask for approvals in a terminal. Print the answer."""
+    import sys
+
+    from toolway.cli.file_changes import confirm
+
+    output.info(f"run {run.id}", "dim")
+    asks_here = sys.stdin.isatty() and not output.as_json
+    async for event in run.events():
+        _print_event(output, event)
+        if event.kind == "asks":
+            if not asks_here:
+                break
+            yes = confirm(output, f"Call {event.text}?", False)
+            await run.approve(event.step, yes=yes, by=getpass.getuser())
+    record = await run.status()
+    if output.as_json:
+        output.print_json({"run": run.id, "state": record.state, "asks": record.asks, **(record.output or {})})
+    elif record.state == "done":
+        found = record.output["output"]
+        output.print_line(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2))
+        output.info(_format_usage(record.output["usage"]), "dim")
+    if record.state == "asks":
+        for question in record.asks:
+            output.info(f"asks: {question['title']}", "yellow")
+            output.info(f"  toolway agent approve {run.id} {question['path']}   (or --no)")
+        output.info(f"then: toolway agent resume {run.id}")
+        return ASKS_EXIT_CODE
+    if record.state != "done":
+        error = record.error or {}
+        output.info(f"the run {run.id} is {record.state}: {error.get('message', '')} [{error.get('code', '')}]", "red")
+        for part in (error.get("detail"), error.get("hint")):
+            if part:
+                output.info(f"  {part}")
+        output.info(f"show it: toolway agent show {run.id}")
+        return ExitCode.TOOL_FAILED
+    return ExitCode.OK
+
+
+async def _ls(context: CommandContext, lines: int, journal: str | None) -> ExitCode:
+    import time
+
+    from toolway.agents.agent import AGENT_WORKFLOW
+
+    async with open_reader(journal) as reader:
+        records = [each for each in await reader.list_runs(None, 1000) if each.workflow == AGENT_WORKFLOW][:lines]
+    output = context.output
+    if output.as_json:
+        output.print_json({"runs": [_to_json(each) for each in records]})
+        return ExitCode.OK
+    if not records:
+        output.info('no runs; start one: toolway agent run "…" --model openai:gpt-5')
+        return ExitCode.OK
+    now = time.time()
+    rows = [
+        (
+            each.id,
+            each.state,
+            each.input["settings"]["model"],
+            format_age(now - each.created),
+            str(each.input["prompt"])[:60],
+            "; ".join(str(question["title"])[:60] for question in each.asks),
+        )
+        for each in records
+    ]
+    output.print_table(("run", "state", "model", "started", "prompt", "asks"), rows)
+    return ExitCode.OK
+
+
+async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
+    from toolway.agents.transcript import read_messages
+
+    async with open_reader(journal) as reader:
+        record, _, entries, _ = await reader.load(id)
+    _require_agent(record)
+    conversation = read_messages(record, entries)
+    output = context.output
+    if output.as_json:
+        output.print_json({**_to_json(record), "messages": conversation})
+        return ExitCode.OK
+    output.print_line(f"{record.id}  {record.state}  {record.input['settings']['model']}")
+    for message in conversation:
+        _print_message(output, message)
+    if record.state == "done":
+        output.info(_format_usage(record.output["usage"]), "dim")
+    if record.error is not None:
+        output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
+    for question in record.asks:
+        output.info(f"asks: {question['title']}", "yellow")
+        output.info(f"  toolway agent approve {record.id} {question['path']}   (or --no)")
+    return ExitCode.OK
+
+
+async def _approve(
+    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: str | None
+) -> ExitCode:
+    async with open_reader(journal) as reader:
+        _require_agent(await reader.get(id))
+        await reader.answer(id, step, body, by=getpass.getuser())
+    if context.output.as_json:
+        context.output.print_json({"run": id, "stored": True})
+    else:
+        context.output.info(f"stored; if no process executes the run: toolway agent resume {id}", "green")
+    return ExitCode.OK
+
+
+async def _replay(context: CommandContext, id: str, journal: str | None) -> ExitCode:
+    _require_package()
+    from toolway.agents.replay import replay_run
+
+    async with open_reader(journal) as reader:
+        record, _, entries, messages = await reader.load(id)
+    _require_agent(record)
+    found = await replay_run(record, entries, messages)
+    same = found.state == record.state and found.output == record.output
+    output = context.output
+    if output.as_json:
+        output.print_json({"run": id, "state": found.state, "same": same, "missing": list(found.missing)})
+    elif found.missing:
+        output.info(f"the journal ends before {', '.join(found.missing)}", "yellow")
+    else:
+        output.info(f"{found.state}, {'the same result' if same else 'ANOTHER RESULT than recorded'}")
+    return ExitCode.OK if same or found.missing else ExitCode.TOOL_FAILED
+
+
+@asynccontextmanager
+async def _open_agent(context: CommandContext, settings: Any, journal: str | None) -> AsyncIterator[Agent]:
+    """Open an agent over the configured servers; only those that its patterns name start at once."""
+    from dataclasses import replace
+
+    _require_package()
+    from toolway.agents.agent import Agent
+    from toolway.cli.targets import load_masked_config
+    from toolway.hub.hub import Hub
+
+    loaded = load_masked_config(context.output, context.target_options.config)
+    servers = {name: replace(server, lazy=True) for name, server in loaded.servers.items()}
+    async with (
+        Hub(replace(loaded, servers=servers)) as hub,
+        Agent.from_settings(settings, hub, journal=journal_file(journal)) as agent,
+    ):
+        yield agent
+
+
+async def _load(id: str, journal: str | None) -> RunRecord:
+    async with open_reader(journal) as reader:
+        record: RunRecord = await reader.get(id)
+    _require_agent(record)
+    return record
+
+
+def _require_agent(record: RunRecord) -> None:
+    from toolway.agents.agent import AGENT_WORKFLOW
+
+    if record.workflow != AGENT_WORKFLOW:
+        raise UsageError(f"{record.id} is not a run of an agent", hint=f"toolway workflow show {record.id}")
+
+
+def _require_package() -> None:
+    from toolway.agents.agent import require_package
+
+    require_package()
+
+
+def _read_schema(file: Path | None) -> Any:
+    if file is None:
+        return None
+    try:
+        return json.loads(file.read_text())
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"{file} is not a JSON Schema", detail=str(exc)) from None
+
+
+def _print_event(output: Output, event: AgentEvent) -> None:
+    if event.kind == "answer":
+        output.info(event.text, "cyan")
+    elif event.kind == "call":
+        output.info(f"→ {event.tool} {json.dumps(event.arguments, ensure_ascii=False)[:MAX_EVENT_CHARS]}")
+    elif event.kind == "result":
+        style = "" if event.executed == "yes" else "yellow"
+        output.info(f"← {event.text[:MAX_EVENT_CHARS]}", style or "dim")
+
+
+def _print_message(output: Output, message: dict[str, Any]) -> None:
+    role = message["role"]
+    if role == "tool":
+        by = f", approved by {message['approved_by']}" if message.get("approved_by") else ""
+        output.print_line(f"tool {message['tool']} (executed: {message['executed']}{by})", "bold")
+        output.print_line(f"  {str(message['content'])[:2000]}")
+        return
+    tokens = f" ({message['input_tokens']} + {message['output_tokens']} tokens)" if message.get("model") else ""
+    output.print_line(f"{role}{tokens}", "bold")
+    if message.get("error"):
+        output.print_line(f"  {message['error']}", "red")
+    if message["content"]:
+        output.print_line(f"  {message['content']}")
+    for call in message.get("tool_calls") or []:
+        output.print_line(f"  → {call['tool']} {json.dumps(call['arguments'], ensure_ascii=False)}")
+
+
+def _format_usage(usage: dict[str, Any]) -> str:
+    cost = "price unknown" if usage["usd"] is None else f"{usage['usd']:.4f} USD"
+    return f"{usage['requests']} requests, {usage['input_tokens']} + {usage['output_tokens']} tokens, {cost}"
+
+
+def _to_json(record: RunRecord) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(record)
+    return found

@@ -1,0 +1,199 @@
+"""Agent runs through the real SDKs of the providers, against a fake provider that speaks their wire formats."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
+
+from tests.agents.run_once import KEYS
+from tests.workflows.effect_server import read_effects
+from tests.workflows.kill_runner import SERVER_FILE
+from toolway import Hub, Server
+from toolway.agents import Agent, AgentError, AgentRunner, Budget
+from toolway.testing.fake_llm import FakeLLM, LLMFault, ToolUse, Turn
+from toolway.workflows import WorkflowError
+
+ROOT = Path(__file__).parents[2]
+FORMATS = {
+    "openai-chat:gpt-4o": "openai_url",
+    "openai-responses:gpt-4o": "openai_url",
+    "anthropic:claude-sonnet-5": "anthropic_url",
+    "google:gemini-2.5-pro": "gemini_url",
+}
+TURNS: list[Turn | str] = [
+    Turn(text="First I read.", calls=[ToolUse("s__read", {"id": "a"}), ToolUse("s__list")]),
+    Turn(calls=[ToolUse("s__pay", {"id": "p1"})], usage=(1000, 100)),
+    "All done.",
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        monkeypatch.setenv(name, "none")
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    server = Server(command=sys.executable, args=(str(SERVER_FILE), str(tmp_path / "effects")))
+    async with Hub({"s": server}) as hub:
+        yield hub
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("model", FORMATS)
+async def test_a_model_of_each_provider_calls_tools(hub: Hub, tmp_path: Path, model: str) -> None:
+    with FakeLLM(TURNS) as llm:
+        agent = Agent(model, hub, approve="none", base_url=getattr(llm, FORMATS[model]), budget=Budget(usd=5.0))
+        async with agent:
+            result = await agent.run("Pay it")
+        asked = len(llm.requests)
+    assert result.output == "All done."
+    assert [call["tool"] for call in result.tool_calls] == ["s.read", "s.list", "s.pay"]
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
+    assert asked == result.usage["requests"] == 3
+    assert result.usage["usd"] > 0
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_is_overloaded_is_asked_again_and_texts_are_streamed(hub: Hub) -> None:
+    turns: list[Turn | str] = [
+        Turn(text="First I read.", calls=[ToolUse("s__read")], fault=LLMFault("429", 2, retry_after=0.01)),
+        "Done.",
+    ]
+    with FakeLLM(turns) as llm:
+        agent = Agent("openai-chat:gpt-4o", hub, base_url=llm.openai_url, stream=True)
+        async with agent:
+            run = await agent.start("Read it")
+            events = [event async for event in run.events()]
+            messages = await run.messages()
+        assert len(llm.requests) == 4
+    assert "".join(event.text for event in events if event.kind == "text") == "First I read.Done."
+    assert [event.kind for event in events if event.kind != "text"] == ["answer", "call", "result", "answer", "end"]
+    assert [each["role"] for each in messages if "error" not in each] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("turns", "code"),
+    [
+        ([Turn(fault=LLMFault("500", 9))] * 2, "E-AGENT-MODEL"),
+        ([Turn(calls=[ToolUse("s__read", "{broken")])] * 9, "E-AGENT-ANSWER"),
+        ([Turn(calls=[ToolUse("no_such_tool")])] * 9, "E-AGENT-ANSWER"),
+        ([Turn(text="x" * 10_000_000)], "E-AGENT-MODEL"),
+        ([Turn(calls=[ToolUse("s__read", {"id": str(number)})]) for number in range(60)], "E-AGENT-BUDGET"),
+    ],
+    ids=["errors", "broken arguments", "unknown tool", "10 MB", "no end"],
+)
+async def test_a_model_that_misbehaves_ends_the_run(
+    hub: Hub, turns: list[Any], code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
+    with FakeLLM(turns) as llm:
+        async with Agent("openai-chat:gpt-4o", hub, base_url=llm.openai_url, budget=Budget(requests=12)) as agent:
+            with pytest.raises(WorkflowError) as raised:
+                await agent.run("Do it")
+        assert raised.value.code == code
+        assert len(llm.requests) <= 12
+
+
+@pytest.mark.anyio
+async def test_the_output_matches_a_schema(hub: Hub) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    with FakeLLM([Turn(calls=[ToolUse("final_result", {"sum": 3})])]) as llm:
+        async with Agent("openai-chat:gpt-4o", hub, base_url=llm.openai_url, output=schema) as agent:
+            assert (await agent.run("1 + 2")).output == {"sum": 3}
+
+
+@pytest.mark.anyio
+async def test_the_short_form(hub: Hub) -> None:
+    with FakeLLM(TURNS) as llm:
+        runner = AgentRunner(hub)
+        tools = await runner.load_tools(["s"])
+        result = await runner.execute(
+            prompt="Create a new branch for issue #42",
+            tools=tools,
+            provider="openai-chat",
+            model="gpt-4o",
+            base_url=llm.openai_url,
+        )
+    assert result["response"] == "All done."
+    assert result["tool_calls"][2]["tool"] == "s.pay"
+    assert set(result["usage"]) == {"prompt_tokens", "completion_tokens", "total_tokens"}
+    assert result["metadata"]["iterations"] == 3
+
+
+@pytest.mark.anyio
+async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Agent("no-such-provider:m", hub) as agent:
+        with pytest.raises(AgentError, match="cannot be used"):
+            await agent.run("x")
+    async with Agent("openai-chat:unknown-model", hub, budget=Budget(usd=1.0)) as agent:
+        with pytest.raises(AgentError) as raised:
+            await agent.run("x")
+        assert raised.value.code == "E-AGENT-PRICE"
+
+
+def _start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    files = (str(tmp_path / "runs.db"), str(tmp_path / "effects"))
+    command = [sys.executable, "-m", "tests.agents.run_once", *files, *words]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+async def _finish(process: subprocess.Popen[str]) -> Any:
+    out, _ = await asyncio.to_thread(process.communicate, timeout=100)
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("model", ["openai-chat:gpt-4o", "anthropic:claude-sonnet-5"])
+async def test_a_process_that_is_killed_in_an_unsafe_call_does_not_repeat_it(tmp_path: Path, model: str) -> None:
+    turns: list[Turn | str] = [
+        Turn(calls=[ToolUse("s__read", {"id": "a"})]),
+        Turn(calls=[ToolUse("s__pay", {"id": "p1", "delay_after": 60})]),
+        "I will check.",
+    ]
+    with FakeLLM(turns) as llm:
+        url = getattr(llm, FORMATS[model])
+        process = _start(tmp_path, model, url)
+        async with asyncio.timeout(100):
+            while not read_effects(tmp_path / "effects"):
+                await asyncio.sleep(0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        await asyncio.to_thread(process.communicate)
+        ended = await _finish(_start(tmp_path, model, url))
+        requests = list(llm.requests)
+    assert ended["state"] == "done", ended
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
+    assert [each["executed"] for each in ended["output"]["tool_calls"]] == ["yes", "unknown"]
+    assert len(requests) == 3  # two before the crash, one after it
+    assert "may have happened" in requests[-1].results[-1].text
+
+
+@pytest.mark.anyio
+async def test_a_run_that_waits_for_approval_goes_on_in_another_process(tmp_path: Path) -> None:
+    with FakeLLM(TURNS) as llm:
+        model, url = "openai-chat:gpt-4o", llm.openai_url
+        asked = await _finish(_start(tmp_path, model, url, "unsafe"))
+        assert asked["state"] == "asks"
+        assert read_effects(tmp_path / "effects") == []
+        ended = await _finish(_start(tmp_path, model, url, "answer"))
+        assert ended["output"]["output"] == "All done."
+        assert len(llm.requests) == 3
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
