@@ -116,8 +116,8 @@ From a run of `make bench ARGS=workflows`, published with `make bench ARGS="work
 
 Every engine executes the same five steps: a read, three unsafe calls, and one unsafe call with an idempotency key that
 the server honours. They call one MCP server, which counts effects by run and step and outlives all kills. {at_once}
-runs are under way at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less than any MCP
-client.
+runs are under way at once. Toolway calls it through its hub; the other engines use plain sockets, which cost less
+than any MCP client.
 
 **Speed**: runs for {seconds} s; calls take no time. CPU is that of the process and of its database or server.
 
