@@ -202,6 +202,10 @@ class AgentRun:
         """Approve or deny the call that the run asks for."""
         await self._workflows.answer(self.id, step, {"yes": yes, "note": note}, by=by)
 
+    async def settle(self, step: str | None = None, *, happened: bool, by: str = "") -> None:
+        """State if a call with an unknown outcome was executed, for `on_unknown="ask"`."""
+        await self._workflows.settle(self.id, step, happened=happened, by=by)
+
     async def events(self) -> AsyncIterator[AgentEvent]:
         """Yield what happens in the run, from its beginning to its end. Questions come as `asks`."""
         seen = 0

@@ -52,11 +52,11 @@ async def run_agent(
     """
     chosen = msgspec.convert(settings, AgentSettings)
     tools = await _list_tools(hub, chosen)
-    names = await run.do(partial(_sorted_names, tools), name="tools", effect=Effect.READ)
+    effects = await run.do(partial(_read_effects, hub, tools), name="tools", effect=Effect.READ)
     on_text = partial(log.add_text, run.id) if log.streams else None
     model = JournalledModel(build_model(chosen), run, chosen, on_text)
     model.on_answer = partial(_report_answer, log, run.id)
-    toolset = HubToolset(hub, run, model, chosen, tools, names)
+    toolset = HubToolset(hub, run, model, chosen, tools, effects)
     toolset.on_result = partial(_report_result, log, run.id)
     agent: Agent[None, Any] = Agent(
         model,
@@ -127,8 +127,9 @@ def _may_match(server: str, pattern: str) -> bool:
     return matches_any(f"{server}.x", [head if "*" in head else f"{head}.*"])
 
 
-async def _sorted_names(tools: dict[str, Tool]) -> list[str]:
-    return sorted(tools)
+async def _read_effects(hub: Hub, tools: dict[str, Tool]) -> dict[str, str]:
+    terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
+    return {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
 
 
 def _model_settings(settings: AgentSettings) -> ModelSettings:

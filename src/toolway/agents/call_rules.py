@@ -35,18 +35,20 @@ class CallRules:
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
         self._unknown: set[str] = set()  # unsafe calls that may have been executed
-        self._read_untrusted: set[str] = set()  # untrusted servers of which a result was read
+        self._read_untrusted: dict[str, int] = {}  # untrusted servers, and the turn of their first result
         self._repeats: dict[str, int] = {}
         self.calls = 0
 
-    def decide(self, tool: str, args: Json, effect: Effect) -> CallDecision:
-        """Return what happens to a call that the model wants."""
+    def reserve(self) -> str | None:
+        """Count a call. Return why it is not made if the budget is used up."""
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
-            return CallDecision(
-                "refuse", f"not executed: the budget of {budget} calls is used up. Give your answer now."
-            )
+            return f"not executed: the budget of {budget} calls is used up. Give your answer now."
         self.calls += 1
+        return None
+
+    def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
+        """Return what happens to a call that the model wants in this turn."""
         title = f"{tool} {msgspec.json.encode(args).decode()}"[:MAX_TITLE_CHARS]
         if effect is Effect.UNSAFE and _digest(tool, args) in self._unknown:
             if self._settings.approve == "none":
@@ -58,19 +60,21 @@ class CallRules:
             return CallDecision("approve", f"may have been executed already: {title}")
         if self._settings.needs_approval(tool, effect):
             return CallDecision("approve", title)
-        sources = sorted(self._read_untrusted - {tool.partition(".")[0]})
+        # A result can only change what the model wants in later turns.
+        server = tool.partition(".")[0]
+        sources = sorted(name for name, first in self._read_untrusted.items() if first < turn and name != server)
         if effect is Effect.UNSAFE and sources:
             return CallDecision("approve", f"after reading from {', '.join(sources)} (untrusted): {title}")
         return CallDecision("call")
 
-    def add_result(self, tool: str, args: Json, text: str) -> str:
+    def add_result(self, tool: str, args: Json, text: str, turn: int) -> str:
         """Add the result of a call; return the text that the model reads.
 
         Raises `LoopDetected` if the model makes the same call with the same result again and again.
         """
         server = tool.partition(".")[0]
         if server in self._settings.untrusted:
-            self._read_untrusted.add(server)
+            self._read_untrusted.setdefault(server, turn)
         key = _digest(tool, [args, text])
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
         if count >= STOP_AFTER:

@@ -12,12 +12,14 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from toolway.adapters import texts
+from toolway.adapters.schemas import AdaptedSchema, UnusableSchema, adapt_schema
 from toolway.agents.call_rules import CallDecision, CallRules
 from toolway.agents.journalled_model import JournalledModel
 from toolway.agents.settings import AgentSettings
 from toolway.catalog.catalog import Tool
 from toolway.errors import CallError, Certainty
 from toolway.hub.hub import Hub
+from toolway.protocol.sanitize import remove_invisible
 from toolway.protocol.tool_names import make_model_name
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Retry
@@ -55,7 +57,7 @@ class HubToolset(AbstractToolset[Any]):
         model: Its model, which knows the step of each call.
         settings: Which tools may be used, and which calls need approval.
         tools: The definitions of the tools, as of the start of this process.
-        names: Names of the tools at the start of the run, from the journal.
+        effects: Names and effects of the tools at the start of the run, from the journal.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class HubToolset(AbstractToolset[Any]):
         model: JournalledModel,
         settings: AgentSettings,
         tools: dict[str, Tool],
-        names: list[str],
+        effects: dict[str, str],
     ) -> None:
         self._hub = hub
         self._run = run
@@ -73,13 +75,15 @@ class HubToolset(AbstractToolset[Any]):
         self._settings = settings
         self._tools = tools
         self._rules = CallRules(settings)
-        self._by_model_name = {make_model_name(*name.split(".", 1)): name for name in names}
-        self._definitions = {name: self._define(name) for name in names}
+        self._effects = {name: Effect(effect) for name, effect in effects.items()}
+        self._schemas = {name: _adapt(tools.get(name)) for name in effects}
+        self._definitions = {name: self._define(name) for name in effects}
+        self._by_model_name = {each.name: name for name, each in self._definitions.items()}
         size = sum(
             len(str(each.parameters_json_schema)) + len(each.description or "") for each in self._definitions.values()
         )
-        self._searches = len(names) > MAX_TOOLS or size > MAX_TOOL_CHARS
-        self._shown: set[str] = set() if self._searches else set(names)
+        self._searches = len(effects) > MAX_TOOLS or size > MAX_TOOL_CHARS
+        self._shown: set[str] = set() if self._searches else set(effects)
         self._results: dict[str, str] = {}  # long results, by handle
         self._unsafe = asyncio.Lock()  # one unsafe call at a time, in the order of the model
         self.calls: list[Json] = []
@@ -113,15 +117,26 @@ class HubToolset(AbstractToolset[Any]):
         if name == READ_RESULT_TOOL:
             return self._read_result(str(tool_args.get("handle", "")), tool_args.get("offset"))
         qualified = self._by_model_name[name]
-        terms = self._hub._core.call_terms(qualified)
-        effect = terms.effect if terms is not None else Effect.UNSAFE
+        args = self._schemas[qualified].restore(tool_args)
+        if not isinstance(args, dict):
+            return texts.broken_arguments_text(name, str(args))
+        refusal = self._rules.reserve()
+        if refusal is not None:
+            return refusal
+        effect = self._effect_of(qualified)
         if effect is Effect.READ:
-            return await self._call(path, qualified, tool_args, effect)
+            return await self._call(path, qualified, args, effect)
         async with self._unsafe:
-            return await self._call(path, qualified, tool_args, effect)
+            return await self._call(path, qualified, args, effect)
+
+    def _effect_of(self, tool: str) -> Effect:
+        """Return the effect of a tool: that of the start of the run, unless the hub calls it unsafe now."""
+        terms = self._hub._core.call_terms(tool)
+        return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
     async def _call(self, path: str, tool: str, args: Json, effect: Effect) -> str:
-        decision = self._rules.decide(tool, args, effect)
+        turn = int(path.removeprefix("tool/").partition(".")[0])
+        decision = self._rules.decide(tool, args, effect, turn)
         record: Json = {"tool": tool, "arguments": args, "result": None, "executed": "no"}
         self.calls.append(record)
         text = await self._refuse(path, tool, decision)
@@ -130,7 +145,7 @@ class HubToolset(AbstractToolset[Any]):
         record["result"] = text
         if self.on_result is not None:
             self.on_result(path, record)
-        return self._cut(path, self._rules.add_result(tool, args, text))
+        return self._cut(path, self._rules.add_result(tool, args, text, turn))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
         """Return why a call is not made; None if it may be made."""
@@ -206,9 +221,17 @@ class HubToolset(AbstractToolset[Any]):
         server, _, own_name = name.partition(".")
         return ToolDefinition(
             name=make_model_name(server, own_name),
-            description=tool.description if tool is not None else None,
-            parameters_json_schema=dict(tool.input_schema) if tool is not None else {"type": "object"},
+            description=remove_invisible(tool.description) if tool is not None else None,
+            parameters_json_schema=self._schemas[name].schema,
         )
+
+
+def _adapt(tool: Tool | None) -> AdaptedSchema:
+    """Return the schema of a tool as providers accept it; any arguments if it has none that can be used."""
+    try:
+        return adapt_schema({"type": "object"} if tool is None else tool.input_schema)
+    except UnusableSchema:
+        return adapt_schema({"type": "object"})
 
 
 def _as_call_error(exc: StepFailed) -> CallError:

@@ -156,8 +156,12 @@ async def _follow(output: Output, run: AgentRun) -> ExitCode:
         if event.kind == "asks":
             if not asks_here:
                 break
-            yes = confirm(output, f"Call {event.text}?", False)
-            await run.approve(event.step, yes=yes, by=getpass.getuser())
+            if event.step.endswith("/approve"):
+                yes = confirm(output, f"Call {event.text}?", False)
+                await run.approve(event.step, yes=yes, by=getpass.getuser())
+            else:
+                happened = confirm(output, f"{event.text}. Was the call executed?", False)
+                await run.settle(event.step, happened=happened, by=getpass.getuser())
     record = await run.status()
     if output.as_json:
         output.print_json({"run": run.id, "state": record.state, "asks": record.asks, **(record.output or {})})
@@ -166,9 +170,7 @@ async def _follow(output: Output, run: AgentRun) -> ExitCode:
         output.print_line(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2))
         output.info(_format_usage(record.output["usage"]), "dim")
     if record.state == "asks":
-        for question in record.asks:
-            output.info(f"asks: {question['title']}", "yellow")
-            output.info(f"  toolway agent approve {run.id} {question['path']}   (or --no)")
+        _print_questions(output, record)
         output.info(f"then: toolway agent resume {run.id}")
         return ASKS_EXIT_CODE
     if record.state != "done":
@@ -230,9 +232,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
         output.info(_format_usage(record.output["usage"]), "dim")
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
-    for question in record.asks:
-        output.info(f"asks: {question['title']}", "yellow")
-        output.info(f"  toolway agent approve {record.id} {question['path']}   (or --no)")
+    _print_questions(output, record)
     return ExitCode.OK
 
 
@@ -341,6 +341,15 @@ def _print_message(output: Output, message: dict[str, Any]) -> None:
         output.print_line(f"  {message['content']}")
     for call in message.get("tool_calls") or []:
         output.print_line(f"  → {call['tool']} {json.dumps(call['arguments'], ensure_ascii=False)}")
+
+
+def _print_questions(output: Output, record: RunRecord) -> None:
+    for question in record.asks:
+        output.info(f"asks: {question['title']}", "yellow")
+        if question["kind"] == "unknown":
+            output.info(f"  toolway workflow settle {record.id} {question['path']} --happened   (or --not)")
+        else:
+            output.info(f"  toolway agent approve {record.id} {question['path']}   (or --no)")
 
 
 def _format_usage(usage: dict[str, Any]) -> str:
