@@ -14,6 +14,7 @@ from toolway.workflows.journal import Entry, RunRecord
 
 _MODEL_STEP = re.compile(r"model/(\d+)(?:~\d+)?")
 _TOOL_STEP = re.compile(r"tool/(\d+)\.(\d+)")
+_APPROVAL = re.compile(r"(tool/\d+\.\d+)/approve")
 
 
 def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
@@ -28,12 +29,23 @@ def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
         if known is None or entry.attempt >= known.attempt:
             last[entry.path] = entry
     messages: list[Json] = [{"role": "user", "content": (record.input or {}).get("prompt", ""), "step": ""}]
+    calls: dict[str, Json] = {}  # by step
     for entry in sorted(last.values(), key=_order):
         if (match := _MODEL_STEP.fullmatch(entry.path)) is not None:
             messages.append(_read_answer(entry))
+            calls.update((f"tool/{match[1]}.{place}", call) for place, call in _numbered_calls(messages[-1]))
+        elif (match := _APPROVAL.fullmatch(entry.path)) is not None:
+            if entry.state == "failed":
+                call = calls.get(match[1]) or {"tool": "", "arguments": None}
+                text = (entry.body or {}).get("message", "")
+                messages.append({"role": "tool", "content": text, **call, "executed": "no", "step": match[1]})
         elif (match := _TOOL_STEP.fullmatch(entry.path)) is not None:
             messages.append(_read_result(entry, last.get(f"{match[0]}/approve")))
     return messages
+
+
+def _numbered_calls(message: Json) -> Iterable[tuple[int, Json]]:
+    return enumerate(message.get("tool_calls") or [], 1)
 
 
 def read_model_name(name: str) -> str:
@@ -55,7 +67,7 @@ def read_arguments(args: Any) -> Any:
 def _order(entry: Entry) -> tuple[float, int, int, int]:
     if (match := _MODEL_STEP.fullmatch(entry.path)) is not None:
         return (int(match[1]), 0, 0, entry.attempt)
-    if (match := _TOOL_STEP.fullmatch(entry.path)) is not None:
+    if (match := _TOOL_STEP.fullmatch(entry.path.removesuffix("/approve"))) is not None:
         return (int(match[1]), 1, int(match[2]), entry.attempt)
     return (0, 0, 0, 0)
 
