@@ -26,8 +26,7 @@ def postgres_server(programs: Path, connections: int = 20) -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="toolway-pg-", dir="/tmp"))  # the path of a socket must be short
     as_another = ["unshare", "--user", "--map-user=1000"] if os.geteuid() == 0 else []
     data = folder / "data"
-    # Without fsync: what was written outlives the server as long as the machine runs, which is all that tests need.
-    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections={connections} -c fsync=off"
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c max_connections={connections}"
 
     def do(program: str, *arguments: str) -> None:
         subprocess.run(
