@@ -194,7 +194,8 @@ async def pydantic_ai_agent(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> 
 
     model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=llm.openai_url, api_key="none"))
     agent = Agent(model, toolsets=[await pydantic_ai.tools(hub, **options)])
-    return str((await agent.run(PROMPT)).output)
+    async with agent:
+        return str((await agent.run(PROMPT)).output)
 
 
 async def openai_agents_run(llm: FakeLLM, hub: Hub, options: dict[str, Any]) -> str:
