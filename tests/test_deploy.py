@@ -239,6 +239,7 @@ def test_the_compose_file_is_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.environ.get("TOOLWAY_LONG") != "1", reason="installs an image's packages anew: make deploy")
+@pytest.mark.timeout(1500)  # beside other checks, an installation takes minutes
 def test_the_steps_of_the_image_build_a_gateway(tmp_path: Path) -> None:
     """Without a container engine: each COPY into a folder, each `pip install` into an environment of its own."""
     made = tmp_path / "venv"
