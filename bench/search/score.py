@@ -109,9 +109,9 @@ def caps(sets: dict[str, SearchSet]) -> list[str]:
     lines = [f"| results of one server | {' | '.join(_heads(several))} |", "|---" * (len(several) + 1) + "|"]
     default = ranking.CAP_RATIO
     for name, ratio in CAPS.items():
-        ranking.CAP_RATIO = ratio  # type: ignore[misc]
+        ranking.CAP_RATIO = ratio  # type: ignore[misc] # a constant, changed to compare
         lines.append(f"| {name} | {' | '.join(cells(several, rank_here(rank_ours, several)))} |")
-    ranking.CAP_RATIO = default  # type: ignore[misc]
+    ranking.CAP_RATIO = default  # type: ignore[misc] # a constant, changed to compare
     return lines
 
 

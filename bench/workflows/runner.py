@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-#: Name and tool of each step. Nobody may execute a `pay` twice.
+#: Name and tool of each step. A `pay` must not be executed twice.
 STEPS = (("look", "read"), ("debit", "pay"), ("book", "pay_once"), ("credit", "pay"), ("notify", "pay"))
 UNSAFE_STEPS = ("debit", "credit", "notify")
 KEYED_STEPS = ("book",)

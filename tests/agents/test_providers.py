@@ -140,6 +140,15 @@ async def test_the_short_form(hub: Hub) -> None:
 
 
 @pytest.mark.anyio
+async def test_patterns_without_a_tool_end_the_run_before_the_model_is_asked(hub: Hub) -> None:
+    with FakeLLM(TURNS) as llm:
+        async with Agent("openai-chat:gpt-4o", hub, tools=["github.*"], base_url=llm.openai_url) as agent:
+            with pytest.raises(WorkflowError) as raised:
+                await agent.run("x")
+        assert (raised.value.code, len(llm.requests)) == ("E-AGENT-TOOLS", 0)
+
+
+@pytest.mark.anyio
 async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Agent("no-such-provider:m", hub) as agent:
         with pytest.raises(AgentError, match="cannot be used"):

@@ -84,7 +84,7 @@ def plain_weights(tool: Tool, about: str) -> dict[str, float]:
 def test_the_index_has_the_weights_of_all_definitions_after_any_changes(
     seed: int, spread: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_search, "MAX_SPREAD", spread)  # 0: every change numbers all tools anew
+    monkeypatch.setattr(tool_search, "MAX_SPREAD", spread)  # 0: every change renumbers all tools
     search = random_search(random.Random(seed))
     index = search._index
     expected: dict[str, dict[int, float]] = {}

@@ -23,7 +23,7 @@ def _toolset_class() -> Any:
     base_toolset = require("google.adk.tools.base_toolset", package).BaseToolset
     types = require("google.genai.types", package)
 
-    class HubTool(base_tool):  # type: ignore[misc, valid-type]
+    class HubTool(base_tool):  # type: ignore[misc, valid-type] # a base class that is loaded late
         """A tool of a hub."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:
@@ -49,7 +49,7 @@ def _toolset_class() -> Any:
             reply = await self._toolset.call(self.name, args, approved=confirms)
             return {"error" if reply.is_error else "result": reply.text}
 
-    class HubToolset(base_toolset):  # type: ignore[misc, valid-type]
+    class HubToolset(base_toolset):  # type: ignore[misc, valid-type] # a base class that is loaded late
         """The selected tools of a hub. The selection is made again for each request to the model."""
 
         def __init__(self, toolset: Toolset) -> None:

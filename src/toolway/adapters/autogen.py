@@ -22,7 +22,7 @@ from toolway.types import Json
 def _workbench_class() -> Any:
     core = require("autogen_core.tools", "autogen-core")
 
-    class HubWorkbench(core.Workbench):  # type: ignore[misc, name-defined]
+    class HubWorkbench(core.Workbench):  # type: ignore[misc, name-defined] # a base class that is loaded late
         """The selected tools of a hub. The selection is made again for each turn."""
 
         component_type = "workbench"

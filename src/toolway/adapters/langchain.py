@@ -21,7 +21,7 @@ from toolway.hub.hub import Hub
 def _tool_class() -> Any:
     core = require("langchain_core.tools", "langchain-core")
 
-    class HubTool(core.BaseTool):  # type: ignore[misc, name-defined]
+    class HubTool(core.BaseTool):  # type: ignore[misc, name-defined] # a base class that is loaded late
         """LangChain tool that calls one tool of a hub."""
 
         toolset: Any

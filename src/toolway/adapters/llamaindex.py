@@ -21,7 +21,7 @@ MAX_DESCRIPTION_CHARS: Final = 1024  # LlamaIndex rejects a longer one
 def _tool_class() -> Any:
     core = require("llama_index.core.tools.types", "llama-index-core")
 
-    class HubMetadata(core.ToolMetadata):  # type: ignore[misc, name-defined]
+    class HubMetadata(core.ToolMetadata):  # type: ignore[misc, name-defined] # a base class that is loaded late
         """Name, description and schema of a tool. The schema is that of the toolset, not of a Python type."""
 
         def __init__(self, tool: ModelTool) -> None:
@@ -31,7 +31,7 @@ def _tool_class() -> Any:
         def get_parameters_dict(self) -> Json:
             return self._schema
 
-    class HubTool(core.AsyncBaseTool):  # type: ignore[misc, name-defined]
+    class HubTool(core.AsyncBaseTool):  # type: ignore[misc, name-defined] # a base class that is loaded late
         """A tool of a hub."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:

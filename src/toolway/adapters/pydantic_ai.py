@@ -26,7 +26,7 @@ def _toolset_class() -> Any:
     core = require("pydantic_core", package)
     any_arguments = core.SchemaValidator(core.core_schema.dict_schema())
 
-    class HubToolset(framework.AbstractToolset):  # type: ignore[misc, name-defined]
+    class HubToolset(framework.AbstractToolset):  # type: ignore[misc, name-defined] # a base class that is loaded late
         """The selected tools of a hub. The selection is made again for each step of a run."""
 
         def __init__(self, toolset: Toolset) -> None:

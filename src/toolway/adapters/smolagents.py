@@ -28,7 +28,7 @@ _FLAT_KEYS: Final = frozenset({"type", "description", "title", "default"})  # of
 def _tool_class() -> Any:
     base = require("smolagents", "smolagents").Tool
 
-    class HubTool(base):  # type: ignore[misc, valid-type]
+    class HubTool(base):  # type: ignore[misc, valid-type] # a base class that is loaded late
         """A tool of a hub."""
 
         name = "tool"

@@ -53,6 +53,13 @@ async def run_agent(
     chosen = msgspec.convert(settings, AgentSettings)
     tools = await _list_tools(hub, chosen)
     effects = await run.do(partial(_read_effects, hub, tools), name="tools", effect=Effect.READ)
+    if not effects:
+        raise AgentError(
+            f"no tool matches {', '.join(chosen.tools)}",
+            detail=f"servers: {', '.join(hub.status()) or 'none'}",
+            hint="toolway tools shows the names; --tools takes patterns such as github.*",
+            code="E-AGENT-TOOLS",
+        )
     on_text = partial(log.add_text, run.id) if log.streams else None
     model = JournalledModel(build_model(chosen), run, chosen, on_text)
     model.on_answer = partial(_report_answer, log, run.id)

@@ -68,7 +68,7 @@ def agent_run(
 ) -> CommandResult:
     """Let a model work on a task with your tools. Exit with 9 if it waits for an approval."""
     policy: Any = approve if approve in ("unsafe", "all", "none") else approve.split(",")
-    text = Path(instructions[1:]).read_text() if instructions.startswith("@") else instructions
+    text = _read_text(Path(instructions[1:])) if instructions.startswith("@") else instructions
     schema = _read_schema(output)
     options = {"base_url": base_url, "output": schema, "instructions": text, "untrusted": untrusted or ()}
     return _run(context, prompt, model, tools or ["*"], budget, policy, key, journal, options)
@@ -307,13 +307,22 @@ def _require_package() -> None:
     require_package()
 
 
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as exc:
+        hint = "write the instructions after --instructions, or @FILE with the path of a text file"
+        raise UsageError(f"{file} cannot be read", detail=str(exc), hint=hint) from None
+
+
 def _read_schema(file: Path | None) -> Any:
     if file is None:
         return None
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError) as exc:
-        raise UsageError(f"{file} is not a JSON Schema", detail=str(exc)) from None
+        hint = "give a JSON file with the schema of the answer"
+        raise UsageError(f"{file} is not a JSON Schema", detail=str(exc), hint=hint) from None
 
 
 def _print_event(output: Output, event: AgentEvent) -> None:
