@@ -131,7 +131,7 @@ class ToolPolicy:
         )
 
     def terms(self) -> CallTerms:
-        """Return the rules for a call without options."""
+        """Return the rules (effect class, timeout, keys) for a call that sets no options of its own."""
         if self.settings.effect is not None or self.settings.idempotent is not None or self.server.idempotent:
             source = "setting"
         else:
@@ -180,20 +180,23 @@ class CallPolicies:
         self._policies: dict[tuple[str, str], ToolPolicy] = {}  # of listed tools only
 
     def attach(self, call: Call, tool: Tool | None) -> Call:
-        """Return the call with its effect and policy attached, so that later lookups are free."""
+        """Return the call with the effect class and policy of its tool stored in it. So later stages need no lookup."""
         policy = self._find_policy(call, tool)
         limit = (policy.retry if call.retry is None else call.retry).attempt_timeout
         return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)
 
     def update(self, call: Call) -> Call:
-        """Return the call with the policy of its tool, if the tool was not listed yet when it was attached."""
+        """Return the call with the policy of its tool, if the tool was unknown when `attach` stored a default."""
         if call.method != "tools/call" or (call.policy is not None and call.policy.tool is not None):
             return call
         tool = self._catalog.tool(ToolRef(call.server, call.name))
         return call if tool is None else self.attach(call, tool)
 
     def terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool, named `server.tool`; None if the tool is not known."""
+        """Return the rules for calls of a tool, named `server.tool`: effect class, timeout, keys.
+
+        None if it is unknown.
+        """
         ref = self._catalog.parse_name(name)
         tool = self._catalog.tool(ref) if ref is not None else None
         if ref is None or tool is None:

@@ -512,9 +512,9 @@ class HubCore:
         return self._observed(call) if is_observed else self._unobserved(call)
 
     def begin_call(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send the call of a tool at once, without other options; await `wait` of what is returned.
+        """Send a tool call without the middleware chain and return it; await its `wait()` for the result.
 
-        None if it must be sent with `request`: then nothing was done.
+        None, with nothing sent, if the call must be sent with `request`.
         """
         return self._library_flights.begin(name, arguments, meta, timeout) if self._upstreams.is_open else None
 
@@ -542,7 +542,7 @@ class HubCore:
         return await self._report_end(self._instrumentation.on_start(call), self._chain, began)
 
     async def _report_end(self, call: Call, handler: CallHandler, began: float) -> CallResult:
-        """Await the result of a call that began at the time `began`, and report the end of the call."""
+        """Await the result of a call that began at the time `began`, and report its end to the observers."""
         instrumentation = self._instrumentation
         try:
             reply = await handler(call)
@@ -570,7 +570,10 @@ class HubCore:
         return self._catalog.tools(server)
 
     def call_terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool, named `server.tool`; None if the tool is not known."""
+        """Return the rules for calls of a tool, named `server.tool`: effect class, timeout, keys.
+
+        None if it is unknown.
+        """
         return self._policies.terms(name)
 
     async def find_tool(self, name: str, timeout: float) -> Tool:
@@ -727,7 +730,10 @@ class HubCore:
         return [*self._instrumentation.running_calls.values(), *self.flights.calls()]
 
     def find_plan(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the plan for calls of `caller` to `tool`; None if they must be sent with `request`."""
+        """Return the plan for calls of `caller` to `tool` that skip the middleware chain.
+
+        None if they must use `request`.
+        """
         return self._planner.find(tool, caller)
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
@@ -798,7 +804,7 @@ class HubCore:
         return self._search_settings.model
 
     def _open_search_vectors(self) -> None:
-        """Let the search use the model or the endpoint of the settings, in place of the one before."""
+        """Let the tool search use the embedding model or endpoint of the settings, in place of the previous one."""
         from toolway.hub.secret_resolution import resolve_text
         from toolway.search.meaning import open_vectors
 

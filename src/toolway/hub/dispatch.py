@@ -208,9 +208,10 @@ class Dispatcher:
         return require_tool(self._catalog, ref)
 
     async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:
-        """Check a call against a definition that was not there when the call began. Return the definition.
+        """Check the arguments of a call whose tool was unknown or outdated when the call began. Return the tool's
+        definition.
 
-        A definition from an earlier run is replaced by the current one first. Raises `InvalidArguments`.
+        If the definition was stored by an earlier run, wait for the current one first. Raises `InvalidArguments`.
         """
         if not self._policies.validates_arguments(call.server):
             return tool

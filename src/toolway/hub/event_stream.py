@@ -123,7 +123,7 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start watching the running event loop, unless the threshold is 0."""
+        """Start the thread that detects a blocked event loop, unless `stall_threshold` is 0. Call it in that loop."""
         if self._stall_threshold:
             self._loop = asyncio.get_running_loop()
             self._loop_thread = threading.get_ident()
@@ -161,8 +161,8 @@ class Watchdog:
     def check(self, *, late: bool = False) -> float:
         """Report the event loop as blocked if its heartbeat is overdue.
 
-        Return the seconds until the next check. `late` means that this thread itself did not run in time, so the loop
-        may not have had its chance yet.
+        Return the seconds until the next check. `late` means that this thread itself did not run in time, perhaps
+        because the process was suspended. Then nothing is reported.
         """
         overdue = self._clock() - self._last_beat - self._stall_threshold
         if overdue < 0:

@@ -82,20 +82,27 @@ class Flight(ABC):
 
     @abstractmethod
     def build_call(self) -> Call:
-        """Return the call as the chain would have got it, with its own state. The name is that of the server."""
+        """Return the `Call` that the middleware chain would have got, with a new state.
+
+        Its `name` is the tool name that the server uses.
+        """
 
     @abstractmethod
     def land(self, result: Json, frame: bytes, id: int) -> None:
-        """Pass the result on. `frame` is the response `id` as received; empty if it has more than a result."""
+        """Pass the result on to the caller.
+
+        `frame` is the whole response as received, with the JSON-RPC id `id`. It is empty if it contains more than a
+        result.
+        """
 
     @abstractmethod
     def hand_over(self, taken: TakenOverCall) -> None:
-        """Let a coroutine await `taken.resume()`, or call `taken.discard()`."""
+        """Let a coroutine of the caller await `taken.resume()`. If it never starts, call `taken.discard()`."""
 
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
-        """Send the call. Return False if it needs the pipeline: then nothing was done."""
+        """Send the call. Return False, with nothing sent, if it needs the middleware chain."""
         plan, flights = self.plan, self._flights
         limiter = plan.limiter
         if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
@@ -138,7 +145,10 @@ class Flight(ABC):
         return True
 
     def arrived(self, result: Json, frame: bytes) -> None:
-        """Pass a result on to the caller, if it is a plain one. Called by the transport."""
+        """Pass a complete, valid result on to the caller; hand any other one to a coroutine.
+
+        Called by the transport.
+        """
         plan, flights = self.plan, self._flights
         if (
             "content" not in result
@@ -165,11 +175,14 @@ class Flight(ABC):
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
-        """Continue the call in a coroutine, which waits for its outcome. Called if there is no plain result."""
+        """Let a coroutine wait for the outcome of the call. The transport calls it if no plain result has arrived."""
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """Continue the call in a coroutine. Return None if it has ended, or if a coroutine already waits for it."""
+        """Hand the call to a coroutine, which waits for its result.
+
+        Return what the coroutine gets; None if the call has ended, or was handed over before.
+        """
         if self._is_over:
             return None
         self._is_over = True
@@ -234,7 +247,7 @@ class Flight(ABC):
 
 
 class TakenOverCall:
-    """A call that was sent by a flight and that the pipeline waits for. It holds the slot of the flight."""
+    """A call that callbacks sent and that a coroutine now waits for. It keeps its concurrency slot."""
 
     __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "sent", "task")
 
@@ -324,16 +337,16 @@ class Flights:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _before_message(self, session: Session, is_request: bool) -> None:
-        """Continue all calls that a server's message may belong to in coroutines, which pass the message on.
+        """Hand the calls that a server's message may belong to over to coroutines, which then get the message.
 
-        A log message may belong to the calls that want log messages, a request to any call.
+        A log message may belong to any call that wants log messages, a request to any call of the session.
         """
         for flight in [each for each in self.flying if each.plan.session is session]:
             if is_request or flight.log_level is not None:
                 flight.take_over()
 
     def _sweep(self) -> None:
-        """Continue all calls that take long in coroutines."""
+        """Hand the calls that have run for a second or more over to coroutines, which watch their deadlines."""
         now = self.now()
         for flight in [each for each in self.flying if each.is_long(now)]:
             flight.take_over()
@@ -344,7 +357,10 @@ class Flights:
         return self._output_validator.validate(plan.tool, result) is None
 
     async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
-        """Wait for a call that was sent: like the chain, but below every check that could reject it."""
+        """Wait for the result of a call that was sent, through the middleware for deadlines, retries and slots.
+
+        No check that could reject the call runs.
+        """
 
         def wait(call: Call) -> Awaitable[CallResult]:
             return self._dispatcher.resume(call, sent)

@@ -732,7 +732,7 @@ def _only(item_type: type[T], items: Iterable[Item]) -> list[T]:
 def _collect_progress(
     callback: AnyProgressCallback | None,
 ) -> tuple[ProgressCallback | None, list[asyncio.Future[None]]]:
-    """Return a synchronous form of `callback`, and the list of coroutines that it starts.
+    """Return a synchronous wrapper of a progress callback, and the list of tasks that it starts.
 
     The list stays empty if `callback` is a plain function.
     """

@@ -57,7 +57,9 @@ class WorkflowTrace(Protocol):
     """Trace of a workflow run in this process."""
 
     def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
-        """Start the span of a step. Return the trace context for the `_meta` of its call, and how to end the span."""
+        """Start the span of a step. Return the trace context for the `_meta` of its call, and a function that ends the
+        span.
+        """
         ...
 
     def end(self, state: str) -> None: ...
@@ -74,15 +76,18 @@ class Tracer(Protocol):
 
     @property
     def may_skip(self) -> bool:
-        """Return True if `skip_trace` can leave calls out, because only a share of them is recorded."""
+        """Return True if `skip_trace` may exclude calls, because only a sample of the calls is recorded."""
         ...
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Return the `traceparent` of a call that is left out, or None if `start_trace` must follow."""
+        """Decide, before a call is built, if it is recorded. Return the `traceparent` of a call that is not recorded.
+
+        None: use `start_trace`, which decides.
+        """
         ...
 
     def skipped(self) -> Trace:
-        """Return the trace of a call that was left out."""
+        """Return the trace of the call for which `skip_trace` returned a `traceparent`; it records nothing."""
         ...
 
 
@@ -142,11 +147,11 @@ class Instrumentation:
 
     @property
     def allows_flights(self) -> bool:
-        """Return True if a call without a coroutine (hub/flight.py) gives the observers all that they want."""
+        """Return True if calls that skip the middleware chain (hub/flight.py) give all observers what they want."""
         return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Leave a call out of the traces before anything is built for it: return its `traceparent`.
+        """Return the `traceparent` of a call that the tracer does not record, before anything is built for its trace.
 
         None if the call may be recorded, or if there is no tracer (`is_tracing`).
         """
@@ -200,9 +205,9 @@ class Instrumentation:
     # -- one call -----------------------------------------------------------------------------------------------------
 
     def on_start(self, call: Call) -> Call:
-        """Record the start of a call and give it an id. Its end must be recorded too.
+        """Record the start of a call and return the call with an id.
 
-        The end is recorded by `on_result`, `on_error` or `on_cancelled`.
+        Its end must be recorded by `on_result`, `on_error` or `on_cancelled`.
         """
         # A call of the library has no id yet, and its state is not referenced elsewhere.
         if not call.id:
@@ -219,7 +224,10 @@ class Instrumentation:
         return call
 
     def adopt(self, call: Call) -> Call:
-        """Record a call that was sent before; it keeps its state. Its end must be recorded too."""
+        """Record a call as running that was sent without the middleware chain, and return it with an id.
+
+        It keeps its state. The caller must record the end of the call too.
+        """
         if not call.id:
             call = replace(call, id=self.new_call_id())
         self.running_calls[id(call.state)] = call
@@ -228,7 +236,7 @@ class Instrumentation:
         return call
 
     def on_sent(self, call: Call) -> None:
-        """Emit the start of a call that was sent without a coroutine; only if `wants_attempts`."""
+        """Emit the start of a call that was sent without the middleware chain. Call it only if `wants_attempts`."""
         self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", self.wall_clock()))
 
     def new_call_id(self) -> str:

@@ -1,4 +1,7 @@
-"""Calls of a program without a chain of coroutines: the caller's own task waits for a flight (hub/flight.py)."""
+"""Tool calls of a program (`Hub.call_tool`) that skip the middleware chain, because they need nothing of it.
+
+Such a call is a flight (hub/flight.py): callbacks of the connection drive it. Only the task of the caller waits for it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
-    """Begins flights for calls of a program, by the name that it gives."""
+    """Sends tool calls of a program as flights (calls driven by callbacks), and remembers a plan for each tool name."""
 
     def __init__(self, hub: HubCore, catalog: Catalog, planner: Planner) -> None:
         self._hub = hub
@@ -28,7 +31,7 @@ class LibraryFlights:
         self._without_plan: dict[str, float] = {}  # until when
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a call. None if it must use the chain: then nothing was done."""
+        """Send a tool call as a flight and return it. None, with nothing sent, if it needs the middleware chain."""
         if (meta and not PIPELINE_META_KEYS.isdisjoint(meta)) or (timeout is not None and timeout < MIN_TIMEOUT_S):
             return None
         plan = self._plans.get(name)
@@ -58,7 +61,7 @@ class LibraryFlights:
 
 
 class LibraryFlight(Flight):
-    """Flight of one call of a program, whose task waits for it."""
+    """Tool call of a program that is driven by callbacks. The task of the caller waits for its result."""
 
     __slots__ = ("_future", "_hub", "_taken", "_timeout")
     in_library = True

@@ -35,7 +35,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Everything that is the same for all calls of one caller to one tool, valid until a part of it changes."""
+    """Settings and objects that all calls of one caller to one tool share. It is valid until one of them changes."""
 
     __slots__ = (
         "_breaker_removals",
@@ -90,7 +90,7 @@ class Plan:
         self.meta = msgspec.Raw()
 
     def is_valid(self) -> bool:
-        """Return True if nothing has changed that the plan depends on."""
+        """Return True if nothing has changed that this plan depends on, such as session, catalog or settings."""
         planner, name = self._planner, self.tool.server
         return (
             planner.catalog.generation == self._catalog_generation
@@ -106,7 +106,7 @@ class Plan:
     def meta_for(self, capabilities: Json, extra: Json | None, log_level: str | None) -> msgspec.Raw | Json | None:
         """Return the `_meta` of a request, for a client with these capabilities that wants this log level.
 
-        `extra` is what the caller adds. A legacy server gets nothing else.
+        `extra` is what the caller adds. A legacy server gets only `extra`.
         """
         if self.is_legacy:
             return extra
@@ -125,14 +125,14 @@ class Plan:
 
 
 def add_trace_context(meta: msgspec.Raw | Json | None, traceparent: str) -> msgspec.Raw | Json:
-    """Return the `_meta`, encoded or not, with the trace context of a call."""
+    """Return the `_meta` of a request (encoded or not, as given) with `traceparent` added."""
     if meta is None or isinstance(meta, dict):
         return {"traceparent": traceparent, **(meta or {})}
     return msgspec.Raw(b'{"traceparent":"%b",%b' % (traceparent.encode(), bytes(meta)[1:]))
 
 
 class Planner:
-    """Creates plans and keeps them, by caller and tool."""
+    """Creates plans and keeps them, by caller and tool. A plan allows calls that skip the middleware chain."""
 
     def __init__(
         self,
@@ -161,7 +161,10 @@ class Planner:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the valid plan for calls of `caller` to `tool`; None if they must use the chain."""
+        """Return the plan for calls of `caller` to `tool`, a valid one or a new one.
+
+        None: they use the middleware chain.
+        """
         key = (caller, tool.server, tool.name)
         plan = self._plans.get(key)
         if plan is not None and plan.tool is tool and plan.is_valid():
@@ -177,7 +180,7 @@ class Planner:
     def upstream_for(self, name: str, caller: str) -> Upstream | None:
         """Return the upstream for the calls of `caller` to a server: the shared one, or the caller's own.
 
-        None if the chain must start it first. The rules are those of `Dispatcher`.
+        None if it is not started: the middleware chain starts it. The rules are those of `Dispatcher`.
         """
         upstreams = self.upstreams
         shared = upstreams.upstreams.get(name)
