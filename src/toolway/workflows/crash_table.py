@@ -73,9 +73,10 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Describe how a step with `verify` continues after a crash, and give advice.
+    """Return how a step with `verify` continues after a crash, and advice for its author; "" for none.
 
-    Without `after`, "not executed" counts only if the process of the server has ended: with ours, if it is local.
+    Without `after`, "not executed" is believed only if the process of the server has ended. A local server ends
+    together with our process.
     """
     wait = timeout + verify.delay(timeout, has_ended=is_local)
     condition = "else" if is_local or verify.after is not None else "if it is not there,"

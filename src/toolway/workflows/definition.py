@@ -24,7 +24,7 @@ UnknownPolicy: TypeAlias = Literal["ask", "fail", "retry"]
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Attempts of a step, each with all attempts of the hub inside."""
+    """Attempts of a workflow step and the waits between them. Each attempt is one call, with the hub's own retries."""
 
     tries: int = 3
     wait: float = 5.0  # seconds before the second attempt
@@ -48,10 +48,10 @@ class Verify(msgspec.Struct, frozen=True):
     otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still be executed
 
     def delay(self, timeout: float, *, has_ended: bool) -> float:
-        """Return the seconds from the end of a call to the read.
+        """Return the seconds from the end of a call with an unknown outcome to the read that verifies it.
 
-        If the process of the server has not ended, `after` is at least the time limit of the call: a server that was
-        too slow once is slow.
+        If the process of the server has not ended, they are at least the time limit of the call: the server may still
+        execute it.
         """
         if self.after is None:
             return DEFAULT_VERIFY_DELAY_S

@@ -438,7 +438,7 @@ class Workflows:
     # -- the scheduler
 
     async def _schedule(self) -> None:
-        """Take runs that are due, until the engine is closed."""
+        """Take the runs that are due from the journal and execute them, until the engine is closed."""
         journal = self._get_journal()
         while not self._closing:
             delay = POLL_INTERVAL_S
@@ -487,7 +487,7 @@ class Workflows:
     # -- one run
 
     async def _drive(self, active: _ActiveRun) -> None:
-        """Execute one run until it ends, waits or asks."""
+        """Execute one run until it ends, must wait, or asks a person."""
         journal = self._get_journal()
         life = active.life = journal.life
         active.clear()
@@ -624,10 +624,10 @@ class Workflows:
         return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
 
     async def _write(self, active: _ActiveRun, entries: list[Entry], change: RunChange | None) -> None:
-        """Write to the journal. While it cannot be written, nothing is sent and the run waits.
+        """Write entries and the new state of a run. If the journal cannot be written, wait and try again.
 
-        Raises `RunLost` if the lease under which the run was loaded has ended: another node may have gone on with it
-        meanwhile, even if this node has a new lease and the run again.
+        Until then nothing is sent. Raises `RunLost` if the lease under which the run was loaded has ended: another node
+        may have continued the run since, even if this node has a new lease and has taken the run again.
         """
         journal = self._get_journal()
         while True:
@@ -686,7 +686,10 @@ class Workflows:
     # -- child runs
 
     async def _call_child(self, parent: RunRecord, action: CallAction, intent: Entry) -> Entry:
-        """Start a child run once; wait for a short time, so that quick children need no second look."""
+        """Start a child run once and wait up to a short time for its end. Return the entry of the step.
+
+        The entry of a child that takes longer has the state `waiting`.
+        """
         try:
             run = await self.start(
                 action.child,
@@ -720,7 +723,7 @@ class Workflows:
             await self._send(parent, message)
 
     async def _put_back(self, active: _ActiveRun, reason: str) -> None:
-        """Let a run wait that this process cannot execute: another one may."""
+        """Mark a run as waiting that this process cannot execute, so that another process may take it."""
         _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
@@ -736,7 +739,7 @@ class Workflows:
                 await self._hub.find_tool(name)
 
     def _notify(self, record: RunRecord) -> None:
-        """Wake those that watch a run, and report its new state."""
+        """Wake the tasks that watch a run, and emit an event with its new state."""
         changed = self._watched.pop(record.id, None)
         if changed is not None:
             changed.set()
@@ -752,7 +755,7 @@ class Workflows:
 
 
 async def _wait_for_event(event: asyncio.Event, timeout: float) -> None:
-    """Wait for an event or the timeout. Unlike `wait_for` it loses no cancellation."""
+    """Wait for an event, at most `timeout` seconds. Unlike `asyncio.wait_for` it never swallows a cancellation."""
     woken = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait({woken}, timeout=timeout)
@@ -783,21 +786,21 @@ class RunSteps(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """True if code is running that may have a new step."""
+        """Return True if Python code of the run is running that may request a new step at any moment."""
         ...
 
     @property
     def is_open(self) -> bool:
-        """True if there is code that has not ended: it may have a new step at any time."""
+        """Return True if the run has Python code that has not ended. It may request a new step later."""
         ...
 
     @property
     def has_news(self) -> bool:
-        """True if code has begun a step or has ended since the last plan."""
+        """Return True if Python code of the run has requested a step, or has ended, since `plan` was last called."""
         ...
 
     async def wait_for_step(self) -> None:
-        """Wait until code has a new step or ends."""
+        """Wait until the Python code of the run requests a new step or ends."""
         ...
 
     async def close(self) -> None: ...
@@ -832,7 +835,7 @@ class _FileSteps:
 
 
 class _Signal:
-    """Event with one waiter, which needs no task to wait."""
+    """Event for one waiting coroutine. Unlike `asyncio.Event` with a timeout it creates no task."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -849,7 +852,7 @@ class _Signal:
         self._is_set = False
 
     def notify(self, _: object = None) -> None:
-        """Wake the waiter once."""
+        """Wake the coroutine that waits now, if there is one, without setting the signal."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -881,7 +884,7 @@ class _ActiveRun:
         self.task: asyncio.Task[None] | None = None
 
     def clear(self) -> None:
-        """Forget that it was woken. Read the messages after this, so that none is missed."""
+        """Reset the wake-up signal. Read the messages of the run after this, so that none is missed."""
         self.wake.clear()
         self.is_due_again = False
 

@@ -180,7 +180,7 @@ def _compile_cel(expression: str, variables: frozenset[str]) -> Callable[[Mappin
 
 
 def to_json(value: Any, expression: str) -> Any:
-    """Return a value of the CEL runtime as JSON data. An error of the evaluation is a value there: raise it."""
+    """Return a value of the CEL runtime as JSON data. Raises `ExpressionError` if it is CEL's value for an error."""
     if value.type().name() == "ERROR":
         raise ExpressionError(f"the expression {expression!r} has no value", detail=str(value.value())[:300])
     return _plain(value.plain_value(), expression)

@@ -27,7 +27,7 @@ EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unkn
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt of one step: what was begun, and what is known of it."""
+    """One attempt of one workflow step as the journal stores it: what was begun, and what is known of its outcome."""
 
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
     attempt: int = 1
@@ -77,7 +77,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):
-    """New values of a run's columns."""
+    """Changed columns of a stored run: state, due time, questions, output, error."""
 
     state: RunState
     due: float | None = None
@@ -124,11 +124,15 @@ class RunJournal(Protocol):
 
     @property
     def life(self) -> int:
-        """Number of this process among those that used the journal; of a cluster node that of its lease, else 0."""
+        """Return the number of the period in which this process executes runs. It is stored with each entry.
+
+        A journal file counts the processes that executed its runs; a cluster node has the number of its lease.
+        Otherwise 0.
+        """
         ...
 
     def holds(self, life: int) -> bool:
-        """Return True if the runs that were taken in this life still belong to this process."""
+        """Return True if runs that this process took while `life` had this value still belong to this process."""
         ...
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:

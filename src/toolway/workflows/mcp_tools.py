@@ -184,7 +184,7 @@ class WorkflowTransport:
         self._server.detach(self)
 
     def notify_list_changed(self) -> None:
-        """Tell the hub that there are other workflows now."""
+        """Notify the hub that the list of tools has changed, because the workflows have."""
         self._tell("notifications/tools/list_changed", {})
 
     def _tell(self, method: str, params: Json) -> None:

@@ -152,7 +152,10 @@ class _DefinitionPlanner(StepPlanner):
         return Ending("done", self._expressions.render(step.output, scope))
 
     def _handle(self, step: Step, path: str, scope: Scope, failure: Failure) -> Progress:
-        """Run the first handler of a failed step that fits. An unknown outcome needs a handler that names it."""
+        """Run the first `catch` handler that fits the failure of a step.
+
+        An unknown outcome needs a handler with `unknown`.
+        """
         for number, handler in enumerate(step.catch):
             inner = {**scope, "error": failure.error}
             try:

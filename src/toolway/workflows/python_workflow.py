@@ -568,17 +568,20 @@ class CodeRun:
 
     @property
     def is_running(self) -> bool:
-        """True if the code waits for something that is not a step, or has news that are not planned yet."""
+        """Return True if the engine must wait for the code, and not only for steps that are under way.
+
+        The code awaits something that is no step, such as `asyncio.sleep`, or `has_news` is True.
+        """
         return self.has_news or (self.is_open and not self._requests)
 
     @property
     def has_news(self) -> bool:
-        """True if the code has begun a step or has ended since the last plan."""
+        """Return True if the code has requested a step, or has ended, since `plan` last decided."""
         return self._requested.is_set() or (self._task is not None and self._task.done() != self._planned_end)
 
     @property
     def is_open(self) -> bool:
-        """True if the function has not ended."""
+        """Return True if the workflow function has not ended."""
         return self._task is not None and not self._task.done()
 
     async def wait_for_step(self) -> None:
@@ -691,7 +694,7 @@ class CodeRun:
         return await self._workflow.function(RunContext(record, self), **(record.input or {}))
 
     async def _let_code_run(self) -> None:
-        """Give turns to the code until it waits."""
+        """Yield to the event loop until the code has requested no further step for some turns, or has ended."""
         assert self._task is not None
         idle = 0
         while idle < IDLE_TURNS and not self._task.done():

@@ -210,7 +210,7 @@ class SqliteJournal:
 
 
 class _Work(Generic[T]):
-    """An action for the thread, and the future of its value."""
+    """A database action that waits for the writer thread, and the future that gets the value it returns."""
 
     def __init__(self, action: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop) -> None:
         self.action = action

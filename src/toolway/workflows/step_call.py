@@ -20,16 +20,16 @@ MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
 
 
 class RunAccess(Protocol):
-    """Rights of those who start runs. They are checked again before each call of a step."""
+    """Access rights of the callers who start runs. They are checked again before each call of a step."""
 
     def caller_id(self, caller: str) -> str:
         """Return the caller id for the calls of a run; it selects the credentials. "" is the local owner."""
         ...
 
     def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
-        """Return why the calls of a run may not be made: the starter is gone, or may not call `tool`.
+        """Return the error if the caller of a run no longer exists or may not call `tool`; None if there is no problem.
 
-        With `tool` = "" only the first is checked.
+        With `tool` = "" only the existence of the caller is checked.
         """
         ...
 

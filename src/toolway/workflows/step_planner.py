@@ -5,7 +5,7 @@ An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unk
 | the journal says        | read, idempotent, key honoured | unsafe                              |
 |-------------------------|--------------------------------|-------------------------------------|
 | nothing                 | call                           | write `begun`, then call            |
-| `begun` in another life | call again, the same attempt   | `unknown`                           |
+| `begun`, process ended  | call again, the same attempt   | `unknown`                           |
 | `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
 | `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
 | `failed`                | handlers, else the run fails   | the same                            |
@@ -419,11 +419,14 @@ class StepPlanner:
         return "done"
 
     def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
-        """Return True if the run failed at this step, and a person settled its outcome only to undo the rest."""
+        """Return True if this step failed with an unknown outcome (`on_unknown: fail`) that a person has settled since.
+
+        The run stays failed: the outcome only decides what is undone.
+        """
         return step.on_unknown == "fail" and entry.via == "settle"
 
     def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Decide about a call that a process began before it ended."""
+        """Decide about a call that was begun by a process that has ended. None: its outcome is unknown."""
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._call(step, path, entry.attempt, entry.args)
         self._record(
@@ -441,7 +444,10 @@ class StepPlanner:
         return None
 
     def _after_unknown(self, step: ToolStep, path: str, entry: Entry, scope: Scope) -> Progress | None:
-        """Decide about a call that may have been executed. None: its outcome is known now."""
+        """Decide about a call that may have been executed: retry, verify, fail or ask.
+
+        None: its outcome is known now.
+        """
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._retry(step, path, entry)
         policy: UnknownPolicy
@@ -550,7 +556,10 @@ class StepPlanner:
         return "pending"
 
     def _effect(self, step: ToolStep, entry: Entry) -> Effect:
-        """Return the effect of a step: the statement of its author, else the stricter of now and then."""
+        """Return the effect class of a step: as its author states it, else by the rules of the hub.
+
+        Without a statement of the author, a step that counted as unsafe when it was begun stays unsafe.
+        """
         terms = self._terms(step.tool)
         is_stated = step.effect is not None or honours_key(step, terms)
         if entry.effect == Effect.UNSAFE and not is_stated:
@@ -587,7 +596,7 @@ class StepPlanner:
 
 
 def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
-    """Return the entry of a child run from its id, state, output and error."""
+    """Return the step entry of a child run, made from the child's id, state, output and error."""
     if child["state"] == "done":
         return replace(
             entry, kind="child", state="done", ended=now, body={"data": child["output"], "run": child["run"]}
@@ -605,16 +614,17 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
 
 
 def _server_has_ended(entry: Entry, life: int) -> bool:
-    """Return True if the process of the server that got an unknown call had ended before a life of the journal began.
+    """Return True if the server process that got a call with an unknown outcome has ended.
 
-    A life begins after the local servers of the one before have ended (`SqliteJournal`).
+    `life` is the number of the process that executes the runs now (`RunJournal.life`). A process takes the runs only
+    after the local servers of the previous one have ended (`SqliteJournal`).
     """
     code = entry.body.get("code") if isinstance(entry.body, dict) else None
     return code == SERVER_EXITED or (entry.local and entry.life != life)
 
 
 def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
-    """Return the effect of a call of a step now."""
+    """Return the effect class of a step: idempotent by its key, else as its author states it, else as the hub says."""
     if honours_key(step, terms):
         return Effect.IDEMPOTENT
     if step.effect is not None:
@@ -633,7 +643,7 @@ def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
 
 
 def step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:
-    """Return the value of a step in expressions."""
+    """Return the value that expressions see under `steps.NAME`: state, data, text and error."""
     return {"state": state, "data": data, "text": text, "error": error}
 
 
@@ -655,7 +665,7 @@ def _as_time(value: Any) -> float:
 def entry_for(action: CallAction, life: int, now: float, lease_s: float = 0.0) -> Entry:
     """Return the intent of a call: the entry that must be on disk before an unsafe call is sent.
 
-    It is sent within `lease_s` seconds, the lease of a cluster node, or not at all.
+    The call is sent within `lease_s` seconds, the lease of a cluster node, or not at all.
     """
     return Entry(
         path=action.path,

@@ -174,7 +174,7 @@ class TemporalRun:
             expressions.close()
 
     def _carry_on(self, start: RunStart) -> Json:
-        """Return the input of a new execution with an empty history: the run goes on with its entries."""
+        """Return the input for continuing the run in a new Temporal execution, whose history is empty."""
         assert self._record is not None
         entries = [each for attempts in self._memory.entries.values() for each in attempts]
         return to_json(
