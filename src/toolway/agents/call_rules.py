@@ -26,7 +26,7 @@ class CallDecision(NamedTuple):
 
 
 class CallRules:
-    """Memory of an agent run about its calls.
+    """Decides about each tool call of one agent run, from the settings and the calls so far.
 
     Args:
         settings: Settings of the run.
@@ -40,7 +40,7 @@ class CallRules:
         self.calls = 0
 
     def reserve(self) -> str | None:
-        """Count a call. Return why it is not made if the budget is used up."""
+        """Count a call. Return None, or the text for the model if the budget of the run allows no more calls."""
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
             return f"not executed: the budget of {budget} calls is used up. Give your answer now."
@@ -48,7 +48,7 @@ class CallRules:
         return None
 
     def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
-        """Return what happens to a call that the model wants in this turn."""
+        """Return the decision about a call that the model requests: make it, ask a person first, or refuse it."""
         title = f"{tool} {msgspec.json.encode(args).decode()}"[:MAX_TITLE_CHARS]
         if effect is Effect.UNSAFE and _digest(tool, args) in self._unknown:
             if self._settings.approve == "none":

@@ -30,7 +30,7 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEventLog:
-    """Events of the runs of this process.
+    """Log of the events of the agent runs of this process, in memory and bounded.
 
     Args:
         streams: True if texts are reported while they arrive.
@@ -43,7 +43,7 @@ class AgentEventLog:
         self._changed = asyncio.Event()
 
     def add(self, run: str, event: AgentEvent) -> None:
-        """Add an event, unless a replay brings it a second time."""
+        """Add an event of a run, unless it is known already: a replay after a crash produces earlier events again."""
         events = self._events.get(run)
         if events is None:
             while len(self._events) >= MAX_RUNS:
@@ -60,7 +60,7 @@ class AgentEventLog:
         changed.set()
 
     def add_text(self, run: str, text: str) -> None:
-        """Add a part of a text that arrives."""
+        """Add a part of a model's text that is still arriving."""
         if text:
             self.add(run, AgentEvent(kind="text", text=text))
 
@@ -70,5 +70,5 @@ class AgentEventLog:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Event that is set at the next change."""
+        """Return an event that is set when the next event of any run is added."""
         return self._changed

@@ -195,7 +195,10 @@ class JournalledModel(WrapperModel):
         return replace(response, parts=parts)
 
     def _check_budget(self) -> None:
-        """Raise `BudgetUsed` if the run may not send another request. Lost requests count like the last one."""
+        """Raise `BudgetUsed` if the run may not send another request to the model.
+
+        A request that was lost in a crash counts as much as the average answer.
+        """
         budget = self._agent.budget
         lost = max(0, self.requests - len(self.responses))
         factor = 1 + lost / max(1, len(self.responses))
@@ -225,7 +228,7 @@ def _error_to_json(exc: ModelAPIError) -> Json:
 
 
 def _check_size(response: Json) -> Json:
-    """Return an answer for the journal, or an error if it is too large."""
+    """Return an answer of a model in the form for the journal; an error in its place if it is too large."""
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
         text = f"the answer has {size} bytes, more than {MAX_ANSWER_BYTES}: limit it with max_tokens"
