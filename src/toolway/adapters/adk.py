@@ -24,7 +24,7 @@ def _toolset_class() -> Any:
     types = require("google.genai.types", package)
 
     class HubTool(base_tool):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """A tool of a hub."""
+        """ADK tool that calls one tool of a hub."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:
             super().__init__(name=tool.name, description=tool.description)
@@ -50,7 +50,7 @@ def _toolset_class() -> Any:
             return {"error" if reply.is_error else "result": reply.text}
 
     class HubToolset(base_toolset):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """The selected tools of a hub. The selection is made again for each request to the model."""
+        """ADK toolset with the selected tools of a hub. They are selected again for each request to the model."""
 
         def __init__(self, toolset: Toolset) -> None:
             super().__init__()

@@ -23,7 +23,7 @@ def _workbench_class() -> Any:
     core = require("autogen_core.tools", "autogen-core")
 
     class HubWorkbench(core.Workbench):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """The selected tools of a hub. The selection is made again for each turn."""
+        """AutoGen workbench with the selected tools of a hub. They are selected again for each turn of the model."""
 
         component_type = "workbench"
 

@@ -32,7 +32,7 @@ def _tool_class() -> Any:
             return self._schema
 
     class HubTool(core.AsyncBaseTool):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """A tool of a hub."""
+        """LlamaIndex tool that calls one tool of a hub."""
 
         def __init__(self, toolset: Toolset, tool: ModelTool) -> None:
             self._toolset = toolset

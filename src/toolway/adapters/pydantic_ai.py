@@ -27,7 +27,7 @@ def _toolset_class() -> Any:
     any_arguments = core.SchemaValidator(core.core_schema.dict_schema())
 
     class HubToolset(framework.AbstractToolset):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """The selected tools of a hub. The selection is made again for each step of a run."""
+        """pydantic-ai toolset with the selected tools of a hub. They are selected again for each step of a run."""
 
         def __init__(self, toolset: Toolset) -> None:
             self.toolset = toolset

@@ -30,14 +30,14 @@ class UnusableSchema(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AdaptedSchema:
-    """A schema that providers accept, the changes that were made, and the way back for arguments."""
+    """A schema that providers accept, the changes that were made, and the original names of renamed properties."""
 
     schema: Json
     changes: tuple[str, ...]  # such as `properties.tags: an array without "items"`
     original_names: Mapping[str, str]  # property that the model sees → property of the server
 
     def restore(self, arguments: Any) -> Any:
-        """Return arguments of a model with the property names of the server."""
+        """Return the arguments that a model sent, with the property names that the server uses."""
         if not self.original_names:
             return arguments
         if isinstance(arguments, list):

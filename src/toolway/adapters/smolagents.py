@@ -29,7 +29,7 @@ def _tool_class() -> Any:
     base = require("smolagents", "smolagents").Tool
 
     class HubTool(base):  # type: ignore[misc, valid-type] # a base class that is loaded late
-        """A tool of a hub."""
+        """smolagents tool that calls one tool of a hub."""
 
         name = "tool"
         description = ""

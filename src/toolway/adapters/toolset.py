@@ -233,7 +233,7 @@ class Toolset:
         return self._approve == "all" or (self._approve == "unsafe" and effect is Effect.UNSAFE)
 
     def _check(self, chosen: Mapping[str, ModelTool], known: int) -> None:
-        """Raise an error if the selection cannot be used."""
+        """Raise `ToolwayError` if no tool is selected, or more than the provider accepts."""
         hint = "select fewer by patterns or search=…: `toolway tools` lists them"
         problem = ""
         if not chosen:
@@ -275,7 +275,7 @@ class Toolset:
         return Reply(texts.result_text(result), result.is_error, "yes", result)
 
     async def _refusal(self, tool: ModelTool, arguments: Json) -> str | None:
-        """Return why a call is refused, perhaps "", or None if it is approved."""
+        """Return why a call was not approved, "" if no reason was given; None if it was approved."""
         if self.ask is None:
             return "no one can approve it here"
         answer = self.ask(CallToApprove(tool.tool.qualified_name, arguments, tool.effect))
