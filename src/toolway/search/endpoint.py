@@ -140,7 +140,10 @@ class EmbeddingEndpoint:
             raise EmbeddingError("the key has characters that a header cannot have") from None
 
     def _decode(self, answer: bytes, count: int) -> list[Vector]:
-        """Return the vectors of an answer in the order of their texts. Raises `EmbeddingError` if it does not fit."""
+        """Return the vectors of a response in the order of their texts.
+
+        Raises `EmbeddingError` if the response does not contain one valid vector per text.
+        """
         origin = self._target.origin
         try:
             items = msgspec.json.decode(answer, type=_Answer).data

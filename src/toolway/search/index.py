@@ -54,9 +54,10 @@ FIELDS: Final = (
 
 
 class Posting(msgspec.Struct, frozen=True, gc=False):
-    """The tools that have a word: their numbers (ascending), the weight in each, and the fields as a bit set.
+    """The tools that contain one word: their numbers (ascending), the word's weight in each, and the fields as bits.
 
-    They are bytes, of which the garbage collector need not know: an index of 50,000 tools has 100,000 postings.
+    The lists are packed into bytes, which the garbage collector does not scan: an index of 50,000 tools has 100,000
+    postings.
     """
 
     numbers: bytes
@@ -68,21 +69,21 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         return len(self.fields)
 
     def pairs(self) -> Iterator[tuple[int, float]]:
-        """Return the number and the weight of each tool."""
+        """Return an iterator over (number, weight) of each tool that contains the word."""
         return zip(array("I", self.numbers), array("f", self.weights), strict=True)
 
     def position(self, number: int) -> int:
-        """Return the position of a tool, or -1 if it does not have the word."""
+        """Return the position of the tool `number` in this posting, or -1 if it does not contain the word."""
         numbers = memoryview(self.numbers).cast("I")
         at = bisect_left(numbers, number)
         return at if at < len(numbers) and numbers[at] == number else -1
 
     def weight(self, position: int) -> float:
-        """Return the weight of the tool at a position."""
+        """Return the weight of the word in the tool at a position of this posting."""
         return float(memoryview(self.weights).cast("f")[position])
 
     def without(self, ranges: Sequence[range]) -> Posting | None:
-        """Return the posting without the tools of these ranges of numbers, which ascend; None if nothing is left."""
+        """Return the posting without the tools in these ascending ranges of numbers; None if no tool is left."""
         numbers = memoryview(self.numbers).cast("I")
         kept, begin = list[slice](), 0
         for each in ranges:
@@ -101,7 +102,10 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         )
 
     def with_entries(self, entries: Sequence[Any]) -> Posting:
-        """Return the posting with further tools: number, weight and fields of each, one after the other."""
+        """Return the posting with further tools.
+
+        `entries` is flat: number, weight and fields of the first, then the next.
+        """
         weights = array("f", entries[1::3])
         return Posting(
             self.numbers + array("I", entries[0::3]).tobytes(),
@@ -123,7 +127,7 @@ class Document(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The index of one server. Its tools are numbered from `base`, in the order of its list."""
+    """Search index of the tools of one server. They are numbered from `base`, in the order of the server's list."""
 
     server: str
     about: str  # description of the server
@@ -134,7 +138,7 @@ class Segment:
 
     @property
     def numbers(self) -> range:
-        """Return the numbers of its tools."""
+        """Return the numbers of this server's tools in the whole index."""
         return range(self.base, self.base + len(self.documents))
 
 
@@ -262,7 +266,7 @@ class Index:
         return self._postings.get(word)
 
     def rarity(self, posting: Posting | None) -> float:
-        """Return the weight of a word by the number of tools that have it: the fewer, the higher."""
+        """Return the weight of a word by its rarity: the fewer tools contain it, the higher."""
         having = len(posting) if posting is not None else 0
         return math.log(1 + (len(self.documents) - having + 0.5) / (having + 0.5))
 
@@ -272,12 +276,12 @@ class Index:
 
 
 def _name_keys(tool: Tool) -> tuple[str, str]:
-    """Return what all spellings of a tool's name have in common, without and with its server."""
+    """Return the normalised tool name, equal for all spellings (`words.name_key`), without and with the server."""
     return name_key(tool.name), name_key(tool.server + tool.name)
 
 
 def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
-    """Store a value, or remove the key if there is none."""
+    """Set `mapping[key]` to a value, or remove the key if the value is empty."""
     if value:
         mapping[key] = value
     else:

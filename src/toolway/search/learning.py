@@ -97,7 +97,7 @@ class CallHistory:
             yield key, history.definition, counted * WEIGHT / (1 - B + B * length / USUAL_WORDS)
 
     def update(self, newer: CallHistory) -> None:
-        """Add the queries of a newer history, as newer ones."""
+        """Add the queries of another history as the newest ones."""
         for key, history in newer._tools.items():
             for principal, words in history.queries:
                 self._restore(words, principal, key, history.definition)
@@ -124,7 +124,7 @@ class CallHistory:
         return history
 
     def _restore(self, words: str, principal: str, key: ToolKey, definition: str) -> None:
-        """Record a stored vote, whose words are stems already."""
+        """Add a stored query of a principal, whose words are stems already."""
         stems = frozenset(words.split()[:MAX_QUERY_WORDS])
         if stems:
             self._add(stems, principal, key, definition)

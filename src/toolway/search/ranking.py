@@ -42,7 +42,7 @@ MIN_BONUS: Final = 0.005  # that is worth a reason
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The words of a query with the weight of each, and the names that it may mean."""
+    """A parsed query: its words with their weights, related words, and the normalised text if it is a tool's name."""
 
     text: str
     words: Mapping[str, float]  # stems of the query
@@ -52,7 +52,7 @@ class Query:
 
 
 class QueryPart(NamedTuple):
-    """One word of a query: the most that it can add to a score, the factor of its weights, and its tools."""
+    """One word of a query: the most that it can add to a score, the factor for its weights, and its posting."""
 
     bound: float
     factor: float
@@ -142,7 +142,10 @@ def rank(
 
 
 def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
-    """Return the postings of a query, the one that can add most first, and the score of a tool that has all words."""
+    """Return the query's words with their postings, and the score of a tool that contains all words.
+
+    The word that can add most to a score is the first.
+    """
     full = 0.0
     parts = []
     for word, weight in query.words.items():
@@ -161,7 +164,10 @@ def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
 
 
 def add_up(parts: Iterable[QueryPart], learned: Mapping[int, float]) -> dict[int, float]:
-    """Return the sum of the weights in several postings, each times its factor, by tool."""
+    """Return the score of each tool that contains a word: the sum of the words' weights, each times its factor.
+
+    `learned` contains scores to begin with.
+    """
     scores = dict(learned)
     get = scores.get
     for _, factor, posting in parts:
@@ -178,11 +184,11 @@ def best_by_words(
     visible: Set[int] | None,
     named: Set[int],
 ) -> dict[int, float]:
-    """Return the scores of `add_up` of at least the best `count` visible tools and of those in `named`.
+    """Return the scores (as of `add_up`) of at least the best `count` visible tools, and of the tools in `named`.
 
-    If the words have many tools, this is faster than `add_up`. The sums are in a list. The best tools by the words that
-    can add most give a score that the best `count` reach; tools that have none of these words cannot reach it if
-    the other words cannot add as much (the MaxScore method).
+    If the words occur in many tools, this is faster than `add_up` (MaxScore method): a first group of tools, those with
+    the rarest words, gives a score that the best `count` reach. A tool without any of these words is skipped if its
+    other words cannot add up to that score.
     """
     entries = sum(len(part.posting) for part in parts)
     if entries < len(index) // 4 or index.end > 10 * len(index):
@@ -207,7 +213,7 @@ def _select(
     learned: Mapping[int, float],
     visible: Set[int] | None,
 ) -> tuple[Iterable[int], float]:
-    """Return tools among which the best `count` visible ones are, and a score that each of these reaches."""
+    """Return candidates that include the best `count` visible tools, and a score that each of these best ones has."""
     bound = sum(part.bound for part in parts) * (1 + ROUNDING)  # of tools that have none of the words so far
     chosen, line, taken = set(learned), 0.0, len(learned)
     for part in parts:
@@ -224,7 +230,7 @@ def _select(
 
 
 def _lowest_best(scores: Iterable[float], count: int) -> float:
-    """Return the lowest of the best `count` scores; 0 if there are fewer."""
+    """Return the lowest of the `count` highest scores; 0 if there are fewer scores."""
     best = heapq.nlargest(count, scores)
     return best[-1] if len(best) == count else 0.0
 
@@ -257,7 +263,10 @@ def _score_history(
 
 
 def fuse(words: Mapping[int, float], meaning: Mapping[int, float], total: int) -> dict[int, float]:
-    """Return the weighted sum of the z-scores of two rankings over `total` tools. A missing score is 0."""
+    """Return one score per tool: the weighted sum of its z-scores by words and by meaning, over `total` tools.
+
+    A tool without a score by words has 0; one without a score by meaning has the mean.
+    """
     word_mean, word_spread = _moments(words.values(), total)
     meaning_mean, meaning_spread = _moments(meaning.values(), len(meaning))
     fused = {}
@@ -269,7 +278,7 @@ def fuse(words: Mapping[int, float], meaning: Mapping[int, float], total: int) -
 
 
 def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
-    """Return mean and standard deviation of values, of which some may be missing zeros."""
+    """Return mean and standard deviation of `count` numbers. Those that `values` does not contain are 0."""
     total = squares = 0.0
     for value in values:
         total += value
@@ -279,7 +288,10 @@ def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
 
 
 def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]) -> dict[int, float]:
-    """Return the best `count` visible tools with their scores, the tools `named` among them. Of equals, the first."""
+    """Return the best `count` visible tools with their scores, including all of `named`.
+
+    Of equal ones the first wins.
+    """
     pool = {number: scores.get(number, 0.0) for number in named}
     if visible is not None:
         scores = {number: score for number, score in scores.items() if number in visible}
@@ -290,7 +302,10 @@ def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None
 
 
 def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
-    """Raise tools by the part of the words of their name that the query has, itself or as related words."""
+    """Return the scores, raised by the share of the words of the tool's name that the query contains.
+
+    Related words count in part.
+    """
     documents, words, related = index.documents, query.words, query.related
     raised = {}
     for number, score in pool.items():
@@ -306,7 +321,7 @@ def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) ->
 
 
 def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
-    """Add to each tool a share of the mean of the best three tools of its server."""
+    """Return the scores, each raised by a share of the mean of the best three tools of the same server."""
     by_server: dict[str, list[float]] = {}
     for number, score in pool.items():
         by_server.setdefault(index.documents[number].tool.server, []).append(score)
@@ -326,7 +341,7 @@ def _names_server(index: Index, query: Query, server: str) -> bool:
 def _cap_servers(
     index: Index, query: Query, order: Sequence[int], scores: Mapping[int, float], limit: int, first: Set[int]
 ) -> list[int]:
-    """Limit the tools of one server to three of five results.
+    """Return the first `limit` tools of `order`, with at most three of five results from one server.
 
     A further tool of a server is replaced by the next tool of another server that has `CAP_RATIO` of its score. So one
     server cannot fill an answer, and a server that alone fits is not cut. Servers that the query names, and tools whose
@@ -363,7 +378,7 @@ def _to_unit(
     named: Set[int],
     chosen: Sequence[int],
 ) -> dict[int, float]:
-    """Return scores between 0 and 1 in the order of the ranking."""
+    """Return the scores of the chosen tools scaled to the range from 0 to 1, in the same order."""
     if meaning is None:
         unit = {number: min(1.0, shared[number] / (full * (1 + SERVER_SHARE))) for number in chosen}
     else:
@@ -405,7 +420,7 @@ def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
 
 
 def _spelling(document: Document, word: str) -> str:
-    """Return the first word of a tool's name or description that has this stem."""
+    """Return the first word of a tool's name or description that has this stem, for display."""
     text = f"{split_name(document.tool.name)} {document.tool.description[:500]}"
     return next((each for each in split_words(text, 100) if stem(each) == word), word)
 

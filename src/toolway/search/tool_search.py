@@ -53,7 +53,7 @@ S = TypeVar("S")
 
 
 class LazyFacts(Mapping[str, ServerFacts], Generic[S]):
-    """Facts about servers that are made of `servers` when they are read, by `facts_of`."""
+    """Mapping of server names to `ServerFacts`, which `facts_of` computes only when an item is read."""
 
     def __init__(self, servers: Mapping[str, S], facts_of: Callable[[S], ServerFacts]) -> None:
         self._servers = servers
@@ -70,7 +70,7 @@ class LazyFacts(Mapping[str, ServerFacts], Generic[S]):
 
 
 class _Changes(NamedTuple):
-    """Changes that make the index agree with the catalog."""
+    """Servers to index again and servers to remove, so that the index agrees with the catalog."""
 
     generation: int  # of the catalog
     before: Index  # that is changed
@@ -80,7 +80,10 @@ class _Changes(NamedTuple):
 
 
 class AllowedTools:
-    """Fixed set of tools that a principal may see, for `allowed`. Its numbers are computed once per index."""
+    """Fixed set of tools that a principal may see, for the argument `allowed` of a search.
+
+    Their numbers are computed once per index.
+    """
 
     def __init__(self, tools: Container[tuple[str, str]]) -> None:
         self._tools = tools  # (server, tool); never changed later
@@ -214,7 +217,7 @@ class ToolSearch:
         return self._search(index, asked, limit, allowed, server, who, allowed_server, facts, with_details)
 
     async def prepare(self) -> None:
-        """Bring the index up to date: in a thread if many tools are new, else at once."""
+        """Update the index to the current catalog: in a thread if many tools are new, else at once."""
         while self._generation != self._catalog.generation:
             if self._building is None:
                 if self._related is not None and self._has_small_changes():
@@ -292,9 +295,10 @@ class ToolSearch:
         return new <= THREAD_BUILD_TOOLS
 
     def _changes(self) -> Generator[None, None, _Changes]:
-        """Return which servers must be indexed again, and which are gone. Their tools get new numbers.
+        """Return which servers must be indexed again, and which must be removed.
 
-        Yields after each slice of work.
+        A server that is indexed again gets new numbers for its tools. It is a generator that yields between slices of
+        work, so that the event loop can run.
         """
         generation, facts = self._catalog.generation, self._get_facts()
         changed: list[tuple[str, str, tuple[Tool, ...], int]] = []
@@ -336,7 +340,7 @@ class ToolSearch:
         self._hashes = {key: known for key, known in self._hashes.items() if key in index.numbers}
 
     def _number_of(self, index: Index, server: str, tool: str, definition: str) -> int | None:
-        """Return the number of a tool if its definition still has this hash."""
+        """Return the number of a tool in an index; None if the tool is missing or its definition has another hash."""
         number = index.numbers.get((server, tool))
         if number is None:
             return None
@@ -439,7 +443,7 @@ def _are_same(segment: Segment, tools: Sequence[Tool]) -> bool:
 
 
 def _clean(queries: str | Sequence[str]) -> list[str]:
-    """Return the queries as a bounded list of bounded texts; an empty one if there is none."""
+    """Return the queries as a list, limited in number and length; [""] if there is none."""
     texts = [queries] if isinstance(queries, str) else list(queries)[:MAX_QUERIES]
     return [text[:MAX_QUERY_CHARS] for text in texts] or [""]
 

@@ -59,7 +59,7 @@ class Embedder(Protocol):
 
     @property
     def identity(self) -> str:
-        """Identify the model and its form. Vectors of two identities are never compared or stored together."""
+        """Return a text that identifies model and vector format. Vectors of different identities are never mixed."""
 
     async def embed(self, texts: Sequence[str], timeout: float) -> list[Vector]:
         """Return one vector per text. Raises `EmbeddingError`, also if it takes longer than `timeout` seconds."""
@@ -86,7 +86,7 @@ class NoVectorStore:
 
 
 class _Table(NamedTuple):
-    """The vectors of all tools: one row of the matrix for each tool. Rows without a vector are not `known`."""
+    """Matrix with one row per tool: its vector. `known` marks the rows that have one."""
 
     tools: Sequence[Tool]
     keys: list[bytes]
@@ -268,7 +268,7 @@ class ModelVectors:
         return texts, keys
 
     async def _assemble(self, tools: tuple[Tool, ...], keys: list[bytes]) -> None:
-        """Make the matrix of these tools from the present one and the store."""
+        """Replace the matrix by one for these tools, with the vectors of the present matrix and of the store."""
         before = self._table
         if tools is before.tools:
             return

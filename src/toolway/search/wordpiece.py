@@ -43,7 +43,10 @@ class WordPiece:
         return [*tokens[: limit - 1], self._end]
 
     def _pieces(self, word: str) -> list[int]:
-        """Cut a word into the longest pieces that the vocabulary has, from the left."""
+        """Return the token numbers of a word: of the longest pieces that the vocabulary contains, from left to right.
+
+        A word that cannot be split in this way is one unknown token.
+        """
         pieces: list[int] = []
         begin = 0 if len(word) <= _MAX_WORD else len(word) + 1
         while begin < len(word):
@@ -73,7 +76,10 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def _spaced(character: str) -> str:
-    """Return the replacement of a character before words are split: itself, alone or between spaces, a space or ""."""
+    """Return what replaces a character before a text is split into words.
+
+    It is the character itself, the character between spaces, a space, or "".
+    """
     if character in "\t\n\r" or unicodedata.category(character) == "Zs":
         return " "
     if character == "\ufffd" or unicodedata.category(character) in _CONTROL:

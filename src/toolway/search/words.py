@@ -59,7 +59,7 @@ def _cut_ending(word: str) -> str:
 
 
 class _Stems(dict[str, str]):
-    """Stems by word, "" for a stop word. A word is added at its first use."""
+    """Cache of stems by word; the stem of a stop word is "". A word is added when it is first read."""
 
     def __missing__(self, word: str) -> str:
         found = "" if word in STOP_WORDS else _cut_ending(word[:MAX_WORD_CHARS])
@@ -74,7 +74,7 @@ _STEMS: Final = _Stems()
 
 
 def stem(word: str) -> str:
-    """Return what all forms of a word have in common: the word without its ending, cut to its greatest length."""
+    """Return the stem of a word, which all its forms share: the word without its ending, cut to a maximum length."""
     return _STEMS[word] or _cut_ending(word)
 
 
