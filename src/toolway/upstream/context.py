@@ -27,7 +27,7 @@ class UpstreamContext(Protocol):
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list (such as the tools) as the server sent it. Return the changes, or None."""
+        """Store a list (such as the tools) as the server sent it. Return the changes; None if nothing has changed."""
         ...
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:

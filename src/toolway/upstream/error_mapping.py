@@ -111,9 +111,10 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
 
 
 def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
-    """Mask secrets in an error of a hub and in the errors that caused it, as a traceback shows all of them.
+    """Mask secrets, in place, in an error of a hub and in the errors that caused it: a traceback shows them all.
 
-    The text of a server in it, such as stderr, may contain them. `ToolError.result` is data and stays as it is.
+    `mask` replaces the known secrets in a text. Texts that a server sent, such as its stderr, may contain secrets.
+    `ToolError.result` is data and stays unchanged.
     """
     chain: list[BaseException] = []
     links: list[BaseException | None] = [exc]

@@ -43,7 +43,10 @@ class NegotiatedProtocol:
 
 
 def _bare_protocol() -> NegotiatedProtocol:
-    """Return the protocol of a server without a handshake. It has no version."""
+    """Return the protocol of a "bare" server, which knows `tools/call` but neither `initialize` nor `server/discover`.
+
+    The returned protocol has an empty version.
+    """
     return NegotiatedProtocol("bare", "", versions.BARE_CAPABILITIES, {}, "")
 
 

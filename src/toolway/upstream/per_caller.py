@@ -97,11 +97,13 @@ class PerCallerUpstreams:
         return found
 
     def get(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream of the server `name`, or None if there is none."""
+        """Return the caller's upstream of the server `name`, or None if none is started."""
         return self._upstreams.get((name, caller))
 
     def use(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream of the server `name` for a call, or None if there is none."""
+        """Return the caller's upstream of the server `name` and mark it as the most recently used; None if none is
+        started.
+        """
         found = self._upstreams.get((name, caller))
         if found is not None:
             self._upstreams.move_to_end((name, caller))

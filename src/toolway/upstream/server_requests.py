@@ -87,7 +87,7 @@ class ServerRequestRouter:
         return self._turns.is_silent(name)
 
     def adopt(self, call: Call) -> None:
-        """Add a call of a silent tool that was sent already."""
+        """Register a call that was sent already. Its tool must be silent (`is_silent`), so it needs no turn."""
         self.add(call)
         if call.callbacks is not None:
             self._turns.start_without_turn(call)
@@ -252,7 +252,7 @@ class TurnQueue:
         self._without_turn: dict[int, Call] = {}
 
     async def wait_first_turn(self, call: Call) -> None:
-        """Wait, before a call is sent, until it has the turn if its tool sends server requests.
+        """Wait before a call is sent, if its tool sends server requests, until no other such call is running.
 
         Calls of the library need no turn: they all have the same caller.
         """

@@ -161,11 +161,15 @@ class Session:
         *,
         has_callbacks: bool,
     ) -> RequestExchange | None:
-        """Send a call of a tool at once; `meta` is the `_meta` of the request, encoded or not.
+        """Send a tool call at once and return its exchange, which `listener` observes; None if the call would have to
+        wait.
 
-        None if it would have to wait: then nothing was done. `has_callbacks` means that the call has its own callbacks
-        for requests of a legacy server; then a tool that may send some waits for its turn. Raises `TransportError` if
-        it cannot be sent. If it was sent, `end_flight` or `adopt` must follow.
+        If it returns None, nothing was sent. `meta` is the `_meta` of the request, encoded or not. `has_callbacks`
+        means that the caller answers requests of the server itself. A legacy server names no call in its requests, so
+        such a call has to wait if its tool may send some. Raises `TransportError` if the call cannot be sent.
+
+        After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine wait
+        for the result.
         """
         transport, protocol = self._starting_transport, self.negotiated
         if transport is None or protocol is None or self._session_lost:
@@ -196,12 +200,15 @@ class Session:
         self.last_activity = now
 
     def adopt(self, call: Call) -> None:
-        """Register a call that `start` has sent, so that `call` can wait for it. `call` or `abandon` must follow."""
+        """Register a call that `start` has sent, so that a coroutine can wait for it with `call`.
+
+        `call` or `abandon` must follow.
+        """
         self.flights -= 1
         self._router.adopt(call)
 
     def abandon(self, call: Call, exchange: RequestExchange) -> None:
-        """Stop a call that was adopted and that `call` does not wait for."""
+        """Stop a call that was passed to `adopt` if no coroutine will wait for it: notify the server."""
         self._router.remove(call)
         assert self._starting_transport is not None
         self._starting_transport.abandon(exchange, Request(call.method, call.params, call.state))
@@ -361,10 +368,10 @@ class Session:
         return Request(method, params, call_state, version, input_schema, method == "tools/call", self._is_bare)
 
     async def _reinitialize(self, initialize_count: int) -> None:
-        """Send `initialize` once for all requests that found their session lost by the server.
+        """Send `initialize` again after the server has lost the session: once, even if several requests found that.
 
-        Until it succeeds, every request tries it first. Raises `TransportError` if it fails; the request itself
-        was not executed.
+        If it fails, the next request sends `initialize` again before it is sent itself. Raises `TransportError` if it
+        fails; the request that found the loss was not executed.
         """
         async with self._reinit_lock:
             if self._initialize_count != initialize_count and not self._session_lost:

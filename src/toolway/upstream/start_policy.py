@@ -27,7 +27,7 @@ EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connec
 
 
 class FailureHistory:
-    """Failures of one upstream: its last end, next start time, and the status that follows."""
+    """Failures of one upstream: why it last ended, when it starts next, and the status that follows from both."""
 
     __slots__ = (
         "backoff",

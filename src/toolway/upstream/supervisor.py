@@ -203,7 +203,7 @@ class Supervisor:
         return start_failure(exc, self.server.timeout.start)
 
     def _change_era_hint(self, session: Session) -> None:
-        """Let the next start begin differently if this one ran out of time.
+        """Change which protocol era the next start tries first, because this start ran out of time.
 
         The detection of the era may have taken most of the time: a legacy server may ignore `server/discover`.
         """

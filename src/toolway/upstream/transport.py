@@ -66,7 +66,10 @@ class ExchangeListener(Protocol):
     """Receiver of the outcome of an exchange; called in event loop callbacks, once, and must not raise."""
 
     def arrived(self, result: Json, frame: bytes) -> None:
-        """Take the result of the request. `frame` is the message as received; empty if it has more than a result."""
+        """Receive the result of the request.
+
+        `frame` is the message as received; it is empty if the message contains more than a result.
+        """
         ...
 
     def failed(self) -> None:
@@ -75,10 +78,10 @@ class ExchangeListener(Protocol):
 
 
 class RequestExchange:
-    """One request under way at a server: its id, if it was sent, and its result once there is one.
+    """One request to a server, from just before it is sent until its result is known.
 
-    The certainty of the request lives here. A call that takes the exchange over gets it with `attach`, so it cannot be
-    lost with the state of the call.
+    It records how certain it is that the server has executed the request. A call that waits for it gets that by
+    `attach`, so that it cannot be lost with the state of the call.
     """
 
     __slots__ = ("call_state", "frame", "id", "is_sent", "listener", "result")
@@ -110,7 +113,7 @@ class RequestExchange:
             self.call_state.mark_sent()
 
     def attach(self, call_state: CallState) -> None:
-        """Record the progress of this exchange in the state of a call, which waits for it from now on."""
+        """Report the progress of this request in the state of a call, which waits for the result from now on."""
         self.listener = None
         self.call_state = call_state
         self._begin(call_state)
@@ -127,7 +130,7 @@ class RequestExchange:
 
 
 def require_may_send(call_state: CallState) -> None:
-    """Raise `TransportError` if it is too late to send the request of a call. Ask right before the first byte."""
+    """Raise `TransportError` if it is too late to send the request of a call. Call it right before the first byte."""
     if call_state.may_send is not None and not call_state.may_send():
         raise TransportError("it is too late to send the call", Certainty.NOT_SENT, code=SEND_TOO_LATE)
 
@@ -262,22 +265,22 @@ class StartingTransport(Transport, Protocol):
     """Transport that can send a request without waiting. The HTTP, stdio and WebSocket transports can."""
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a request at once and report its outcome to `listener`; the state of its call is not used.
+        """Send a request at once and return its exchange; its outcome is reported to `listener`.
 
-        None if it would have to wait, for instance for a connection: then nothing was done, and `request` does it.
-        Raises `TransportError` if it cannot be sent.
+        None if it would have to wait, for instance for a connection. Then nothing was sent, and the caller uses
+        `request`. The state of the call is not used. Raises `TransportError` if it cannot be sent.
         """
         ...
 
     async def wait(self, exchange: RequestExchange, request: Request) -> Json:
-        """Wait for the outcome of a request that `start` sent, like `request` does. `request` is the same request.
+        """Wait for the outcome of `request`, which `start` has sent; return or raise what `Transport.request` would.
 
         It is sent again only if the server has rejected it without processing it.
         """
         ...
 
     def abandon(self, exchange: RequestExchange, request: Request) -> None:
-        """Stop a request whose caller has gone: take it back, or notify the server."""
+        """Stop a request that no caller waits for any more: remove it if it is still queued, else notify the server."""
         ...
 
 

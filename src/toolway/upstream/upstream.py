@@ -309,5 +309,8 @@ class Upstream:
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many more sessions an unsent call may try: more if the server changes its node."""
+    """Return how many more sessions a call that was not sent may try.
+
+    It is more in a cluster, where a server may move.
+    """
     return MAX_MOVES if isinstance(exc, TransportError) and exc.code == SERVER_MOVED else 1

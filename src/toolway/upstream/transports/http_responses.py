@@ -353,7 +353,10 @@ def _auth_header_block(value: str) -> HeaderBlock:
 
 
 def watch_send(response: HttpResponse, call_state: CallState) -> None:
-    """Record in the state of a call that its request needs a new connection, and ask right before it is sent."""
+    """Record in the state of a call when its request waits for a new connection, and check before it is sent.
+
+    The check (`require_may_send`) happens right before the first byte.
+    """
     response.on_dial = call_state.mark_connecting
     if call_state.may_send is not None:
         response.before_send = partial(require_may_send, call_state)

@@ -38,9 +38,9 @@ _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 
 
 def peek_message(response: HttpResponse, limit: int) -> bytes | None:
-    """Return the data of the only message that has arrived on a stream; empty if none has. Nothing is consumed.
+    """Return the data of the message on a stream if it is the only thing that has arrived; "" if nothing has.
 
-    None if anything else has arrived: other events, or more than `limit` bytes.
+    None if anything else has arrived: other events, or more than `limit` bytes. Nothing is consumed.
     """
     chunks = response.chunks
     if response.unread > limit or len(chunks) > MAX_PEEKED_CHUNKS:

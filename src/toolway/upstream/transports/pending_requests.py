@@ -22,7 +22,7 @@ _ID_HINT: Final = "correct the server: a response must have the id of its reques
 
 
 class StreamExchange(RequestExchange):
-    """RequestExchange on a stream that many requests share."""
+    """`RequestExchange` on a stream that many requests share, such as a pipe or a WebSocket."""
 
     __slots__ = ("_error", "_future", "_loop", "line", "method")
 
@@ -54,7 +54,7 @@ class StreamExchange(RequestExchange):
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if the caller has just stopped to wait, and has not removed the request yet."""
+        """Return True if the caller was cancelled while it waited, and has not removed the request yet."""
         return self._future is not None and self._future.done()
 
     def succeed(self, result: Json, frame: bytes) -> None:
@@ -145,9 +145,9 @@ class PendingRequests:
             exchange.fail(TransportError(reason, exchange.certainty, code=code, hint=hint))
 
     def _reject_text_id(self, id: jsonrpc.MessageId | None) -> int:
-        """Fail the pending request whose number `id` has as text: that is no response to it. Return `NO_ID`.
+        """Fail the pending request whose id a server sent back as text ("7" for 7), which JSON-RPC forbids.
 
-        Without the error, the caller of a server that turns numbers into text would wait until its deadline.
+        Return `NO_ID`. Without the error, its caller would wait until the deadline.
         """
         if isinstance(id, str) and id.isascii() and id.isdecimal() and len(id) <= 15 and str(int(id)) == id:
             self.reject(int(id), f'the server responded to the id "{id}" instead of {id}', hint=_ID_HINT)

@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 
 class HttpExchange(RequestExchange):
-    """RequestExchange with a server at a URL: one POST and its response."""
+    """`RequestExchange` with a server at a URL: one POST and its response."""
 
     __slots__ = ("_transport", "body", "head", "in_session", "lines", "response")
 
@@ -94,7 +94,7 @@ class HttpExchange(RequestExchange):
         """Pass the result in a response with status 200 to the listener, without a task.
 
         The response is complete JSON, or a stream on which nothing but the result has arrived. For everything else,
-        such as errors and compressed bodies, it calls `listener.failed`: the pipeline awaits the response.
+        such as errors and compressed bodies, it calls `listener.failed`. Then a coroutine awaits the response.
         """
         response, listener = self.response, self.listener
         assert response is not None
@@ -124,7 +124,10 @@ class HttpExchange(RequestExchange):
         listener.failed()
 
     def _pass_on(self, frame: bytes, response: HttpResponse, listener: ExchangeListener) -> bool:
-        """Pass the result in a message to the listener. Return False if it is anything else: then nothing was done."""
+        """Pass the result in a message to the listener.
+
+        Return False, with nothing done, if the message is anything else.
+        """
         found = self._transport.parse_plain(frame, self.id)
         if found is None:
             return False
