@@ -132,10 +132,10 @@ def _not_ready_response(request: HttpRequest) -> Rejection:
 def detect_address(options: ClusterOptions, host: str, port: int, *, tls: bool) -> str:
     """Return the URL under which other nodes reach this gateway, or "" if only over NATS.
 
-    The gateway listens at `host` and `port`. Without --advertise, the address is ours on the network to NATS, or on
-    that to the database if NATS has no address. A gateway that listens on loopback only is unreachable for other
-    machines if NATS is on another machine. Such a node is called over NATS: a laptop that shares its servers needs no
-    option for that.
+    The gateway listens at `host` and `port`. Without --advertise, its host is the local address from which this machine
+    reaches NATS, or the database if NATS is not reachable. A gateway that listens on loopback only is unreachable for
+    other machines if NATS is on another machine. Such a node is called over NATS: a laptop that shares its servers
+    needs no option for that.
 
     May resolve host names, so call it in a thread. Raises `ConfigError`.
     """

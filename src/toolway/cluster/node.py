@@ -469,7 +469,8 @@ class GatewayAttachment(ClusterHooks):
     def handle_call(self, token: CallToken, message: Message, notify: Notify) -> Awaitable[RpcResult]:
         """Handle a session request or forwarded call that another node sent on a link, over HTTP or over NATS.
 
-        Raises `RpcFailure` if the call token does not allow it.
+        The call token is the sealed statement of the sending node: caller, server and ownership number. Raises
+        `RpcFailure` if it does not allow the request: it is for another server, or this node owns the server no longer.
         """
         assert self._gateway is not None and self.sessions is not None  # the node listens only after `attach`
         if message.method == NODE_REQUEST_METHOD:

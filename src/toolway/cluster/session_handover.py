@@ -93,7 +93,8 @@ async def execute_node_request(
 ) -> Json:
     """Execute a session request that another node forwards, as if the client had sent it here.
 
-    Return the reply for that node; it is empty if the session is not here or the action is unknown.
+    `params["do"]` is the action: "post" a message, "answer" a server request, "resume" a stream. Return the reply for
+    that node. It is empty if the session is not on this node or the action is unknown.
     """
     action, message = params.get("do"), _decode_message(params.get("message"))
     if action == "post" and message is not None:

@@ -58,7 +58,8 @@ _KNOWN_METHODS: Final = frozenset(
 class Metrics:
     """Event sink that counts calls, connections of servers and stalls of the event loop.
 
-    Never blocks; its memory is bounded. Calls arrive in batches; `store` counts those that are waiting first.
+    Never blocks; its memory is bounded. Finished calls arrive in batches; reading `store` first counts those that wait
+    for their batch.
     """
 
     wants_attempts = False
@@ -151,7 +152,7 @@ class RunMetrics:
 
 
 class MetricsStore:
-    """Counters of calls by (server, method, tool), counters of each server, and its counts per minute."""
+    """Counters of calls by (server, method, tool), counters of each server, and counts of its calls per minute."""
 
     def __init__(self) -> None:
         self.series: dict[tuple[str, str, str], CallSeries] = {}

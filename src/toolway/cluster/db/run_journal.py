@@ -387,7 +387,7 @@ class _Columns(NamedTuple):
 
 
 class _RunCodec:
-    """Encrypts and decrypts the values of runs, each bound to its place."""
+    """Encrypts and decrypts the values of workflow runs. A value can be decrypted only in its own row and column."""
 
     def __init__(self, tenant: str, key: bytes) -> None:
         self._tenant = tenant

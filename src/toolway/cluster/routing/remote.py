@@ -309,8 +309,9 @@ class RemoteTransport(OwnerTransportBase):
 class _OwnerUnavailable(Exception):
     """Raised if the owner node executed nothing: the request then waits for the next owner.
 
-    `is_confirmed` means that the owner itself said so, sealed. Otherwise the network said so, which may be wrong: the
-    next call token has the same use id then, so the same owner does not execute the call twice.
+    `is_confirmed` means that the owner itself said so, sealed. Otherwise it follows from a network error, which may be
+    wrong. The next attempt then has the same `use_id`, which a node accepts only once. So the same owner does not
+    execute the call twice.
     """
 
     def __init__(self, reason: str, *, is_confirmed: bool = False) -> None:
@@ -433,7 +434,7 @@ def is_ownership_lost(exc: JSONRPCError) -> bool:
 def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
     """Return the exception for an error reply of another node, equal to the one raised there.
 
-    None for an error of the server itself, which is passed on unchanged.
+    None if the reply is an error of the MCP server, which the caller of this function passes to the client unchanged.
     """
     error_type = _ERROR_TYPES.get(exc.code)
     data = exc.data if isinstance(exc.data, dict) else {}

@@ -208,7 +208,10 @@ class WorkerGroup:
         return Path(self._place.folder) / TOTALS_NAME
 
     def save_totals(self) -> None:
-        """Store the counters of all workers, for the next worker 0 if this one is killed."""
+        """Write the counters of all workers to a file, for the next worker 0 if this one is killed.
+
+        Worker 0 collects the counters of all workers of a machine and shows their sums.
+        """
         metrics = self._gateway.metrics
         own = {"metrics": metrics.store.to_json(), "stalls": [metrics.stalls, metrics.stalled_seconds]}
         others = {
