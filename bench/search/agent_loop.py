@@ -12,7 +12,7 @@ Tokens are characters ÷ 4.4: all that the model is given or writes. "window" is
 counts everything again in each turn, as a provider without a cache does. The texts of the set *own* are shortened, so
 a definition counts with the characters that it has on the real server.
 
-MiniLM needs `make search-model`; without it, its rows are skipped.
+MiniLM needs `make search-score ARGS=model`; without it, its rows are skipped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ from toolway.testing import FakeHttp
 
 Json = dict[str, Any]
 DATA: Final = Path(__file__).parent / "data"
-MADE_MODEL: Final = Path(__file__).parents[2] / "packages" / "toolway-search-minilm" / "src"  # by `make search-model`
+MADE_MODEL: Final = (
+    Path(__file__).parents[2] / "packages" / "toolway-search-minilm" / "src"
+)  # by `make search-score ARGS=model`
 TOKEN: Final = "tw_agent-loop"
 QUESTIONS: Final = 60
 TRIES: Final = 3
@@ -435,7 +437,7 @@ def main() -> None:
             runs = asyncio.run(measure(options.set, options.questions, judge, model=model, only_search=bool(model)))
             print(*report(name, runs), sep="\n", flush=True)
     if len(judges) == 1:
-        print("\nMiniLM: skipped, make search-model")
+        print("\nMiniLM: skipped, make search-score ARGS=model")
 
 
 if __name__ == "__main__":

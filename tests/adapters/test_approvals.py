@@ -15,7 +15,7 @@ SCRIPT: list[Turn | str] = [Turn(calls=[ToolUse("demo__counter", {"call": "a"})]
 
 
 async def test_pydantic_ai_defers_a_call_until_it_is_approved(tmp_path: Path) -> None:
-    package = pytest.importorskip("pydantic_ai", reason="pydantic_ai is not installed: make adapters")
+    package = pytest.importorskip("pydantic_ai", reason="pydantic_ai is not installed: make clients ARGS=adapters")
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -37,7 +37,7 @@ async def test_pydantic_ai_defers_a_call_until_it_is_approved(tmp_path: Path) ->
 
 @pytest.mark.parametrize("approved", [True, False])
 async def test_the_agents_sdk_interrupts_a_run_until_a_call_is_approved(approved: bool, tmp_path: Path) -> None:
-    sdk = pytest.importorskip("agents", reason="agents is not installed: make adapters")
+    sdk = pytest.importorskip("agents", reason="agents is not installed: make clients ARGS=adapters")
     from openai import AsyncOpenAI
 
     from toolway.adapters import openai_agents

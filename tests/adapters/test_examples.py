@@ -34,7 +34,7 @@ def test_an_example_runs(
     name = example.stem.removeprefix("with_")
     missing = missing_module(MODULES[name])
     if missing:
-        pytest.skip(f"{missing} is not installed: make adapters")
+        pytest.skip(f"{missing} is not installed: make clients ARGS=adapters")
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     with FakeLLM([Turn(calls=[ToolUse("demo__add", {"a": 1, "b": 2})]), final_turn(name)]) as llm:

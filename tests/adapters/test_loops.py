@@ -1,6 +1,6 @@
 """Every framework runs its own agent loop with tools of a hub: six scenarios each, over the real SDKs.
 
-The frameworks are in environments of their own: `make adapters`. Elsewhere these tests are skipped.
+The frameworks are in environments of their own: `make clients ARGS=adapters`. Elsewhere these tests are skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def test_a_loop_of_a_framework(
     loop, modules = LOOPS[name]
     missing = missing_module(modules)
     if missing:
-        pytest.skip(f"{missing} is not installed: make adapters")
+        pytest.skip(f"{missing} is not installed: make clients ARGS=adapters")
     if (name, scenario) == ("smolagents", check_cancelled):
         pytest.skip("smolagents runs tools in threads and cannot cancel a call")
     await scenario(loop, tmp_path / "effects")

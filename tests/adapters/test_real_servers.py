@@ -56,7 +56,7 @@ def definitions(provider: Provider) -> list[Json]:
 
 
 def test_the_types_of_openai_accept_all_tools() -> None:
-    pytest.importorskip("openai", reason="openai is not installed: make adapters")
+    pytest.importorskip("openai", reason="openai is not installed: make clients ARGS=adapters")
     from openai.types.chat import ChatCompletionFunctionToolParam
     from openai.types.responses import FunctionToolParam
     from pydantic import TypeAdapter
@@ -69,7 +69,7 @@ def test_the_types_of_openai_accept_all_tools() -> None:
 
 
 def test_the_types_of_anthropic_accept_all_tools() -> None:
-    pytest.importorskip("anthropic", reason="anthropic is not installed: make adapters")
+    pytest.importorskip("anthropic", reason="anthropic is not installed: make clients ARGS=adapters")
     from anthropic.types import ToolParam
     from pydantic import TypeAdapter
 
@@ -79,7 +79,7 @@ def test_the_types_of_anthropic_accept_all_tools() -> None:
 
 
 def test_the_types_of_gemini_accept_all_tools() -> None:
-    pytest.importorskip("google.genai", reason="google.genai is not installed: make adapters")
+    pytest.importorskip("google.genai", reason="google.genai is not installed: make clients ARGS=adapters")
     from google.genai import types
 
     for each in definitions("gemini"):

@@ -1,6 +1,6 @@
 """Every operation of a document is called once: what arrives is what the document prescribes.
 
-The stated size, every operation of every document, is `make openapi`; here it is one in a few.
+The stated size, every operation of every document, is `make interop ARGS=openapi`; here it is one in a few.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Real documents beside this repository, of every dialect and both syntaxes: every operation is a valid tool.
 
-`make openapi` does the same with all of them, and GitHub's.
+`make interop ARGS=openapi` does the same with all of them, and GitHub's.
 """
 
 from __future__ import annotations

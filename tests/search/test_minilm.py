@@ -231,7 +231,7 @@ async def test_a_closed_model_raises_an_embedding_error(small):
 async def test_the_real_model_gives_nearly_the_published_vector():
     folder = PACKAGE / "src" / "toolway_search_minilm"
     if not (folder / "model.onnx").exists():
-        pytest.skip("the model is not on this machine (make search-model): not run")
+        pytest.skip("the model is not on this machine (make search-score ARGS=model): not run")
     embedder = MiniLm(folder)
     first, near, far = await embedder.embed(
         ["This is an example sentence", "Each sentence is an example", "restart the pods of a cluster"], 60

@@ -93,7 +93,7 @@ def test_equal_to_the_library_on_the_texts_of_the_data_sets():
 
 
 def _model_vocabulary() -> list[str]:
-    """Return the vocabulary of MiniLM if `make search-model` made it on this machine."""
+    """Return the vocabulary of MiniLM if `make search-score ARGS=model` made it on this machine."""
     path = Path(__file__).parents[2] / "packages/toolway-search-minilm/src/toolway_search_minilm/vocab.txt"
     return path.read_text("utf-8").rstrip("\n").split("\n") if path.exists() else []
 
