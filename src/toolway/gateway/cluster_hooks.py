@@ -41,7 +41,7 @@ class ClusterHooks:
         return None
 
     def prove_node(self, challenge: str) -> str | None:
-        """Return the proof that this is the node that another node wants to reach; None if it is not."""
+        """Return the proof that this gateway is the node that another node's `challenge` names; None if it is not."""
         return None
 
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
@@ -67,9 +67,9 @@ class ClusterHooks:
     # -- several workers ----------------------------------------------------------------------------------------------
 
     async def forward_admin(self, exchange: Exchange) -> bool:
-        """Let the worker that answers for all workers answer a request to /admin, /metrics or /login.
+        """Forward a request to /admin, /metrics or /login to the worker that answers for all workers of this machine.
 
-        Return False if this process has to answer it itself.
+        Return False if this process must answer it itself.
         """
         return False
 
@@ -81,7 +81,7 @@ class ClusterHooks:
         return ()
 
     def on_metrics_shown(self) -> None:
-        """Take note that the counters of all workers are shown now: they must not decrease later."""
+        """Record the counters of all workers, because they are shown now: after a crash they must not be lower."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""

@@ -186,7 +186,7 @@ class Router:
         return not is_overloaded
 
     def remove_active(self, principal: Principal, exchange: Exchange) -> None:
-        """Forget a request that has been handled."""
+        """Stop counting a request that was passed to `add_active`, because it has been handled."""
         active = self._active_requests.get(principal.id)
         if active is not None:
             active.discard(exchange)
@@ -252,7 +252,7 @@ class Router:
         return denied.status, denied.body, denied.headers
 
     async def _handle_node(self, exchange: Exchange, *, is_overloaded: bool) -> None:
-        """Let the cluster answer a request of another node; a refusal is sealed as well."""
+        """Let the cluster answer a request of another node. If it is refused, the refusal is sealed too."""
         refusal = self.refuse_node_request(is_overloaded=is_overloaded)
         await self._cluster.handle_node_exchange(exchange, refusal)
 
@@ -265,7 +265,10 @@ class Router:
         return None
 
     def accept_upgrade(self, request: HttpRequest) -> asyncio.Protocol | None:
-        """Return the protocol of a link if another node asks for one; None declines, and HTTP goes on."""
+        """Return the protocol of a link (a connection for many calls) if another node requests one.
+
+        None declines the upgrade, and the request is answered as HTTP.
+        """
         links = self._cluster.links
         if links is None or request.path != NODE_LINK_PATH or request.method != "GET" or request.body:
             return None

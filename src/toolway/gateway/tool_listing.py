@@ -21,7 +21,7 @@ NameTool: TypeAlias = Callable[[Item, Container[str]], str]  # the tool, names t
 
 
 class ToolListing(NamedTuple):
-    """The tools of a view. Never changed later."""
+    """Immutable list of the tools that an endpoint view includes, with the names that clients see."""
 
     items: dict[str, Item]  # by the name that clients see
     listed: list[str]  # names that a list shows: with search, not all
@@ -38,7 +38,7 @@ class _ServerTools(NamedTuple):
 
 
 class ToolNaming:
-    """Names the tools of a view.
+    """Assigns unique names to the tools of an endpoint view.
 
     Args:
         catalog: The catalog of all tools.
@@ -122,7 +122,7 @@ class ToolNaming:
 
 
 class _Either:
-    """Container of the names that are in at least one of two containers."""
+    """Set of names that two containers form together: it contains the names of both."""
 
     __slots__ = ("_first", "_second")
 

@@ -89,7 +89,7 @@ class ActivityRecorder:
 
     @property
     def calls(self) -> RecentCalls:
-        """Return the recent calls, with all that have ended."""
+        """Return the recent calls, including those that ended since the last batch."""
         self.take_waiting()
         return self._calls
 

@@ -186,7 +186,7 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 
 
 class EndedSessions:
-    """Browser sessions that were ended by a logout, each until it would have expired.
+    """Browser sessions that ended by a logout. Each is remembered until it would have expired.
 
     `file` keeps them over a restart; None keeps them in memory only.
     """

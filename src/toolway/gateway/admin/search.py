@@ -83,7 +83,7 @@ class SearchAdmin:
         return {"model": self._hub.search_model, "problem": problem, "embedded": embedded, "tools": tools}
 
     def list_searches(self) -> Json:
-        """Return the counters of searches through meta-tools, and the queries after which nothing found was called."""
+        """Return the counters of tool searches by clients, and the queries after which no found tool was called."""
         log = self._search_tools.log
         counts = log.counts
         others = [report.searches for report in self._cluster.worker_reports()]
@@ -138,7 +138,7 @@ class SearchAdmin:
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
-        """Return the size of each known definition, computed in batches so that other requests are served."""
+        """Return the size of each known tool definition, computed in batches so that other requests are served."""
         from toolway.search.tokens import definition_chars
 
         known, sizes = self._sizes, {}

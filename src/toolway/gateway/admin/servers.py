@@ -237,7 +237,10 @@ class ServersAdmin:
 
 
 def _recorded_reason(rejection: Rejection | None, server: Server) -> str:
-    """Return the reason for the audit log: without arguments of a command, which may contain a secret."""
+    """Return the reason of a rejection for the audit log.
+
+    It omits a command's arguments, which may contain a secret.
+    """
     if rejection is None or not server.command:
         return rejection.reason if rejection is not None else ""
     return f"the command line, variables or folder of {program_name(server.command)[:80]} are not allowed"

@@ -1,4 +1,4 @@
-"""Reads usual tool calls of clients: from the body of a request to a `ClientCall`.
+"""Fast reader of usual tool calls: from the body of a client's request to a `ClientCall`.
 
 A client repeats most of its requests: only id and arguments change. So a body is split first, without decoding its
 parts. The `_meta` is decoded only if it differs from the one before. A body that is written in an unusual way is
@@ -38,7 +38,7 @@ _MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
 
 
 class ClientMeta(msgspec.Struct, frozen=True, gc=False):
-    """The `_meta` of a call, which agrees with the headers and needs nothing that only the pipeline does."""
+    """The `_meta` of a tool call that agrees with the HTTP headers and does not require the middleware chain."""
 
     value: Json
     capabilities: Json  # of the client
@@ -46,7 +46,7 @@ class ClientMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientCall(msgspec.Struct, frozen=True, gc=False):
-    """Id, arguments and `_meta` of a usual tool call."""
+    """Id, arguments and `_meta` of a tool call that needs nothing unusual."""
 
     id: bytes  # encoded
     arguments: Json
@@ -71,7 +71,7 @@ _split = msgspec.json.Decoder(_Body).decode
 
 
 class CallReader:
-    """Reads the calls whose requests have one HTTP head, and remembers the last `_meta`."""
+    """Reader of the tool calls in requests with the same HTTP head. It decodes `_meta` only if that has changed."""
 
     __slots__ = ("_fixed_bytes", "_last_meta", "_last_raw_meta", "_routing")
 
@@ -82,7 +82,10 @@ class CallReader:
         self._last_meta: ClientMeta
 
     def read(self, body: bytes) -> ClientCall | None:
-        """Return the call in a body if it is usual and agrees with the headers; None if the router must handle it."""
+        """Return the tool call in a request body.
+
+        None if it is unusual or differs from the headers: the router handles it.
+        """
         try:
             parts = _split(body)
         except (ValueError, RecursionError):
@@ -121,7 +124,7 @@ class CallReader:
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
-    """Return id, name of the tool and call in a request of a legacy client; None if the router must handle it."""
+    """Return id, tool name and call in a request of a legacy client. None if it is unusual: the router handles it."""
     found = _decode_call(body)
     if found is None:
         return None
@@ -134,7 +137,7 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
 
 
 def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of a tool call with usual params."""
+    """Return id and params of a tool call; None if it is invalid or has unusual params."""
     try:
         value: Any = jsonrpc.decode_json(body)
         params, id_ = value["params"], value["id"]
@@ -146,7 +149,7 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
 
 
 def _check_meta(value: Json, capabilities: object) -> ClientMeta | None:
-    """Return the `_meta` of a request; None if the pipeline must handle it."""
+    """Return the checked `_meta` of a request; None if it asks for something that only the middleware chain does."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):

@@ -161,7 +161,7 @@ _ALL_CLIENT_CAPABILITIES: Final[Json] = {
 
 
 class NoHubCallbacks:
-    """`ClientCallbacks` of a hub in a gateway: rejects server requests outside a client's call.
+    """`ClientCallbacks` of a gateway's hub: rejects server requests that belong to no call of a client.
 
     Only a client of the gateway could answer a server request, and there is none.
     """

@@ -134,7 +134,7 @@ class RequestDispatcher:
         raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {method!r}")
 
     async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Build the large list of tools in slices first, so that other requests are served meanwhile."""
+        """Build the list of tools in slices, so that other requests are served meanwhile; then answer the request."""
         await context.view.prepare()
         if method == "tools/call":
             return await self._call_tool(context, params)
@@ -319,7 +319,7 @@ class RequestDispatcher:
         return await self._complete(context, call, self._hub.request(call), get_binding)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
-        """Return the call of a tool that was sent without this class, as `dispatch` would have built it."""
+        """Return the `Call` for a tool call that was sent as a flight (flights.py), as `dispatch` would build it."""
         may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
@@ -333,7 +333,10 @@ class RequestDispatcher:
         return msgspec.structs.replace(call, callbacks=callbacks)
 
     async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
-        """Wait for a call that was sent already; return its result. Raises `RpcFailure` if the call fails."""
+        """Wait for a call that was sent as a flight (flights.py); return its result.
+
+        Raises `RpcFailure` if it fails.
+        """
         call = taken.call
 
         def get_binding() -> tuple[str, ...]:

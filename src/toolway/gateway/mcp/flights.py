@@ -1,8 +1,12 @@
-"""Calls of HTTP clients without a task: from the bytes of a request to its flight (hub/flight.py) and back.
+"""Tool calls of HTTP clients that need no task: from the bytes of the request to the bytes of the response.
 
-`ClientFlights.begin` takes a request only if everything about it is usual. Otherwise nothing was done, and the router
-handles the request, which also finds out what is wrong with it. A modern client repeats the name of the tool in the
-HTTP head, so the head has a plan. The head of a legacy client names its session, so it has a plan for each tool.
+Such a call is a flight (hub/flight.py): callbacks of the two connections drive it. `ClientFlights.begin` takes a
+request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and reports
+what is wrong with it.
+
+A plan is what was settled once for a caller and a tool. A modern client repeats the name of the tool in the HTTP head,
+so there is one plan per head. The head of a legacy client names only its session, so there is one plan per head and
+tool.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ _NAMED_CALL: Final = frozenset({"name", "arguments"})  # arguments of `call_tool
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
-    """Plan for calls of one principal to one tool of one endpoint."""
+    """Plan for requests with one HTTP head: all that calls of one principal to one tool of an endpoint share."""
 
     plan: Plan | None  # None for `call_tool` and `read_tool`: the body of each request names the tool
     principal: Principal
@@ -56,7 +60,7 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionHead:
-    """HTTP head of the requests in a legacy session, with the plans for the tools that they call."""
+    """Session id in the HTTP head of a legacy client's requests, and the plans for the tools that they call."""
 
     __slots__ = ("plans", "session_id")
 
@@ -66,7 +70,7 @@ class SessionHead:
 
 
 class ClientFlights:
-    """Begins flights for the requests of HTTP clients."""
+    """Sends usual tool calls of HTTP clients as flights: calls that callbacks drive, without a task."""
 
     def __init__(
         self,
@@ -87,7 +91,10 @@ class ClientFlights:
         self._authenticator = authenticator
 
     def begin(self, exchange: Exchange) -> bool:
-        """Send the call of a request. Return False if the router must handle the request: then nothing was done."""
+        """Send the tool call of a request as a flight.
+
+        Return False, with nothing done, if the router must handle it.
+        """
         request, router = exchange.request, self.router
         notes = request.notes
         authenticated: AuthenticatedRequest | None = notes.authenticated
@@ -129,7 +136,10 @@ class ClientFlights:
         return True
 
     def _begin_in_session(self, exchange: Exchange, authenticated: AuthenticatedRequest) -> bool:
-        """Send the call of a request in a legacy session. Return False if the router must handle the request."""
+        """Send the tool call of a request in a legacy session as a flight.
+
+        Return False, with nothing done, if the router must handle the request.
+        """
         request, router = exchange.request, self.router
         head = request.notes.plan
         if type(head) is not SessionHead:
@@ -174,7 +184,10 @@ class ClientFlights:
     def _find_session_plan(
         self, request: HttpRequest, head: SessionHead, name: str, authenticated: AuthenticatedRequest
     ) -> HeadPlan | None:
-        """Return the valid plan for calls with this head to a tool. If there is none, that is kept for a second."""
+        """Return the valid plan for calls with this HTTP head to a tool, created if needed. None if there can be none.
+
+        That there is none is remembered for a second.
+        """
         planned = head.plans.get(name)
         if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
             return planned
@@ -188,7 +201,7 @@ class ClientFlights:
         return created
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
-        """Return True if nothing has changed that the plan of a head depends on."""
+        """Return True if nothing has changed that a plan depends on: principal, views, tool filter, plan of the hub."""
         router = self.router
         return (
             planned.principal is authenticated.principal
@@ -198,7 +211,10 @@ class ClientFlights:
         )
 
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
-        """Return a new plan for a head. If there is none, that is remembered for a second."""
+        """Return a new plan for requests with this HTTP head.
+
+        None if there can be none, which is remembered for a second.
+        """
         notes = request.notes
         if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
             return None
@@ -211,7 +227,7 @@ class ClientFlights:
     def _create_plan(
         self, request: HttpRequest, authenticated: AuthenticatedRequest, name: str, routing: RoutingHeaders | None
     ) -> HeadPlan | None:
-        """Return the plan for calls with this head to a tool; None if the router must handle them."""
+        """Return the plan for calls with this HTTP head to a tool; None if the router must handle such calls."""
         principal, endpoint = authenticated.principal, authenticated.endpoint
         if (
             endpoint is None
@@ -239,9 +255,9 @@ class ClientFlights:
         return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, name, reader)
 
     def _find_named(self, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
-        """Return the plan and the arguments of the call that `call_tool` or `read_tool` means.
+        """Return plan and call of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
 
-        None if the router must handle it: the tool has no plan, or something about the request is not usual.
+        None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
         given, view = call.arguments, planned.view
         if given.keys() != _NAMED_CALL or view.needs_preparation:
@@ -257,7 +273,7 @@ class ClientFlights:
 
 
 class ClientFlight(Flight):
-    """Flight of one call of a modern HTTP client."""
+    """One tool call of a modern HTTP client that is driven by callbacks, without a task."""
 
     __slots__ = ("_call", "_http", "_owner", "_planned")
     era: ClassVar[Era] = "modern"
@@ -286,7 +302,10 @@ class ClientFlight(Flight):
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
     def left(self) -> None:
-        """Let the pipeline take over and be cancelled: the client has gone, or the gateway shuts down."""
+        """Hand the call to a task and cancel it, because the client has gone or the gateway shuts down.
+
+        The cancelled task notifies the server.
+        """
         task = self._take_over_in_task()
         if task is not None:
             asyncio.get_running_loop().call_soon(task.cancel)  # after its first step, so that it can clean up
@@ -317,7 +336,7 @@ class ClientFlight(Flight):
         await self._owner.modern.resume(exchange, context, taken)
 
     def _forget(self) -> None:
-        """Forget the request, which has been answered by the pipeline or never will be."""
+        """Remove the request from its session; called when its task has ended. A modern client has no session."""
 
     def _build_context(self) -> RequestContext:
         planned, call = self._planned, self._call
@@ -336,7 +355,7 @@ class ClientFlight(Flight):
 
 
 class SessionFlight(ClientFlight):
-    """Flight of one call in a legacy session."""
+    """One tool call in a legacy session that is driven by callbacks, without a task."""
 
     __slots__ = ("_id", "_response", "_session", "request")
     era: ClassVar[Era] = "legacy"

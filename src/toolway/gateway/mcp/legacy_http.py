@@ -57,7 +57,7 @@ class LegacyHttpEndpoint:
     def open_response(
         self, exchange: Exchange, session: LegacySession, id_: jsonrpc.MessageId | None
     ) -> ResumableResponse:
-        """Return the response to a request in a session. `send_response` must follow."""
+        """Return the response to a request in a legacy session, not sent yet. The caller must call `send_response`."""
         buffer = session.replay_buffers.create()
         exchange.on_disconnect = lambda: None  # in the legacy era a lost connection does not cancel the request
         return ResumableResponse(exchange, id_, buffer, accepts_empty_events=session.version >= EMPTY_EVENTS_SINCE)
@@ -65,7 +65,7 @@ class LegacyHttpEndpoint:
     async def send_response(
         self, session: LegacySession, response: ResumableResponse, work: Awaitable[bytes | None]
     ) -> None:
-        """Send what `work` returns: an encoded response, or None if the client cancelled the request."""
+        """Await `work`, which returns the encoded response or None if the client cancelled the request, and send it."""
         try:
             response.finish(await work)
         finally:

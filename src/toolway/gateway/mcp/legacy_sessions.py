@@ -207,7 +207,10 @@ class LegacySessions:
         context: RequestContext,
         taken: TakenOverCall,
     ) -> bytes | None:
-        """Return the encoded response to a request whose call was sent already; None if the client cancelled it."""
+        """Wait for a tool call that was sent as a flight (flights.py); return its encoded response.
+
+        None if the client cancelled the request.
+        """
         return await self._encode_outcome(session, id_, request, self._dispatcher.resume(context, taken))
 
     async def _encode_outcome(

@@ -170,7 +170,7 @@ def finalize_result(era: Era, result: Json) -> Json:
 
 
 def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
-    """Return the server's result bytes, with only a suffix added for the client's era.
+    """Return the result as the server sent it, with only bytes at its start or end changed for the client's era.
 
     None if the result needs another change and must be encoded again.
     """
@@ -186,9 +186,10 @@ def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.
 
 
 def _without_result_type(result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
-    """Return the result bytes without `resultType`, if it is the first or last key and no other key must be removed.
+    """Return the bytes of a result without the key `resultType`, for a legacy client.
 
-    The bytes are valid JSON without duplicate keys, so these bytes at its end can be nothing but the last key.
+    None if it is neither the first nor the last key, or if another key must be removed. The bytes are valid JSON
+    without duplicate keys, so a match at the start or the end can only be that key.
     """
     if "ttlMs" in result or "cacheScope" in result or len(result) < 2:
         return None

@@ -116,7 +116,10 @@ class SearchTools:
     async def search_view(
         self, view: EndpointView, queries: list[str], *, limit: int, server: str | None, principal: str
     ) -> SearchAnswer:
-        """Search the tools of a view only."""
+        """Return the tools of one endpoint view that fit the queries best.
+
+        Tools outside of the view are not searched.
+        """
         await view.prepare()
         names = view.tool_names()
         sees_all = len(names) == self._hub.catalog.count_tools()
@@ -137,7 +140,7 @@ class SearchTools:
         )
 
     def _allowed_tools(self, view: EndpointView, names: Mapping[tuple[str, str], str]) -> AllowedTools:
-        """Return the tools of a view for the search, the same object until the view changes."""
+        """Return the set of tools that a search in this view may find. It is the same object until the view changes."""
         known = self._allowed.get(view)
         if known is None or known[0] is not names:
             from toolway.search.tool_search import AllowedTools
@@ -161,7 +164,10 @@ class SearchTools:
             self.log.counts.nothing += 1
 
     async def _coverage(self, view: EndpointView) -> Coverage:
-        """Return how much of its view a search could see. Nothing outside of the view is mentioned."""
+        """Return how many tools and servers of its view a search could see.
+
+        Nothing outside of the view is mentioned.
+        """
         names, facts = view.tool_names(), (self._hub.server_changes, tuple(self._held_servers()))
         known = self._coverages.get(view)
         if known is None or known[0] is not names or known[1] != facts:
@@ -171,7 +177,7 @@ class SearchTools:
         return known[2]
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
-        """Return the coverage of a search. Yields after each slice of servers."""
+        """Return the coverage of a search. It is a generator that yields between slices of servers."""
         servers, down, unlisted = [], [], []
         for place, server in enumerate(view.servers(), 1):
             if place % SLICE_SERVERS == 0:
@@ -202,7 +208,7 @@ class SearchTools:
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_config_changed(self) -> None:
-        """Forget the compact forms of definitions: a group may describe its tools in another way now."""
+        """Drop the cached short forms of tool definitions: a group may have other descriptions now."""
         self._compact.clear()
 
     def _describe(self, view: EndpointView, arguments: Json) -> Json:

@@ -212,7 +212,10 @@ class SubscriptionService:
         return True
 
     def _add_topic(self, subscriber: Subscriber, topic: Topic, name: str) -> bool:
-        """Enter a topic for a subscriber. Return False if its caller has no room for the name."""
+        """Add a topic (resource or task) to a subscriber.
+
+        Return False if its caller's names would exceed the byte limit.
+        """
         used = self._caller_bytes[subscriber.caller] + _topic_bytes(name)
         if used > MAX_CALLER_BYTES:
             return False

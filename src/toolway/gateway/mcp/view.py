@@ -85,7 +85,7 @@ class EndpointView:
         self._unknown: dict[ListKind, tuple[int, list[str], list[str]]] = {}
 
     def set_filter(self, tool_filter: ToolFilter, permitted: ToolFilter) -> None:
-        """Replace the filters of endpoint (`tool_filter`) and principal (`permitted`) on a reload."""
+        """Replace the filters of the endpoint (`tool_filter`) and of the principal (`permitted`) after a reload."""
         self._tool_filter = tool_filter
         self._permitted = permitted
         self._generation = -1
