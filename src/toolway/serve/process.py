@@ -143,7 +143,10 @@ class GatewayProcess:
 
     @property
     def _shares_config(self) -> bool:
-        """True if the configuration is in the database of a cluster. Workers read the file, each for itself."""
+        """Return True if the configuration is in the database of a cluster.
+
+        Workers of one machine each read the file.
+        """
         return self._cluster_node is not None and self._parent is None
 
     @property

@@ -209,7 +209,7 @@ class WorkerPool:
             worker.process = worker.link = None
 
     async def _send_go(self, worker: _Worker) -> None:
-        """Let a worker use the database as soon as the first worker has created it."""
+        """Tell a worker that it may use the database, as soon as the first worker has created it."""
         await self._workers[0].ready.wait()
         worker.send(GO_MESSAGE)
 

@@ -39,7 +39,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class GatewayRunAccess:
-    """Rights of the callers of a gateway: a run may call what the API key that started it may call now."""
+    """Access rights of workflow runs in a gateway: a run may call what the API key that started it may call now."""
 
     def __init__(self, api_keys: ApiKeyStore | None, may_call: Callable[[Principal, str], bool]) -> None:
         self._api_keys = api_keys
@@ -67,7 +67,7 @@ class GatewayRunAccess:
         )
 
     def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer questions: the name of its key, and `admin`."""
+        """Return the names under which a caller may answer questions: its key's name, and `admin` if it is one."""
         principal = self._find_principal(caller)
         if principal is None:
             return ()
@@ -169,7 +169,7 @@ class WorkflowService:
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
 
     async def _open(self) -> None:
-        """Open the journal, again and again until it works, and add the server to the hub."""
+        """Open the journal, retried until it succeeds, and add the server `workflows` to the hub."""
         from toolway.hub.hub import Hub
         from toolway.workflows.engine import Workflows
         from toolway.workflows.mcp_tools import WorkflowServer
@@ -212,7 +212,7 @@ class WorkflowService:
             self._report(ConfigIssue("", exc.message, exc.detail, exc.hint, exc.code, "error"))
 
     async def _watch_questions(self, engine: Workflows) -> None:
-        """Report each run that has asked a person for longer than the alert settings allow, once."""
+        """Report, once each, the runs that have waited for a person longer than the alert settings allow."""
         since: dict[str, float] = {}
         clock = asyncio.get_running_loop().time
         reported: set[str] = set()
