@@ -149,7 +149,10 @@ class Bus:
         self.handle_data(message.data, message.subject.removeprefix(f"{self.subject_prefix}.news."))
 
     def handle_data(self, data: bytes, subject: str | None = None) -> None:
-        """Open a received message and pass it on. `subject` is the kind of message that was subscribed to, if any."""
+        """Open a received message and pass it to its handler.
+
+        `subject` is the kind of message that was subscribed to, if any.
+        """
         decoded = self._unseal(data) if len(data) <= MAX_MESSAGE_BYTES else None
         if decoded is not None and self._sealer is not None and not self._is_new(data[:NONCE_BYTES]):
             return
@@ -165,7 +168,7 @@ class Bus:
             self._on_message(kind, decoded["body"])
 
     def _is_new(self, nonce: bytes) -> bool:
-        """Return False if a sealed message with this beginning, which is random, was received before."""
+        """Return True if no sealed message with this `nonce` (its first, random bytes) was received before."""
         now = asyncio.get_running_loop().time()
         if now - self._seen_since > MESSAGE_LIFETIME_S + MAX_CLOCK_SKEW_S or len(self._seen) >= MAX_SEEN_MESSAGES:
             self._seen, self._seen_before, self._seen_since = set(), self._seen, now

@@ -29,7 +29,10 @@ class NatsConnection(Client):
         self._ps = _BoundedParser(self)
 
     async def _connect_to_server(self, s: Any) -> None:
-        """Connect to a server, unless the caller was cancelled meanwhile: `nats-py` may swallow that and try on."""
+        """Connect to a server, unless the caller was cancelled meanwhile.
+
+        `nats-py` may swallow the cancellation and keep trying.
+        """
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError

@@ -110,7 +110,7 @@ def new_call_key() -> str:
 
 
 def new_use_id() -> str:
-    """Return a new random id: of all call tokens with the same one, a node accepts one."""
+    """Return a new random id of a call. A node accepts only one of all call tokens with the same id."""
     return os.urandom(_USE_ID_BYTES).hex()
 
 
@@ -191,7 +191,7 @@ class CallTokenVerifier:
         return OpenedCall(token, cipher, request or b"", rejection)
 
     def check_link_call(self, token: CallToken, expires: float) -> TokenRejection | None:
-        """Use up the content of a call token that arrived on a link. Return why the call is rejected, or None.
+        """Mark the call token of a call on a link as used. Return why the call is rejected, or None if it is accepted.
 
         `expires` is the wall time of the sender until which the call may begin.
         """
@@ -309,8 +309,8 @@ class NodeProofs:
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
         """Return our answer to the hello of another node, the keys of the link, and the id of that node.
 
-        None if the hello is invalid or not for us. A recorded hello gets keys that its sender does not know: ours is
-        the second half of them.
+        None if the hello is invalid or not for us. The keys are made of random bytes of both sides. So a recorded hello
+        leads to keys that its sender does not know.
         """
         found: Any = self._sealer.open(HELLO_KIND, hello.decode("ascii", "replace"))
         identity = self._identity()

@@ -92,7 +92,8 @@ class PlacementPlan:
     def update(self, nodes: Collection[Node], pools: Iterable[str]) -> Iterator[None]:
         """Update the plan to the nodes that may own servers and to the existing pools (label sets).
 
-        Yields between steps, so that the caller can yield to the event loop: ranking hundreds of nodes takes a while.
+        It is a generator that yields between steps, so that the event loop can run: ranking hundreds of nodes takes a
+        while.
         """
         own_pools = {pool for pool in (DEFAULT_POOL, *pools) if can_own_pool(self._own_node, pool)}
         for pool in self._rings.keys() - own_pools:

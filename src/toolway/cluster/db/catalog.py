@@ -89,9 +89,9 @@ class ListStore:
         return await self._put_in_transaction(row)
 
     async def _claim_if_identical(self, row: Json) -> bool:
-        """Return True if the stored lists are identical; then only their fence is set to ours.
+        """Return True if the stored lists are identical; then only the fence of their row is set to ours.
 
-        The fence is the ownership number under which the lists were written.
+        The fence is the number of the ownership under which the lists were written.
         """
         names = ("tenant", "server", "identity", "body", "mac")
         same = and_(

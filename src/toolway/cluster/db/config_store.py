@@ -77,10 +77,11 @@ class ConfigStore:
         )
 
     async def load_changes(self, tenant: str, revision: int, marks: Mapping[str, int]) -> ConfigChanges | None:
-        """Return the configuration changes after `revision`, to which `marks` of all servers belong.
+        """Return the configuration changes after `revision`, and the integrity marks of all servers after them.
 
-        Return None if all must be loaded: the changes do not lead to the state of the tenant. Removals of servers are
-        known for a week only.
+        `marks` are those of the servers at `revision` (keyed hashes of rows, `integrity.py`). Return None if everything
+        must be loaded again, because the changes do not add up to the stored state. Removals of servers are known for a
+        week only.
         """
         newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:
@@ -170,7 +171,7 @@ class ConfigStore:
     async def _write_rows(
         self, db: AsyncConnection, tenant: str, rows: Sequence[Json], change: ConfigDiff
     ) -> dict[MarkedKind, int]:
-        """Write the changed rows. Return the marks of the new ones minus those of the replaced ones."""
+        """Write the changed rows. Return the marks (keyed hashes) of the new rows minus those of the replaced rows."""
         difference: dict[MarkedKind, int] = {"servers": 0}
         for batch in _split_batches(rows):
             names = [row["name"] for row in batch]
@@ -196,7 +197,7 @@ class ConfigStore:
     # -- marks --------------------------------------------------------------------------------------------------------
 
     async def _sum_marks(self, db: AsyncConnection, tenant: str, names: Sequence[str]) -> int:
-        """Return the sum of the marks of stored servers that a change replaces or removes."""
+        """Return the sum of the marks (keyed hashes) of the stored server rows that a change replaces or removes."""
         query = select(ServerRow.name, ServerRow.definition).where(_where_names(ServerRow, tenant, names))
         rows = (await db.execute(query)).all()
         return sum(self._mark(tenant, row.name, row.definition) for row in rows if self._opens(tenant, row))
@@ -227,9 +228,10 @@ class ConfigStore:
         ]
 
     def _decrypt_entries(self, tenant: str, rows: Sequence[Any]) -> tuple[dict[str, ConfigEntry], dict[str, int]]:
-        """Decrypt server entries. Return them and the marks of their rows.
+        """Decrypt server entries. Return them and the marks (keyed hashes) of their rows.
 
-        Rows that no node has written are reported and left out."""
+        Rows that no node has written are reported and left out.
+        """
         found: dict[str, ConfigEntry] = {}
         marks: dict[str, int] = {}
         for row in rows:
@@ -391,7 +393,7 @@ class ConfigDiff:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """Changes of a configuration since a revision, and the marks of all servers after them."""
+    """Changes of a configuration since a revision, and the marks (keyed hashes) of all server rows after them."""
 
     revision: int
     diff: ConfigDiff

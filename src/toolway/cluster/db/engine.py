@@ -94,7 +94,7 @@ def postgresql_options(**more: Any) -> dict[str, Any]:
 
 
 def require_sync_commit() -> LiteralString:
-    """Return the statement after which each commit of a connection is on the database's disk."""
+    """Return the SQL statement after which every commit of a connection waits for the database's disk."""
     return _REQUIRE_SYNC_COMMIT
 
 
@@ -190,7 +190,7 @@ async def upgrade_schema(engine: AsyncEngine) -> None:
 
 
 async def lock_schema(db: AsyncConnection) -> None:
-    """Wait until no other node upgrades the tables, and lift the time limits of this transaction."""
+    """Lock the schema until the transaction ends, so that no other node upgrades it. Lift the time limits."""
     if db.dialect.name == "postgresql":
         await db.execute(text("SET LOCAL statement_timeout = 0"))
         await db.execute(text("SET LOCAL lock_timeout = 0"))
@@ -198,7 +198,10 @@ async def lock_schema(db: AsyncConnection) -> None:
 
 
 async def upgrade_unsigned(db: AsyncConnection) -> bool:
-    """Upgrade the tables even if they have rows without signatures. Return True if they had none before."""
+    """Upgrade the tables even if they contain rows without signatures.
+
+    Return True if the tables were of a version that had no signatures.
+    """
     return await db.run_sync(_run_migrations, True)
 
 

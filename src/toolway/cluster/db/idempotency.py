@@ -185,7 +185,7 @@ class DbIdempotencyStore:
     async def _resolve_existing(
         self, db: AsyncConnection, id: IdempotencyKey, row: Json, claimant: Json, claim: _Claim
     ) -> IdempotencyRecord | None:
-        """Decide what an existing claim of an idempotency key means for a new call with this key.
+        """Decide what happens to a new call whose idempotency key was claimed before.
 
         Return None if the new call takes the key over, otherwise the record of the earlier call. A separate statement
         locks the row before it is checked (see `InstanceStore.claim_many`).

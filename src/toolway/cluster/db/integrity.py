@@ -51,7 +51,10 @@ class TenantState:
     sums: Mapping[MarkedKind, int] = field(default_factory=dict)  # sum of the marks of all rows, by kind
 
     def changed(self, changes: Mapping[MarkedKind, int]) -> TenantState:
-        """Return the state after a write. `changes` are the marks of written rows minus those of removed rows."""
+        """Return the state after a write: the sums with `changes` added, and the count of changes increased.
+
+        `changes` are the marks of written rows minus those of removed rows.
+        """
         sums = {**self.sums}
         for kind, difference in changes.items():
             sums[kind] = (sums.get(kind, 0) + difference) % _MODULUS
@@ -82,13 +85,16 @@ class Integrity:
         return hmac.compare_digest(mac.encode(), self.sign(table, *content).encode())
 
     def mark(self, kind: MarkedKind, tenant: str, id: str, content: str | int) -> int:
-        """Return the mark of a row: a number that cannot be computed without the key."""
+        """Return the mark of a row: a keyed hash of its name and content, as a number."""
         return int.from_bytes(hmac.digest(self._mark_key, _encode(kind, (tenant, id, content)), "sha256"))
 
     # -- state of a tenant --------------------------------------------------------------------------------------------
 
     def newest(self, tenant: str) -> TenantState | None:
-        """Return the newest state that was seen. Ask before a query begins: what it reads may not be older."""
+        """Return the newest state that this process has seen.
+
+        Read it before a query: the query may not return an older one.
+        """
         return self._newest.get(tenant)
 
     async def read_state(self, db: AsyncConnection, tenant: str, newest: TenantState | None) -> TenantState:
@@ -126,7 +132,7 @@ class Integrity:
         return state
 
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
-        """Raise `StateRefused` if the marks of all rows of a kind do not add up to the state."""
+        """Raise `StateRefused` if the marks of all loaded rows of a kind do not add up to the stored sum."""
         if not self.adds_up(state, kind, marks):
             raise self._refused(tenant, kind, "a row was changed, removed or put back without the key")
         self.report(f"tenants.{kind}", {})

@@ -119,7 +119,7 @@ class NodeStore:
             await commit_change(self._autocommit, NODES_CHANGE, tenant)
 
     async def release_stale(self, id: str, epoch: int) -> None:
-        """Release server instances that a node still owns under an earlier lease.
+        """Release server instances that the database still assigns to an earlier lease of a node.
 
         A claim made under the old lease may be committed after the node has joined again. Other nodes would never claim
         such an instance, because its owner is alive.

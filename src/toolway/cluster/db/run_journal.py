@@ -220,7 +220,7 @@ class PostgresJournal:
                 work.fail(JournalError("the journal of runs was closed"))
 
     def _next_group(self) -> list[_Write]:
-        """Return writes of different runs under one lease; the rest is for the next group."""
+        """Take queued writes that one statement can do: of different runs, under one lease. The rest stays queued."""
         identity = self._queue[0].identity
         group: dict[str, _Write] = {}
         rest: list[_Write] = []
@@ -273,7 +273,7 @@ class PostgresJournal:
 
 
 class _Write:
-    """Entries and change of one run that wait for their commit."""
+    """Entries and the new state of one run that are queued for the next commit."""
 
     def __init__(
         self,
@@ -336,7 +336,10 @@ class _Connection:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Give the connection in autocommit mode. Raises `JournalError` if the database cannot be used."""
+        """Return a context manager that yields the connection in autocommit mode.
+
+        Raises `JournalError` if the database cannot be used.
+        """
         async with self._lock:
             try:
                 if self._db is None:

@@ -50,9 +50,10 @@ class TakenRow:
 async def take_over(
     engine: AsyncEngine, cluster_key: bytes, confirmed: Sequence[TakenRow] | None = None
 ) -> Sequence[TakenRow]:
-    """Return for each row if it is signed or deleted. Do so if `confirmed` are exactly these rows.
+    """Return for each row if a takeover signs, changes or deletes it. Execute that if `confirmed` are these rows.
 
-    Raises `ConfigError` if a node is running, or the database is not as it was confirmed. Raises SQLAlchemy errors.
+    It raises `ConfigError` if a node is running, or if the database has changed since it was confirmed. It raises
+    SQLAlchemy errors.
     """
     async with engine.connect() as db:
         await lock_schema(db)
@@ -89,7 +90,7 @@ def _takeover_error(message: str, detail: str, hint: str) -> ConfigError:
 
 
 class _Takeover:
-    """Takes over the rows of one tenant. If `is_unsigned`, they were written by an earlier version."""
+    """Takeover of the rows of one tenant. If `is_unsigned`, an earlier version without signatures wrote them."""
 
     def __init__(self, db: AsyncConnection, tenant: str, cluster_key: bytes, is_unsigned: bool) -> None:
         self._db = db
@@ -114,7 +115,7 @@ class _Takeover:
         self._sums[kind] = self._sums.get(kind, 0) + self._integrity.mark(kind, self._tenant, id, content)
 
     def _reseal(self, sealed: object, *binding: str) -> str | None:
-        """Return a sealed value under the key of the tenant; None if it was written with another key."""
+        """Return an encrypted value under the key of the tenant; None if it cannot be decrypted."""
         try:
             value = self._stored.decrypt(sealed if isinstance(sealed, str) else "", *binding)
         except DecryptionError:
@@ -180,7 +181,10 @@ class _Takeover:
         return found
 
     async def _outcomes(self) -> None:
-        """Seal the outcomes of idempotent calls with the key of the tenant. One that does not open becomes unknown."""
+        """Encrypt the stored outcomes of calls with idempotency keys again, with the key of the tenant.
+
+        An outcome that cannot be decrypted becomes unknown.
+        """
         query = select(IdempotencyRow).where(IdempotencyRow.tenant == self._tenant, IdempotencyRow.outcome.is_not(None))
         for row in (await self._db.execute(query)).all():
             kept = self._reseal((row.outcome or b"").decode("ascii", "replace"), "outcome", self._tenant, row.id)

@@ -223,7 +223,7 @@ class DbTokenStore:
         return and_(CredentialRow.tenant == self._tenant, CredentialRow.id == _login_id(upstream, principal))
 
     def _check_newest(self, upstream: str, principal: str, known: int | None, revision: int) -> None:
-        """Raise `StateRefused` if a row of a login is older than what this node knew before it asked."""
+        """Raise `StateRefused` if the row of a login is older than what this node knew before the query began."""
         if revision < (known or 0):
             detail = f"revision {known} of a login was seen before, and the database has {revision}"
             self._integrity.report("credentials", {_login_id(upstream, principal): detail})
@@ -250,7 +250,7 @@ class DbTokenStore:
 
 
 def login_binding(tenant: str, id: str, revision: int) -> tuple[str, ...]:
-    """Return the place to which the encrypted tokens of a login are bound."""
+    """Return the names of the row to which the encrypted tokens of a login are bound."""
     return ("login", tenant, id, str(revision))
 
 

@@ -433,7 +433,8 @@ class NatsRpcClient:
     def can_send_unbatched(self) -> bool:
         """Return True if few calls are active, so that a new one is sent at once, not in a batch.
 
-        The recent peak counts: of several calls answered together, the first to return would otherwise leave alone.
+        The peak of the last moments counts, not the number now: it is low for an instant when several calls are
+        answered together.
         """
         return self._peak_pending <= MAX_UNBATCHED_CALLS and self._outbox.is_idle
 
@@ -592,7 +593,10 @@ class NatsRpcClient:
                 self.send_control(int(batch[0]), owner_subject, frames.encode_ids(frames.STATUS_QUERY_FRAME, batch))
 
     def _probe_lost_owners(self) -> None:
-        """Request a heartbeat from each owner node that stopped sending them; forget it after LOST_OWNER_RETRY_S."""
+        """Request a heartbeat from each owner node that stopped sending them.
+
+        A node is forgotten after LOST_OWNER_RETRY_S.
+        """
         for owner_subject, since in list(self._lost_owners.items()):
             if since < self._loop.time() - LOST_OWNER_RETRY_S:
                 del self._lost_owners[owner_subject]

@@ -391,12 +391,12 @@ class ServerCall(msgspec.Struct, eq=False):
             log.error("forwarded call failed", exc_info=task.exception())
 
     def seal(self, frame: bytes) -> bytes:
-        """Seal a frame for the caller with the key of the call, which must have been opened."""
+        """Encrypt a frame for the caller with the key of the call. The call must have been opened before."""
         assert self.cipher is not None
         return frames.SEALED_FRAME + self.cipher.seal_reply(frame)
 
     def _open(self, frame: bytes) -> OpenedCall | None:
-        """Open the call in a frame and use up its token; None if that fails."""
+        """Decrypt the call in a frame and mark its call token as used; None if the token is not valid."""
         opened = self.state.open_call(frame[1:]) if frame[:1] == frames.CALL_FRAME else None
         if opened is not None:
             self.cipher = opened.cipher

@@ -63,9 +63,9 @@ class SharedCatalog:
         return _to_summary(found) if found is not None else None
 
     def get_list(self, server: str, kind: ListKind) -> list[Json] | None:
-        """Return a server's list of this kind as stored in the database; None if it has none.
+        """Return a server's list of this kind as stored in the database; None if there is none.
 
-        The hub may hold the same list as cached only, and waits for this confirmation.
+        The hub may know the list only from its cache, and waits until the database confirms it.
         """
         found = self._stored.get(server)
         return found.lists.get(kind, []) if found is not None else None

@@ -103,11 +103,11 @@ def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released
 
 
 class SharedBreakers:
-    """Circuit breakers shared in a cluster: a server that fails at one node is avoided by all.
+    """Circuit breakers that all nodes of a cluster share: if a server fails at one node, all nodes avoid it.
 
-    If a server has an owner node, all calls go through it, and one node's failures say nothing about another's. Then
-    only breakers of single tools are published. A manual change applies everywhere. These messages are not stored: a
-    node that missed one finds out by its own calls.
+    If a server has an owner node, all calls go through it, and failures of calls to the owner say nothing about the
+    server. Then only breakers of single tools are published. A manual change applies everywhere. These messages are not
+    stored: a node that missed one finds out by its own calls.
 
     `servers()` returns the configured servers. `has_owner(server)` returns True if only the owner calls a server.
     """

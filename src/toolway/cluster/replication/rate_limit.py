@@ -232,7 +232,10 @@ class TokenLease:
         )
 
     def take_final_debit(self) -> float:
-        """Empty the lease. Return the tokens to debit from the database; negative to return tokens."""
+        """Remove all tokens from the lease.
+
+        Return how many to debit in the database; negative to return unused ones.
+        """
         debit, self._tokens, self._debt = self._debt - math.floor(self._tokens), 0.0, 0.0
         return debit
 

@@ -102,10 +102,10 @@ class Link(asyncio.Protocol):
         raise NotImplementedError
 
     def _on_written(self, numbers: list[int]) -> None:
-        """Learn that messages of these calls are passed to the socket now."""
+        """Handle the event that messages of these calls are being passed to the socket."""
 
     def _on_lost(self, reason: str) -> None:
-        """Learn that the connection has ended."""
+        """Handle the end of the connection."""
 
     # -- the socket ---------------------------------------------------------------------------------------------------
 
@@ -183,13 +183,13 @@ class Link(asyncio.Protocol):
         return self._send_cipher is not None and self._transport is not None and not self._transport.is_closing()
 
     def send(self, kind: int, number: int, content: bytes) -> None:
-        """Send a message, at the end of this turn of the event loop if messages are being collected."""
+        """Send a message; if messages are being collected (`collect`), at the end of this turn of the event loop."""
         self._outbox.add(kind, number, content)
         if not self._is_busy and not self._is_flush_scheduled:
             self._flush()
 
     def collect(self) -> None:
-        """Make the messages of this turn of the event loop share a record."""
+        """Collect the messages of this turn of the event loop, so that they share one sealed record."""
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush_scheduled)
@@ -269,7 +269,7 @@ class CallerLink(Link):
         self.is_going = False  # the called node shuts down
 
     async def wait_open(self) -> bool:
-        """Wait until calls can be sent. Return False if the peer does not know links.
+        """Wait until calls can be sent. Return False if the peer does not support links.
 
         Raises `LinkError` if it does not prove to be the expected node, or does not answer in time.
         """
@@ -334,12 +334,12 @@ class CallerLink(Link):
 
     @property
     def is_usable(self) -> bool:
-        """True if new calls can be sent."""
+        """Return True if new calls can be sent."""
         return self.is_open and not self.is_going
 
     @property
     def is_fresh(self) -> bool:
-        """True if bytes of the peer have just arrived: then the connection is not one that died silently."""
+        """Return True if bytes of the peer have just arrived, so that the connection has not failed silently."""
         return self._loop.time() - self.last_received <= FRESH_S
 
     async def ping(self) -> None:
@@ -386,7 +386,10 @@ class CallerLink(Link):
         return exchange
 
     def _send_now(self, exchange: LinkExchange, content: bytes) -> None:
-        """Send a call whose first byte must not wait. Raises `TransportError` (not sent) if it would."""
+        """Write a call to the socket at once.
+
+        Raises `TransportError` (not sent) if its first byte would have to wait.
+        """
         number = exchange.id
         self._outbox.add(link_frames.CALL, number, content)
         self._flush()
@@ -404,7 +407,7 @@ class CallerLink(Link):
                 self.abandon(exchange)
 
     def abandon(self, exchange: LinkExchange) -> None:
-        """Stop a call whose caller has gone: take it back, or cancel it at the called node."""
+        """Stop a call that no caller waits for: remove it if it is not sent, else cancel it at the called node."""
         number = exchange.id
         if self._waiting.pop(number, None) is None:
             return
@@ -501,7 +504,7 @@ class CallerLink(Link):
             self.close()
 
     def go(self) -> None:
-        """Send no new calls; close the connection when none is under way."""
+        """Stop sending new calls; close the connection when no call is under way."""
         self.is_going = True
         self._close_if_going()
 
@@ -611,7 +614,7 @@ class CalledLink(Link):
         self.send(kind, number, message)
 
     def announce_going(self) -> None:
-        """Tell the caller to send no new calls here."""
+        """Ask the calling node to send no new calls on this link, because this node shuts down."""
         if self.is_open:
             self.send(link_frames.GOING, 0, b"")
 

@@ -88,7 +88,7 @@ def new_ticket(call_id: str, use_id: str, idempotency_key: str | None, request_i
 
 
 def switch_request(address: str) -> bytes:
-    """Return the HTTP request that turns a connection to a node into a link."""
+    """Return the HTTP upgrade request that turns a connection to a node into a link."""
     target = HttpTarget.parse(f"{address}{NODE_LINK_PATH}")
     return (
         f"GET {target.path} HTTP/1.1\r\nHost: {target.origin.authority}\r\n"
@@ -178,7 +178,7 @@ class LinkServer:
         task.add_done_callback(lambda task: self._on_done(link, number, task))
 
     def _open(self, link: CalledLink, content: memoryview) -> tuple[CallToken, float, bytes]:
-        """Return token, expiry and request of a call. Raises `ValueError` if it is malformed."""
+        """Return the token, expiry and request of a received call. Raises `ValueError` if the call is malformed."""
         if len(content) < _LENGTHS.size:
             raise ValueError("a call without head")
         first, second = _LENGTHS.unpack_from(content)
@@ -304,7 +304,7 @@ def _encode_failure(number: int, failure: RpcFailure) -> bytes:
 
 
 def link_head(ownership: Ownership, principal: str, caller: str, principal_name: str, endpoint: str) -> LinkCallHead:
-    """Return the head of calls of a principal to a server instance."""
+    """Return the head that all calls of a principal to a server instance share."""
     instance = ownership.instance
     return LinkCallHead(
         instance.tenant,

@@ -37,7 +37,7 @@ class TransportWrapper:
         await self._transport.open(inbound)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call without waiting; None if the inner transport cannot."""
+        """Send a call without waiting and return its exchange; None if the inner transport cannot."""
         inner = self._starting
         return inner.start(request, listener) if inner is not None else None
 
@@ -124,7 +124,7 @@ class OwnedTransport(TransportWrapper):
         self.end_started(exchange)
 
     def end_started(self, exchange: RequestExchange) -> None:
-        """Count a call that `start` sent as ended, once."""
+        """Count a call that `start` has sent as ended. A second call of this method for it has no effect."""
         if self._started.pop(exchange, None) is not None:
             self._calls_in_flight -= 1
             if not self._calls_in_flight:
@@ -157,7 +157,7 @@ class OwnedTransport(TransportWrapper):
 
 
 class _CountedListener:
-    """Listener of a call that an `OwnedTransport` sent without waiting: a result ends the call."""
+    """Listener of a call that an `OwnedTransport` sent without waiting. A result counts the call as ended."""
 
     __slots__ = ("_listener", "_transport", "exchange")
 

@@ -376,7 +376,7 @@ def forwarding_info_for(call: Call) -> ForwardingInfo:
 
 
 def token_for_call(info: ForwardingInfo, ownership: Ownership, sender: str, use_id: str) -> CallToken:
-    """Return the content of the call token for a call to the owner of a server instance, with a new key."""
+    """Return the content of the call token (with a new key) for a call to the owner of a server instance."""
     instance = ownership.instance
     return CallToken(
         ownership.node,
@@ -408,7 +408,7 @@ def with_timeout(params: Json, info: ForwardingInfo, head_start_divisor: int = H
 
 
 def forwarded_request(request: Request, params: Json, token: CallToken, sealer: CallTokenSealer) -> ForwardedRequest:
-    """Return a request as transports to other nodes need it: with its call token and the cipher of its key."""
+    """Return a request for a transport to another node: with its call token, and the cipher of the token's key."""
     return ForwardedRequest(
         request.method,
         params,

@@ -146,8 +146,10 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if one node's calls say nothing about those of another: an owner calls the server, or each node
-        has its own."""
+        """Return True if one node's failures say nothing about the calls of another node.
+
+        Either an owner node calls the server for all, or each node has a server of its own.
+        """
         return self._is_in_process(server) or not self.can_call_from_any_node(server)
 
     def can_call_from_any_node(self, server: str) -> bool:
@@ -276,7 +278,7 @@ class RoutedTransport:
         return await self.selected.request(request)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call without waiting, if the route is to the server itself; else None."""
+        """Send a call without waiting and return its exchange; None if the route is not to the server itself."""
         selected = self._selected
         if isinstance(selected, OwnedTransport | DirectTransport) and not self._rerouted.is_set():
             return selected.start(request, listener)

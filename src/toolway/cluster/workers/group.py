@@ -129,7 +129,7 @@ class WorkerGroup:
             return {"done": False, "problem": str(exc)}
 
     async def _announce_keys(self) -> None:
-        """Let all other workers read the API keys again, and wait until they have."""
+        """Request all other workers to read the API keys again, and wait until they have."""
         replies = await self.ask_others({"do": KEYS_ACTION})
         missing = {node.info.id for node in self._context.live_nodes()} - replies.keys() - {self._context.id}
         if missing:
@@ -233,7 +233,7 @@ class WorkerGroup:
     # -- requests to worker 0 -----------------------------------------------------------------------------------------
 
     async def forward(self, exchange: Exchange) -> bool:
-        """Let worker 0 answer a request. Return False if this is worker 0."""
+        """Let worker 0 answer a request, and pass its answer on. Return False if this process is worker 0."""
         if self._place.is_first:
             return False
         request = exchange.request
@@ -286,7 +286,7 @@ def _to_report(reply: Json) -> WorkerReport:
 
 
 class WorkerKeyStore(FileApiKeyStore):
-    """File of API keys of a machine with several workers: a change is known to all before it is confirmed."""
+    """File of API keys that several workers of one machine share. A change is confirmed when all workers know it."""
 
     announce: Callable[[], Awaitable[None]] | None = None
 
