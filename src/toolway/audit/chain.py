@@ -57,7 +57,7 @@ class OpenedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The run of the program that wrote the newest records of a log."""
+    """The period from one `log.open` record to the end of the log: what the last writer process has written."""
 
     name: str  # as its `log.open` record names it; empty if it had no journal
     last_entry: int  # highest number of a record from a journal; 0 if there is none
@@ -217,7 +217,10 @@ class AuditChain:
 
 
 def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
-    """Read records, newest first, each with True if it may be of the last run; it begins with its `log.open`."""
+    """Read records, newest first, back to the `log.open` record with which the last writer process began.
+
+    Each is yielded with True if that process may have written it.
+    """
     ended: set[str] = set()
     interrupted: list[RecordFields] = []
     name, last_entry, is_complete = "", 0, False

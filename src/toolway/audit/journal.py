@@ -80,7 +80,7 @@ class Journal:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def start(self, run: str) -> None:
-        """Begin a new run. Segments of an earlier run are gone: read and removed before."""
+        """Begin a new run (the records of one process). Segments of an earlier run must have been read and removed."""
         self.close()
         self._run, self._segments, self._last_mac = bytes.fromhex(run), [], _NO_MAC
 
@@ -137,7 +137,7 @@ class Journal:
         sync_folder(path)
 
     def _leave_segment(self, first: int) -> None:
-        """Write no more to the current segment. Delete it if it was begun for the record `first`, which failed."""
+        """Close the current segment. Delete it if its first record would have been `first`, whose write failed."""
         self.close()
         if self._segments and self._segments[-1].first == first:
             self._segments.pop().path.unlink(missing_ok=True)
@@ -208,7 +208,7 @@ class Journal:
             yield _Group(first, records, mac, end)
 
     def set_aside(self) -> str:
-        """Rename the segments of another log, so that they are kept but not read again. Return a new path."""
+        """Rename the segments of another log, so that they are kept but not read again. Return the path of one."""
         run, moved_to = self.left_run()[:8], ""
         for path in self._paths():
             target = path.with_name(path.name.replace(".journal-", f".journal-of-{run or 'unknown'}-"))

@@ -39,7 +39,7 @@ class TamperedLog(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PrunedRecords:
-    """Records that were removed because of their age: by one rule, in one or more steps."""
+    """Records that were removed because of their age, by one retention rule, in one or more steps."""
 
     through: int  # number of the last removed record
     first_time: str  # time of the first and of the last step

@@ -444,7 +444,7 @@ class AuditWriter:
 
 
 def _write_journal(journal: Journal, first: int, entries: list[bytes]) -> list[bytes]:
-    """Number the records, append them to the journal, and return them as the log stores them."""
+    """Number the records, append them to the journal, and return them in the form in which the log stores them."""
     records = [b'{"entry":%d,%b' % (number, entry[1:]) for number, entry in enumerate(entries, first)]
     journal.append(first, records)
     return records
