@@ -58,7 +58,7 @@ class ResponseCache:
 
 
 def _key_size(key: Hashable) -> int:
-    """Return the size of a cache key: its arguments, and the URI of a resource, are as large as the caller likes."""
+    """Return the size of a cache key in bytes. It counts, because callers choose its arguments and URI."""
     return sum(len(part) for part in key if isinstance(part, str | bytes)) if isinstance(key, tuple) else 0
 
 

@@ -341,7 +341,7 @@ class CircuitBreakerMiddleware:
         return await self._observe(call, next, server, tool, trial)
 
     async def resume(self, call: Call, wait: CallHandler) -> CallResult:
-        """Await an attempt that was sent already: its outcome counts, and nothing can reject it."""
+        """Await an attempt that was sent already. Its outcome counts for the breakers, but no breaker rejects it."""
         server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
         return await self._observe(call, wait, server, tool, False)
 
@@ -477,7 +477,7 @@ class _Slot:
 class SlidingWindow:
     """Counts of successes and failures within the last `window` seconds, in constant memory.
 
-    Attempts that end at almost the same time share a slot of a two-hundredth of the window.
+    The window is divided into 200 slots; attempts that end in the same slot are counted together.
     """
 
     def __init__(self, window: float) -> None:

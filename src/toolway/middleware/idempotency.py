@@ -122,7 +122,7 @@ class StoreUsage:
             raise StoreFull(f"this caller has too many keys: {self._max_keys // CALLER_SHARE}, each kept for a day")
 
     def excess_caller(self) -> str | None:
-        """Return the caller whose oldest result must be dropped; None if all results fit."""
+        """Return the caller whose oldest result must be dropped to keep the byte limit; None if all results fit."""
         return max(self._bytes, key=self._bytes.__getitem__) if self.total_bytes > self._max_bytes else None
 
 
@@ -229,7 +229,7 @@ def idempotency(store: IdempotencyStore) -> Middleware:
 async def _run_leader(
     in_flight: InFlightCalls, store: IdempotencyStore, id_: IdempotencyKey, digest: str, call: Call, next: CallHandler
 ) -> CallResult:
-    """Run the call in a task of its own, for all callers with the same idempotency key.
+    """Run the call in a task of its own, whose result all callers with the same idempotency key get.
 
     So it survives the first caller's cancellation while other callers wait. Progress is forwarded to the first caller
     only while that caller waits.

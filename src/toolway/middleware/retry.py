@@ -92,7 +92,7 @@ class RetryMiddleware:
         return await self._retry_failed(call, next, budget, failure)
 
     async def resume(self, call: Call, wait: CallHandler, next: CallHandler) -> CallResult:
-        """Await the first attempt of a call, which was sent already, with `wait`. Each further one uses `next`."""
+        """Await the first attempt of a call, which was sent already, with `wait`. Retries use `next`."""
         try:
             return await wait(call)
         except CallError as exc:

@@ -48,7 +48,7 @@ def single_flight(key_for: Callable[[Call], Hashable | None]) -> Middleware:
 
 
 class InFlightCall:
-    """One running call that several callers may share, and the number of callers waiting for it."""
+    """One running call whose result several callers may share, and the number of callers waiting for it."""
 
     work: asyncio.Future[CallResult]
 
