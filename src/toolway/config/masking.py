@@ -208,7 +208,7 @@ def _mask_plain_parts(text: str) -> str:
 
 
 def _mask_texts(secrets: set[str], text: str) -> str:
-    """Mask the secrets in a text, except the references in it or in them."""
+    """Mask the secrets in a text. References such as `${keyring:x}` stay visible."""
     plain = {part for secret in secrets for part in split_references(secret) if isinstance(part, str) and part}
     if not plain:
         return text

@@ -31,10 +31,10 @@ def camel_case(name: str) -> str:
 
 
 def parse_policy(fields: FieldReader, key: str, flat: P, flat_keys: Mapping[str, str] | None = None) -> P:
-    """Return the policy `flat` with the fields that the object under `key` sets.
+    """Return the policy `flat` with the fields that the object under `key` of a server entry sets.
 
-    `flat_keys` are keys of the entry that were read into `flat`, with the field of each. Raises `ConfigError` if a
-    value is invalid, or a field is set by both. An unknown key causes a warning and stays in `fields.remaining`.
+    `flat_keys` are keys of the entry itself that were read into `flat`, with the field of each. Raises `ConfigError` if
+    a value is invalid, or a field is set by both. An unknown key causes a warning and stays in `fields.remaining`.
     """
     given = fields.remaining.pop(key, None)
     if given is None:

@@ -148,7 +148,7 @@ def load_scopes(environment: Mapping[str, str], directory: Path, gate: ApprovalG
 
 
 def _take_own_files(paths: ConfigPaths, gate: ApprovalGate) -> None:
-    """Approve all entries of the user file and of the local files of all projects: the first start takes them."""
+    """Approve all entries of the user file and of the local files of all projects, at the first start."""
     for path in (paths.user, *sorted(paths.local.parent.parent.glob(f"*/{paths.local.name}"))):
         file, entries, block = os.fspath(path), {}, None
         with suppress(ConfigError):

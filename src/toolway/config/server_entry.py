@@ -302,7 +302,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
-    """Return the keys that the entry has, with the field that each sets."""
+    """Return the keys that the entry contains, each with the field of `Server` that it sets."""
     return {key: name for key, name in flat_keys.items() if fields.remaining.get(key) is not None}
 
 
@@ -329,9 +329,9 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
 
 
 def _given_once(fields: FieldReader, spellings: tuple[str, ...]) -> str | None:
-    """Return the spelling of a key that the entry has; None if it has none.
+    """Return which of several spellings of a key the entry contains; None if it contains none.
 
-    Raises `ConfigError` if it has two.
+    Raises `ConfigError` if it contains two.
     """
     given = [key for key in spellings if fields.remaining.get(key) is not None]
     if len(given) > 1:

@@ -247,7 +247,7 @@ def _split_runner_words(
 def _check_rest(
     line: tuple[str, ...], words: tuple[str, ...], volumes: Collection[str], variables: Collection[str]
 ) -> Rejection | None:
-    """Return why the words after a listed line are rejected; None if the line allows them."""
+    """Return why the words after a listed command line are rejected; None if the listed line allows them."""
     program = program_name(line[0])
     is_whole_line = len(line) > 1 and line == words
     if program in RUNNERS:

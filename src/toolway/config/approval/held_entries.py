@@ -88,8 +88,8 @@ class HeldEntry:
 class ApprovalGate:
     """Decides which entries of the user's own files a process may use, by the trust store.
 
-    The first load of the process may take all that is there (`start`), every later one only what was approved. What the
-    process took stays approved for it even if the store cannot be written.
+    The first load of the process may approve all entries that it finds (`start`); every later one uses only approved
+    entries. What the process approved stays so for it even if the store cannot be written.
     """
 
     def __init__(self, store: TrustStore | None, named: NamedFileRule = "ignore") -> None:
@@ -112,7 +112,7 @@ class ApprovalGate:
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:
-        """Return True if this load takes all that is there: the first one ever, or of a named file."""
+        """Return True if this load approves all entries that it finds: the first load ever, or one of a named file."""
         is_first_load, self._is_started = not self._is_started, True
         if not is_first_load:
             return False
@@ -177,7 +177,7 @@ def approve_written(
 
 
 def count_waiting(names: Iterable[str]) -> str:
-    """Return one line about the entries that wait: `1 new command waits: toolway trust planted`."""
+    """Return one line about the entries that wait for approval: `1 new command waits: toolway trust planted`."""
     found = list(names)
     subject = "1 new command waits" if len(found) == 1 else f"{len(found)} new commands wait"
     return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"

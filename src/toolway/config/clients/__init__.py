@@ -1,13 +1,13 @@
 """Configuration files of MCP clients: find, read and change them.
 
     files = find_client_files(os.environ, Path.cwd())  # every file that a client would read
-    imported = read_client_file(file)                  # its entries in the common form, and its issues
+    imported = read_client_file(file)                  # its entries with our keys, and its issues
     entry = to_portable(imported.entries[0])           # the entry for our configuration file
     export = plan_export(file, {"github": entry})      # the edit, and the settings that the client does not support
     apply_edit(export.edit)                            # toolway.config.editing.document
 
-`models.py` defines the common form and `Dialect`, the spelling of one client. The clients are in `json_clients.py`,
-`toml_clients.py` and `yaml_clients.py`.
+`models.py` defines the common form of entries, that of our own file, and `Dialect`, the spelling of one client. The
+clients are in `json_clients.py`, `toml_clients.py` and `yaml_clients.py`.
 """
 
 from toolway.config.clients.exporter import plan_export

@@ -1,4 +1,4 @@
-"""Conversion of server entries from the common form to the spelling of an MCP client."""
+"""Conversion of server entries from the keys of our own config file to the spelling of an MCP client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CONVERTED_KEYS: Final = frozenset(
 def denormalize_entry(
     client: str, title: str, dialect: Dialect, name: str, value: Mapping[str, Any]
 ) -> tuple[EntryDict | None, list[ConfigIssue]]:
-    """Convert a server entry from the common form to a client's spelling; also return issues.
+    """Convert a server entry from the keys of our own config file to a client's spelling; also return issues.
 
     The entry is None if the client cannot represent it. Each unsupported setting is an issue.
     """

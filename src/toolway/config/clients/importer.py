@@ -1,4 +1,4 @@
-"""Import of server entries from configuration files of MCP clients into the common form."""
+"""Import of server entries from configuration files of MCP clients, with the keys of our own config file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def find_client_files(
 
 
 def read_client_file(file: ClientConfigFile) -> ImportResult:
-    """Read the server entries of a client's configuration file, in the common form.
+    """Read the server entries of a client's configuration file; return them with the keys of our own file.
 
     A missing file has no entries; an unreadable file is reported as an issue.
     """
@@ -195,7 +195,7 @@ def _with_location(issue: ConfigIssue, file: ClientConfigFile, line: int | None)
 def normalize_entry(
     client: str, dialect: Dialect, name: str, raw: Mapping[str, Any]
 ) -> tuple[EntryDict, list[ConfigIssue]]:
-    """Convert a client's server entry to the common form; also return issues.
+    """Convert a client's server entry to the keys of our own config file; also return issues.
 
     Keys that only this client understands are kept under `extras`.
     """
@@ -206,7 +206,7 @@ def normalize_entry(
 
 
 def entry_transport(value: Mapping[str, Any]) -> Transport | None:
-    """Return the transport of an entry in the common form; None if it has no command or URL."""
+    """Return the transport of an entry with the keys of our own config file; None if it has no command or URL."""
     url = value.get("url")
     if isinstance(url, str):
         is_websocket = url.lower().startswith(("ws://", "wss://"))
@@ -220,7 +220,7 @@ def parse_transport(spelling: Any) -> Transport | None:
 
 
 class _EntryNormalizer:
-    """Conversion of one server entry of a client to the common form.
+    """Conversion of one server entry of a client to the keys of our own config file.
 
     The spelling of every client is accepted in every file.
     """

@@ -48,7 +48,7 @@ class ClientConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ClientEntry:
-    """Server entry of a client's file: as written there, and converted to the common form."""
+    """Server entry of a client's file: as written there, and converted to the keys of our own config file."""
 
     name: str  # as written in the file
     value: Mapping[str, Any] = field(repr=False)  # in the common form, variables not expanded
