@@ -93,7 +93,7 @@ def main() -> int:
                 outcomes.append(outcome)
                 if not options.json:
                     _print(outcome, heading=len(outcomes) == 1)
-        for place, (target, revision) in enumerate(runs):  # a busy machine is slow to start and to answer
+        for place, (target, revision) in enumerate(runs):  # the suite gives some answers one second
             if not outcomes[place].full:
                 outcomes[place] = suite.run(target, revision, folder / f"{target.name}-again" / revision)
                 if not options.json:
