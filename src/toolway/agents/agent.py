@@ -47,8 +47,8 @@ class Agent:
         instructions: System prompt.
         approve: Calls that a person must approve: `unsafe`, `all`, `none`, or patterns of tools.
         on_unknown: If a call may have been executed: `tell` the model, or `ask` a person.
-        untrusted: Servers whose results may contain instructions of strangers. After a result of one, unsafe calls of
-            other servers need approval.
+        untrusted: Servers whose results may contain instructions of strangers, besides those with `untrusted` in the
+            configuration. After a result of one, unsafe calls of other servers need approval. `none` switches it off.
         budget: Limits of a run.
         output: JSON Schema of the output. Without it the output is text.
         journal: File of the journal, or open `Workflows`. Without it runs are in memory and end with the process.
@@ -73,7 +73,7 @@ class Agent:
         instructions: str = "",
         approve: ApprovalPolicy = "unsafe",
         on_unknown: Literal["tell", "ask"] = "tell",
-        untrusted: Sequence[str] = (),
+        untrusted: Sequence[str] | Literal["none"] = (),
         budget: Budget | None = None,
         output: Json | None = None,
         journal: str | os.PathLike[str] | Workflows | None = None,
@@ -90,7 +90,7 @@ class Agent:
             instructions=instructions,
             approve=approve,
             on_unknown=on_unknown,
-            untrusted=tuple(untrusted),
+            untrusted="none" if untrusted == "none" else tuple(untrusted),
             budget=budget or Budget(),
             base_url=base_url,
             temperature=temperature,

@@ -52,7 +52,8 @@ async def run_agent(
     """
     chosen = msgspec.convert(settings, AgentSettings)
     tools = await _list_tools(hub, chosen)
-    effects = await run.do(partial(_read_effects, hub, tools), name="tools", effect=Effect.READ)
+    facts = await run.do(partial(_read_facts, hub, tools, chosen), name="tools", effect=Effect.READ)
+    effects, untrusted = facts["effects"], facts["untrusted"]
     if not effects:
         raise AgentError(
             f"no tool matches {', '.join(chosen.tools)}",
@@ -63,7 +64,7 @@ async def run_agent(
     on_text = partial(log.add_text, run.id) if log.streams else None
     model = JournalledModel(build_model(chosen), run, chosen, on_text)
     model.on_answer = partial(_report_answer, log, run.id)
-    toolset = HubToolset(hub, run, model, chosen, tools, effects)
+    toolset = HubToolset(hub, run, model, chosen, tools, effects, untrusted)
     toolset.on_result = partial(_report_result, log, run.id)
     agent: Agent[None, Any] = Agent(
         model,
@@ -134,9 +135,14 @@ def _may_match(server: str, pattern: str) -> bool:
     return matches_any(f"{server}.x", [head if "*" in head else f"{head}.*"])
 
 
-async def _read_effects(hub: Hub, tools: dict[str, Tool]) -> dict[str, str]:
+async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:
+    """Return the effects of the tools, and the servers whose results may contain instructions of strangers."""
     terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
-    return {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
+    effects = {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
+    if settings.untrusted == "none":
+        return {"effects": effects, "untrusted": []}
+    marked = {tools[name].server for name, found in terms.items() if found is not None and found.untrusted}
+    return {"effects": effects, "untrusted": sorted(marked | set(settings.untrusted))}
 
 
 def _model_settings(settings: AgentSettings) -> ModelSettings:

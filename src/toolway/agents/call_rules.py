@@ -6,6 +6,7 @@ All state follows from the order of the calls and their outcomes, so that a repl
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -30,10 +31,13 @@ class CallRules:
 
     Args:
         settings: Settings of the run.
+        untrusted: Servers whose results may contain instructions of strangers. Default: those of the settings.
     """
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, untrusted: Collection[str] | None = None) -> None:
         self._settings = settings
+        own = () if settings.untrusted == "none" else settings.untrusted
+        self._untrusted = frozenset(own if untrusted is None else untrusted)
         self._unknown: set[str] = set()  # unsafe calls that may have been executed
         self._read_untrusted: dict[str, int] = {}  # untrusted servers, and the turn of their first result
         self._repeats: dict[str, int] = {}
@@ -73,7 +77,7 @@ class CallRules:
         Raises `LoopDetected` if the model makes the same call with the same result again and again.
         """
         server = tool.partition(".")[0]
-        if server in self._settings.untrusted:
+        if server in self._untrusted:
             self._read_untrusted.setdefault(server, turn)
         key = _digest(tool, [args, text])
         count = self._repeats[key] = self._repeats.get(key, 0) + 1

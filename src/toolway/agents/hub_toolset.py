@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from pydantic_ai.tools import RunContext as ModelContext
@@ -58,6 +58,7 @@ class HubToolset(AbstractToolset[Any]):
         settings: Which tools may be used, and which calls need approval.
         tools: The definitions of the tools, as of the start of this process.
         effects: Names and effects of the tools at the start of the run, from the journal.
+        untrusted: Servers whose results may contain instructions of strangers, from the journal.
     """
 
     def __init__(
@@ -68,13 +69,14 @@ class HubToolset(AbstractToolset[Any]):
         settings: AgentSettings,
         tools: dict[str, Tool],
         effects: dict[str, str],
+        untrusted: Collection[str] = (),
     ) -> None:
         self._hub = hub
         self._run = run
         self._model = model
         self._settings = settings
         self._tools = tools
-        self._rules = CallRules(settings)
+        self._rules = CallRules(settings, untrusted)
         self._effects = {name: Effect(effect) for name, effect in effects.items()}
         self._schemas = {name: _adapt(tools.get(name)) for name in effects}
         self._definitions = {name: self._define(name) for name in effects}

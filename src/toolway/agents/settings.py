@@ -61,7 +61,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str = ""
     approve: ApprovalPolicy = "unsafe"
     on_unknown: Literal["tell", "ask"] = "tell"  # tell the model that a call may have happened, or ask a person
-    untrusted: tuple[str, ...] = ()  # servers whose results may contain instructions of strangers
+    untrusted: tuple[str, ...] | Literal["none"] = ()  # servers with texts of strangers besides the configured ones
     budget: Budget = Budget()
     base_url: str | None = None  # of an OpenAI-compatible endpoint
     temperature: float | None = None

@@ -390,6 +390,8 @@ class Server:
         rate_limit: most calls in any period: "5/s", "10/min", "1000/h" or "100/day". Default None: no limit.
         idempotent: the operator declares that repeated calls of every tool of this server are safe. Default False.
         trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
+        untrusted: results may contain texts of strangers, such as web pages or e-mails. After one, an agent needs
+            approval for unsafe tools of other servers. Default False.
         tools: settings by tool name. Default none.
         allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
         denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
@@ -435,6 +437,7 @@ class Server:
     rate_limit: str | None = None  # most calls in any period: 5/s, 10/min, 1000/h or 100/day
     idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
     trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
+    untrusted: bool = False  # results may contain texts of strangers: then agents ask before unsafe calls elsewhere
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
     allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
     denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called

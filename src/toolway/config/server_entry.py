@@ -54,7 +54,7 @@ HTTP_TYPES: Final = frozenset({"http", "streamablehttp", "remote"})
 SSE_TYPE: Final = "sse"
 WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
-    *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools"),
+    *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "untrusted", "tools"),
     *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments"),
 )
 #: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
@@ -446,6 +446,7 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
         "rate_limit": fields.get_text("rateLimit"),
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
+        "untrusted": fields.get_bool("untrusted", False),
         **_parse_tools(fields, retry),
         "validate_arguments": fields.get_bool("validateArguments", True),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),

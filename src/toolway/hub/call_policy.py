@@ -138,7 +138,8 @@ class ToolPolicy:
             source = "annotation" if self.default_effect is not Effect.UNSAFE else "default"
         key = self.server.idempotency_meta_key
         local = self.server.command is not None or self.server.instance is not None
-        return CallTerms(self.default_effect, source, self.timeout, self.definition_hash, key, local)
+        untrusted = self.server.untrusted
+        return CallTerms(self.default_effect, source, self.timeout, self.definition_hash, key, local, untrusted)
 
     @cached_property
     def definition_hash(self) -> str:
@@ -152,7 +153,8 @@ class CallTerms(msgspec.Struct, frozen=True):
     """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition.
 
     `idempotency_meta_key` is the `_meta` key by which the server detects repeated calls; None if it does not.
-    `is_local`: the server is a process of the hub, or in its process, and ends with it.
+    `is_local`: the server is a process of the hub, or in its process, and ends with it. `untrusted`: results may
+    contain texts of strangers.
     """
 
     effect: Effect
@@ -161,6 +163,7 @@ class CallTerms(msgspec.Struct, frozen=True):
     definition_hash: str
     idempotency_meta_key: str | None = None
     is_local: bool = False
+    untrusted: bool = False
 
 
 def _call_effect(call: Call, policy: ToolPolicy) -> Effect:

@@ -47,7 +47,9 @@ def agent_run(
     ] = "unsafe",
     untrusted: Annotated[
         list[str] | None,
-        typer.Option("--untrusted", metavar="SERVER", help="Server with texts of strangers.", show_default=False),
+        typer.Option(
+            "--untrusted", metavar="SERVER", help="Server with texts of strangers; none: no server.", show_default=False
+        ),
     ] = None,
     instructions: Annotated[
         str, typer.Option("--instructions", metavar="TEXT", help="System prompt, or @FILE.", show_default=False)
@@ -70,7 +72,8 @@ def agent_run(
     policy: Any = approve if approve in ("unsafe", "all", "none") else approve.split(",")
     text = _read_text(Path(instructions[1:])) if instructions.startswith("@") else instructions
     schema = _read_schema(output)
-    options = {"base_url": base_url, "output": schema, "instructions": text, "untrusted": untrusted or ()}
+    servers: Any = "none" if untrusted == ["none"] else tuple(untrusted or ())
+    options = {"base_url": base_url, "output": schema, "instructions": text, "untrusted": servers}
     return _run(context, prompt, model, tools or ["*"], budget, policy, key, journal, options)
 
 

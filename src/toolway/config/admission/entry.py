@@ -126,6 +126,7 @@ _RESTRICTIONS: Final = {
     "tools": "tools",
     "limits": "limits",
     "validate_arguments": "validateArguments",
+    "untrusted": "untrusted",
 }
 
 

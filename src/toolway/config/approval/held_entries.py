@@ -40,7 +40,8 @@ HARMLESS_KEYS: Final = frozenset(
         *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
         *("idleTimeout", "keepAliveInterval", "era", "shareConnection", "limits", "instances", "nodeLabels"),
         *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools", "idempotencyMetaKey"),
-        *("notProcessedCodes", "retry", "rateLimit", "validateArguments", "description", *ALLOW_KEYS, *DENY_KEYS),
+        *("notProcessedCodes", "retry", "rateLimit", "validateArguments", "untrusted", "description"),
+        *(*ALLOW_KEYS, *DENY_KEYS),
     }
 )
 

@@ -19,7 +19,15 @@ UNSUPPORTED_FIELD_CODE: Final = "E-CLIENT-FIELD"
 _HUB_ONLY_KEYS: Final = frozenset(
     {
         *("connectTimeout", "maxRestarts", "lazy", "idleTimeout", "keepAliveInterval", "era", "shareConnection"),
-        *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "idempotencyMetaKey"),
+        *(
+            "maxRetries",
+            "retryDelayMs",
+            "backoffMultiplier",
+            "idempotent",
+            "trusted",
+            "idempotencyMetaKey",
+            "untrusted",
+        ),
         *("notProcessedCodes", "env_policy", "envPolicy", "healthCheckUrl", "instances", "nodeLabels", "limits"),
         *("retry", "restart", "health", "rateLimit", "validateArguments", "sandbox"),
     }
