@@ -31,7 +31,7 @@ _SHA256_HEX: Final = compile_pattern("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class DescribedServer:
-    """Server that a file describes, with the entry to add and what its entry may contain."""
+    """Server that a `server.json` file or a bundle describes: the entry to add, and the rules that it must pass."""
 
     name: str
     entry: dict[str, Any] = field(repr=False)

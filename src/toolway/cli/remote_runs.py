@@ -78,7 +78,7 @@ async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> Ex
 
 
 def _command(action: Json, id: str, url: str) -> str:
-    """Return the command that performs an action."""
+    """Return the `toolway workflow` command that performs an action on a run."""
     name, body = action["action"], action["body"]
     flags = {
         "approve": "" if body.get("yes") else " --no",
@@ -93,7 +93,7 @@ def _command(action: Json, id: str, url: str) -> str:
 async def act_on_remote_run(
     output: Output, gateway: GatewayClient, id: str, action: str, step: str | None, body: Json
 ) -> ExitCode:
-    """Print what an action will do, then perform it."""
+    """Print what an action on a run will do, then request it from the gateway."""
     from toolway.gateway.admin.runs import find_effect
 
     effect = find_effect((await _load(gateway, id))["actions"], action, step, body)

@@ -189,7 +189,7 @@ def _servers_in_file(file: str) -> list[Server]:
 
 
 def usable_server(loaded: LoadedConfig, name: str) -> Server:
-    """Return the server with this name from a loaded config.
+    """Return the server with this name from a loaded configuration, if its entry can be used.
 
     Raises `ConfigError` if its entry is broken, and `NotFound` if there is no entry.
     """

@@ -41,7 +41,7 @@ def ui(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link only.")] = False,
     port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="Port of the demo; 0 = any.")] = 0,
 ) -> CommandResult:
-    """The dashboard link works once. The browser then has a session of twelve hours."""
+    """Open the dashboard by a link that works once. The browser then has a session of twelve hours."""
     if demo:
         from toolway.cli.demo.run import run_demo
 
@@ -53,7 +53,7 @@ def ui(
 def top(
     context: CommandContext, once: Annotated[bool, typer.Option("--once", "-1", help="Print once and exit.")] = False
 ) -> CommandResult:
-    """Update the view every two seconds until Ctrl-C. Print once if stdout is not a terminal."""
+    """Update the load of all servers every two seconds until Ctrl-C. Print it once if stdout is not a terminal."""
     return run_top(context, once=once)
 
 

@@ -66,7 +66,7 @@ def add(
     plain: Plain = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Examples: toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE.
+    """Add a server by its URL or package: toolway add https://mcp.example.com/mcp, toolway add npm:PACKAGE.
 
     A server name and its command: toolway add files -- npx -y PACKAGE /folder.
 

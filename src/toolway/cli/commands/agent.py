@@ -147,7 +147,7 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
 
 
 async def _follow(output: Output, run: AgentRun) -> ExitCode:
-    """Show what happens in a run; ask for approvals in a terminal. Print the answer."""
+    """Print the events of a run until it ends, ask for approvals in a terminal, and print the answer."""
     import sys
 
     from toolway.cli.file_changes import confirm

@@ -64,7 +64,7 @@ def audit_verify(
         typer.Option("--key", metavar="FILE", help="Key file of a log at another path.", show_default=False),
     ] = None,
 ) -> CommandResult:
-    """Exit with 9 if a record of the log was changed, removed or added."""
+    """Verify the whole log. Exit with 9 if a record was changed, removed or added."""
     return run_audit_verify(context, log, head, first, key)
 
 
@@ -99,7 +99,7 @@ def audit_export(
     kind: Kind = "",
     since: Since = "",
 ) -> CommandResult:
-    """Write the oldest record of the log first."""
+    """Write the oldest record of the audit log first, each record with its hash."""
     return run_audit_export(context, log, kind, since, to)
 
 
@@ -304,7 +304,7 @@ def _count_unstored(settings: AuditSettings, key: Path | None, sink: AuditSink) 
 
 
 def _with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings with the key of the tenant, if the environment has one: nodes use no key file."""
+    """Return the settings with the tenant's key from the environment, if it is set: cluster nodes use no key file."""
     from toolway.cluster.options import tenant_key_from_env
 
     tenant_key = tenant_key_from_env(os.environ)

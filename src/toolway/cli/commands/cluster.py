@@ -31,7 +31,7 @@ def nodes(
     context: CommandContext,
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Show this node and its servers.")] = None,
 ) -> CommandResult:
-    """Query the local gateway, or that of --gateway. Every node knows all nodes of its tenant."""
+    """Ask the local gateway, or that of --gateway, for the nodes. Every node knows all nodes of its tenant."""
     return run_nodes(context, node)
 
 
@@ -54,7 +54,7 @@ def keygen(
     context: CommandContext,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to a private file.")] = None,
 ) -> CommandResult:
-    """Give the same cluster key to every node: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
+    """Print a new cluster key, which every node needs: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
 
     The cluster accepts everyone who has the key as a node.
     """
@@ -69,7 +69,7 @@ def tenant_key(
         Path | None, typer.Option("--cluster-key-file", metavar="FILE", help="File of the cluster key.")
     ] = None,
 ) -> CommandResult:
-    """Give nodes of this tenant this key in place of the cluster key: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
+    """Derive a key for nodes of one tenant, in place of the cluster key: --cluster-key-file or TOOLWAY_CLUSTER_KEY.
 
     Such a node can do nothing to other tenants. Without --cluster-key-file, TOOLWAY_CLUSTER_KEY is used.
     """
@@ -85,11 +85,11 @@ def trust(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
 ) -> CommandResult:
-    """Needed once after an upgrade from a version without signatures, and if nodes refuse the database.
+    """Sign the rows of the database: once after an upgrade from a version without signatures, or if nodes refuse it.
 
     Stop all nodes first. Rows of an earlier version are signed as they are: check that you know every API key and
-    server. Rows without a valid signature in a database of this version are deleted. Without options,
-    TOOLWAY_DATABASE and TOOLWAY_CLUSTER_KEY are used.
+    server. Rows without a valid signature in a database of this version are deleted. Without options, TOOLWAY_DATABASE
+    and TOOLWAY_CLUSTER_KEY are used.
     """
     return run_trust(context.output, database, cluster_key_file, yes, dry_run)
 

@@ -44,7 +44,7 @@ def diff(context: CommandContext, version: VersionNumber = 1) -> CommandResult:
 
 
 def history(context: CommandContext) -> CommandResult:
-    """Every change of the config file by toolway keeps the previous version."""
+    """List the versions that toolway keeps: each of its changes of the config file saves the previous one."""
     return run_config_history(context)
 
 

@@ -88,7 +88,7 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of lines per server.")] = 50,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Read the output from the running gateway. Without a gateway, the servers are started."""
+    """Read the stderr of servers from the running gateway. Without a gateway, the servers are started."""
     return run_logs(context, name, follow=follow, lines=lines, wait=wait)
 
 

@@ -29,7 +29,7 @@ ImportStatus = Literal["new", "known", "duplicate"]
 
 
 def init(context: CommandContext, plain: Plain = False, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
-    """Write the servers to your own config file. Client files do not change."""
+    """Copy the servers of your MCP clients to your own config file. Files of clients do not change."""
     return run_import(context, [], project=False, scope=None, plain=plain, yes=yes, dry_run=dry_run, first_run=True)
 
 
@@ -49,7 +49,7 @@ def import_(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Import a server in two files only once. Plain-text tokens can go to the secret store.
+    """Import a server that is in the files of two clients only once. Plain-text tokens can go to the secret store.
 
     Servers of a project's files are shown and need your confirmation; --yes is not enough, --digest is.
     """

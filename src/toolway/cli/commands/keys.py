@@ -58,7 +58,7 @@ def keys_revoke(
 
 
 def keys_local_token(context: CommandContext) -> CommandResult:
-    """Every program of your user account can read the token. It has full access, even to /admin."""
+    """Show a token that every program of your user account can read. It has full access, even to /admin."""
     return run_local_token(context.output)
 
 

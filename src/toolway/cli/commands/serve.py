@@ -280,7 +280,10 @@ def run_serve(
 
 
 def _open_gate(config: Path | None) -> ApprovalGate:
-    """Return the gate for entries that wait for approval. A person at a terminal who names a file has decided."""
+    """Return the gate that holds entries back until a person approves them.
+
+    A person at a terminal who names a config file has approved it by that.
+    """
     from toolway.config.scopes import ApprovalGate
 
     at_terminal = sys.stdin is not None and sys.stdin.isatty()

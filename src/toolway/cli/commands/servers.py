@@ -75,12 +75,12 @@ def enable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -
 
 
 def disable(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
-    """The entry of the server stays in the config file."""
+    """Keep the entry of the server in the config file, but let no program start the server."""
     return run_set_enabled(context, name, enabled=False, dry_run=dry_run)
 
 
 def edit(context: CommandContext, name: AnyServer = None, scope: Scope = None) -> CommandResult:
-    """Use the editor in $VISUAL or $EDITOR. A result that cannot be parsed is discarded."""
+    """Use $VISUAL or $EDITOR to edit the config file. A result that cannot be parsed is discarded."""
     return run_edit(context, name, scope=scope)
 
 

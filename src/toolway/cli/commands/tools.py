@@ -125,7 +125,7 @@ def call(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
 ) -> CommandResult:
-    """Start only the server of the called tool.
+    """Start only the server of the called tool, and print the result of the call.
 
     With --replay, the arguments are those of the recorded call.
     """

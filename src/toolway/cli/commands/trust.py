@@ -57,7 +57,7 @@ def trust(
     ] = False,
     revoke: Annotated[bool, typer.Option("--revoke", help="No longer trust the file, or the entry.")] = False,
 ) -> CommandResult:
-    """A project's config file starts no server before you trust it.
+    """Let the config file of a project start servers, after you have reviewed it.
 
     After a change of the file it must be trusted again.
 

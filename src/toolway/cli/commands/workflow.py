@@ -478,7 +478,7 @@ async def _open_workflows(
 
 @asynccontextmanager
 async def open_reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
-    """Open the journal beside the process that executes the runs: read, and add messages."""
+    """Open a journal for reading runs and adding messages, beside the process that executes the runs."""
     import asyncio
 
     from toolway.workflows.engine import Workflows
@@ -532,12 +532,12 @@ def journal_file(journal: str | None) -> Path:
 
 
 def _local_roles(record: RunRecord) -> tuple[str, ...]:
-    """Return the roles of the user of this machine, who owns the journal: all that are asked for."""
+    """Return the roles of this machine's user, who owns the journal: all roles that a question of a run names."""
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
 
 
 def _journal_flag(journal: str | None) -> str:
-    """Return the option that a printed command needs to find the same run."""
+    """Return the `--journal` option for a printed command, so that it finds the same run; "" for the default file."""
     import shlex
 
     return f" --journal {shlex.quote(journal)}" if journal is not None else ""
