@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run_at_once(steps: Generator[None, None, T]) -> T:
-    """Return the result of work that yields after each slice, without a pause."""
+    """Run a generator that yields after each slice of work, without pauses, and return its result."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,7 @@ def run_at_once(steps: Generator[None, None, T]) -> T:
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Return the result of work that yields after each slice; other tasks run in between."""
+    """Run a generator that yields after each slice of work, and return its result. Other tasks run between slices."""
     while True:
         try:
             next(steps)
@@ -209,7 +209,7 @@ class Timer:
         self._granted_seconds = 0.0
 
     def extra_time(self, now: float) -> float:
-        """Return the paused seconds by which the timer was not extended yet; count them as granted."""
+        """Return the paused seconds that have not extended the timer yet, and count them as used."""
         if self._paused_seconds is None:
             return 0.0
         extra = self._paused_seconds(now) - self._granted_seconds
@@ -270,7 +270,10 @@ class Timers:
         return task
 
     def count_cancelled(self) -> None:
-        """Count a timer that ended before it expired; rebuild the heap if it holds too many of them."""
+        """Count a timer that ended before it expired.
+
+        If the heap holds too many of these, rebuild the heap without them.
+        """
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED and 2 * self._cancelled > len(self._heap):
             self._heap = [each for each in self._heap if each[2].task is not None]

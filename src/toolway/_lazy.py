@@ -21,7 +21,7 @@ def compile_pattern(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 class _UsedPattern:
-    """A pattern with the methods of the compiled one as attributes."""
+    """Regular expression after its first use: has the methods of the compiled pattern as attributes."""
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
         self._source: Final[tuple[Any, int]] = (pattern, flags)
@@ -31,7 +31,7 @@ class _UsedPattern:
 
 
 class _Pattern(_UsedPattern):
-    """A pattern that was not used yet; the first lookup of an attribute compiles it."""
+    """Regular expression that was not used yet. The first access to an attribute compiles it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -57,7 +57,7 @@ _lock: Final = threading.RLock()
 
 
 class _LazyPart:
-    """An attribute of a dataclass that is not compiled yet; a lookup compiles all of them."""
+    """Attribute of a dataclass that is not compiled yet. The first access compiles all methods of the class."""
 
     __slots__ = ("_compile", "_name", "_owner")
 
@@ -130,7 +130,7 @@ def _frozen_methods(cls: Any, names: frozenset[str]) -> dict[str, Any]:
 
 
 def _set_by_init(field: Any) -> None:
-    """Let `__init__` assign the default of a field that is no parameter: in a class with slots nothing else does."""
+    """Let `__init__` assign the default of a field that is no parameter. In a class with slots nothing else does."""
     if field.default is not dataclasses.MISSING:
         value, field.default = field.default, dataclasses.MISSING
         field.default_factory = lambda: value
