@@ -394,7 +394,7 @@ def _ends_with_connection(headers: dict[str, str]) -> bool:
 
 
 class ResponseSource(Protocol):
-    """Client connection as seen by the reader of its response."""
+    """Part of a client connection that the reader of a response uses: to resume, discard or abort reading."""
 
     def abort(self) -> None: ...
 

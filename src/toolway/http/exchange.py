@@ -26,7 +26,7 @@ _LENGTH: Final = "content-length"
 
 
 class HeadNotes:
-    """Cached authentication and routing results of a request head, shared by equal heads."""
+    """Results of authentication and routing for one request head, cached and shared by all requests with that head."""
 
     __slots__ = ("authenticated", "plan", "routing")
 
@@ -266,7 +266,7 @@ class HeadCache(Generic[T]):
         self._heads[data[:begin] + data[stop:end]] = parsed
 
     def split(self, data: bytes, parsed: T) -> KnownHead[T] | None:
-        """Return the head of the message `data`, so that `match_head` finds it in the next one; None if it cannot."""
+        """Return the head of the message `data` for `match_head` of the next message; None if that is not possible."""
         span = _find_length(data)
         if span is None:
             return None

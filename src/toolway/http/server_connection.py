@@ -211,7 +211,7 @@ class ServerConnection(asyncio.Protocol):
             self._send_rejection(self._rejection)
 
     def _accept_upgrade(self, rest: bytes) -> bool:
-        """Give the connection to another protocol, if the server accepts the one that is offered."""
+        """Hand the connection to another protocol if the request offers one that the server accepts."""
         accept, transport = self._server.accept_upgrade, self._transport
         if accept is None or transport is None or self._rejection is not None or self.busy or self._repeated or rest:
             return False

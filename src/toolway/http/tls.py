@@ -74,7 +74,10 @@ def _get_own_context(files: _CaFiles, tls: Tls) -> ssl.SSLContext:
 
 
 def _stamp(name: str, path: str) -> _FileStamp:
-    """Return values that differ after the file was changed. Raises `HttpError` if the file cannot be read."""
+    """Return modification time and similar values of a file, which differ after the file was changed.
+
+    Raises `HttpError` if the file cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
