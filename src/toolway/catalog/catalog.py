@@ -163,7 +163,7 @@ class Catalog:
     def set_access(self, server: str, access: ToolAccess | None) -> CatalogChanged | None:
         """Replace the allow and deny lists of a server. None allows all its tools.
 
-        Return the tools that appeared and disappeared, or None if there are none.
+        Return the tools that became visible or hidden, or None if there are none.
         """
         self._access.pop(server, None)
         if access is not None:

@@ -70,7 +70,10 @@ def qualify(server: str, uri: str) -> str:
 
 
 def _is_claimable(text: str) -> bool:
-    """Return False for text without a scheme, which would claim all URIs, and for qualified URIs."""
+    """Return True if a server may claim URIs with this prefix.
+
+    It must have a scheme, because it would claim all URIs otherwise, and must not be a qualified URI.
+    """
     return ":" in text and not text.lower().startswith(QUALIFIED_PREFIX)
 
 
@@ -82,7 +85,7 @@ def _servers_by_text(claims: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _indices_of_next_server(claims: list[tuple[str, str]]) -> list[int]:
-    """Return, for each claim, the index of the next claim of another server, or the number of claims."""
+    """Return, for each claim in a sorted list, the index of the next claim of another server, or the list's length."""
     found = [len(claims)] * len(claims)
     for index in range(len(claims) - 2, -1, -1):
         same = claims[index][1] == claims[index + 1][1]
