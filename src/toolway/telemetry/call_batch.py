@@ -1,4 +1,4 @@
-"""Finished calls that wait to be counted: metrics and dashboard take them in batches.
+"""Finished calls that wait to be counted: the event sinks of metrics and dashboard get them in batches.
 
 A call only appends its event to a list. The sinks get the list if it holds 1,000 calls, after a second, or before they
 are read, for instance by a scrape or a request of the dashboard.

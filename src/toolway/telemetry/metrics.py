@@ -76,7 +76,7 @@ class Metrics:
 
     @property
     def store(self) -> MetricsStore:
-        """Return the counters of all calls that have ended."""
+        """Return the counters of all calls that have ended, including those that still wait for their batch."""
         self.take_waiting()
         return self._store
 
@@ -161,7 +161,7 @@ class MetricsStore:
         self.overflow = 0  # calls counted under `_other`, because there are too many series
 
     def add_all(self, calls: Sequence[CallFinished]) -> None:
-        """Count finished calls: in the series of their tools, at their servers, and in their minutes."""
+        """Count finished calls: by tool, by server, and by server and minute."""
         all_series, servers, minutes = self.series, self.servers, self.minutes
         for event in calls:
             name, method, outcome, seconds = event.server, event.method, event.outcome, event.seconds
@@ -336,7 +336,7 @@ class CallSeries:
         self.unknown = 0  # calls that may or may not have been executed
 
     def add(self, event: CallFinished, bucket: int) -> None:
-        """Count a call whose duration is in this bucket of a histogram."""
+        """Count a finished call. `bucket` is the histogram bucket of its duration."""
         seconds = event.seconds
         histogram = self.outcomes.get(event.outcome)
         if histogram is None:

@@ -65,7 +65,7 @@ class RecentCalls:
         self._failed.extend([event for event in calls if event.outcome != "ok"])
 
     def add_reported(self, calls: Sequence[CallFinished], count: int) -> None:
-        """Add `count` calls that another worker reported; of these, only `calls` are known."""
+        """Add `count` finished calls that another worker reported. Only `calls` of them are known in detail."""
         self.on_calls(calls)
         self.count += count - len(calls)
 

@@ -101,7 +101,7 @@ class OtelTracer:
 
     @property
     def may_skip(self) -> bool:
-        """Return True if `skip_trace` can leave calls out."""
+        """Return True if `skip_trace` may exclude calls, because only a sample of the calls is recorded."""
         return self._sample_ratio is not None and self._sample_ratio < 1.0
 
     def skip_trace(self, *, in_library: bool) -> str | None:
@@ -119,7 +119,7 @@ class OtelTracer:
         return _unsampled_context()
 
     def skipped(self) -> NoopTrace:
-        """Return the trace of a call that `skip_trace` has left out, for its further attempts."""
+        """Return the trace of a call that `skip_trace` excluded; it records nothing and serves for further attempts."""
         return NoopTrace()
 
 
@@ -135,7 +135,10 @@ class RunTrace:
         self._context = trace.set_span_in_context(self._span, _EMPTY_CONTEXT)
 
     def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
-        """Start the span of a step. Return the trace context for the `_meta` of its call, and how to end the span."""
+        """Start the span of a step.
+
+        Return the trace context for the `_meta` of its call, and a function that ends it.
+        """
         attributes: dict[str, Any] = {otel_attributes.ATTR_STEP: path, otel_attributes.ATTR_ATTEMPT: attempt}
         # Items of a loop share the name: span names must have few distinct values.
         name = f"step {_ITEM_NUMBER.sub('[]', path)}"
