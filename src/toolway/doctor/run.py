@@ -180,7 +180,7 @@ def _strip_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
-    """Yield advice if the tools of all servers together cost a model so much that clients should search."""
+    """Yield a report that advises tool search, if the tools of all servers together cost a model many tokens."""
     advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
     if advice and len(costs) > 1:
         hint = 'connect them with search, or give a group "search": true'
