@@ -182,7 +182,7 @@ def check_param_headers(input_schema: Any, arguments: Json, headers: Mapping[str
 
 
 def _matches(schema: Json, argument: Any, text: str, header: str | None) -> bool:
-    """Return True if a decoded header has the value of the argument. `42` and `42.0` are the same integer."""
+    """Return True if the decoded header value equals the argument. `42` and `42.0` are the same integer."""
     if header is None:
         return False
     decimal = _DECIMAL.fullmatch(header)
@@ -229,9 +229,10 @@ def _header_properties(input_schema: Any) -> Iterator[tuple[tuple[str, ...], str
 
 
 def _schemas(root: Any) -> Iterator[tuple[tuple[str, ...] | None, Json]]:
-    """Yield each schema within a schema, with its path of properties, or None if it is no property of an object.
+    """Yield each schema inside a schema, with its path of property names.
 
-    References are not followed, so the walk ends.
+    The path is None if the schema does not describe a property of an object. References are not followed, so the walk
+    ends.
     """
     waiting: list[tuple[tuple[str, ...] | None, Any]] = [((), root)]
     while waiting:

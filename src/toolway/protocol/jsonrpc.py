@@ -150,7 +150,7 @@ def parse_message(frame: bytes) -> Message:
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
-    """Decode the result of the request `id`; None if the message is anything else, which `parse_message` explains.
+    """Decode the result of the request `id`. None if the message is anything else; `parse_message` says what.
 
     Also return True if the message has only jsonrpc, id and result.
     """
@@ -205,7 +205,7 @@ def is_large(frame: bytes) -> bool:
 
 
 def _no_yield() -> None:
-    """Do nothing: the default `yield_loop`, if no other thread needs to run."""
+    """Do nothing: the `yield_loop` callback if no other thread needs to run."""
 
 
 def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:

@@ -85,7 +85,7 @@ def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArgum
 
 
 def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:
-    """Yield the violations that one error of the validator means."""
+    """Yield the violations that one error of the JSON Schema validator means, such as one per missing property."""
     keyword, facts = error.kind.name, error.kind.as_dict()
     path = error.instance_path
     schema = _schema_at(root, error.schema_path[:-1])
@@ -194,7 +194,7 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 
 def _properties(root: Json, schema: Json) -> Json:
-    """Return the properties that a schema names, or those of the whole schema if it names none itself."""
+    """Return the properties of a schema by name; if it has none, those of the whole schema."""
     return _own(schema) or _own(root)
 
 
