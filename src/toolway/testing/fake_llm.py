@@ -183,7 +183,7 @@ class FakeLLM:
         return turns, {"tools": request.get("tools", []), **body}
 
     def _answer(self, request: LLMRequest) -> tuple[Turn, str]:
-        """Return the turn for a request, without its fault if the fault has been used up, and the id of the answer."""
+        """Return the turn for a request and the id of the answer. A fault that was used up is removed from the turn."""
         with self._lock:
             self.requests.append(request)
             self._answers += 1

@@ -87,7 +87,7 @@ class WireFormat(ABC):
         """Yield the events of a stream with this answer."""
 
     def frame(self, event: Json) -> bytes:
-        """Return an event as it is sent."""
+        """Return an event encoded as it is sent on the stream."""
         return f"data: {json.dumps(event)}\n\n".encode()
 
     def error(self, status: int, message: str) -> Json:
@@ -117,7 +117,7 @@ def _json_text(arguments: Json | str) -> str:
 
 
 def _halves(text: str) -> Iterator[str]:
-    """Yield a text in two parts, as streams do."""
+    """Yield a text in two parts, as a provider's stream sends it."""
     middle = (len(text) + 1) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
 
