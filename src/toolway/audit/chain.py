@@ -57,7 +57,7 @@ class OpenedLog:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The period from one `log.open` record to the end of the log: what the last writer process has written."""
+    """Facts about the last writer process of a log, from its `log.open` record to the end of the log."""
 
     name: str  # as its `log.open` record names it; empty if it had no journal
     last_entry: int  # highest number of a record from a journal; 0 if there is none
@@ -217,9 +217,9 @@ class AuditChain:
 
 
 def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
-    """Read records, newest first, back to the `log.open` record with which the last writer process began.
+    """Return what the last writer process has written, from records that are given newest first.
 
-    Each is yielded with True if that process may have written it.
+    Each record has a flag: True if that process may have written it. Reading ends at its first record, `log.open`.
     """
     ended: set[str] = set()
     interrupted: list[RecordFields] = []
