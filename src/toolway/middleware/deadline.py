@@ -44,7 +44,7 @@ class DeadlineMiddleware:
             raise _timed_out(call, seconds) from None
 
     async def resume(self, call: Call, began: float, next: CallHandler) -> CallResult:
-        """Await a call that began at the time `began`: its deadline is the same as if it had begun here."""
+        """Await a call that was sent already at the time `began`. Its deadline counts from there."""
         seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
         call = replace(call, deadline=began + seconds)
         try:
