@@ -14,7 +14,7 @@ _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "noth
 
 
 class CrashRow(NamedTuple):
-    """One step of the crash table."""
+    """Row of the crash table: what happens to one step if the process ends while its call runs."""
 
     step: str
     tool: str
@@ -24,7 +24,7 @@ class CrashRow(NamedTuple):
 
 
 def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
-    """Return a row for each tool step, in the order of the file."""
+    """Return the crash table of a workflow: a row for each tool step, in the order of the file."""
     per_item = {
         inner.name
         for step in definition.walk()

@@ -33,7 +33,7 @@ class Retry(msgspec.Struct, frozen=True):
     on_answer: bool = False  # also if the tool itself reported a failure
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after this attempt."""
+        """Return the seconds to wait after an attempt with this number."""
         return float(min(self.at_most, self.wait * self.factor ** min(attempt - 1, 64)))
 
 
@@ -66,7 +66,7 @@ class Undo(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """Common part of all steps: name, condition and handlers of failures."""
+    """Common part of all workflow steps: name, condition and handlers of failures."""
 
     name: str
     condition: str | None = None  # expression; the step is skipped if it is false
@@ -74,7 +74,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catch(msgspec.Struct, frozen=True, kw_only=True):
-    """Handler of a failed step. It handles an unknown outcome only if `unknown` is true."""
+    """Handler for the failure of a workflow step. It handles an unknown outcome only if `unknown` is true."""
 
     condition: str | None = None
     unknown: bool = False
@@ -83,7 +83,7 @@ class Catch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolStep(Step, frozen=True, kw_only=True):
-    """Step that calls one tool."""
+    """Workflow step that calls one tool."""
 
     tool: str
     params: Any = {}
@@ -98,7 +98,7 @@ class ToolStep(Step, frozen=True, kw_only=True):
 
 
 class ForeachStep(Step, frozen=True, kw_only=True):
-    """Steps that run once for each item of a list."""
+    """Workflow step whose inner steps run once for each item of a list."""
 
     items: str  # expression
     steps: tuple[Step, ...]
@@ -107,26 +107,26 @@ class ForeachStep(Step, frozen=True, kw_only=True):
 
 
 class ParallelStep(Step, frozen=True, kw_only=True):
-    """Branches that run side by side. The first failure stops new steps of all branches."""
+    """Workflow step whose branches run side by side. The first failure stops new steps of all branches."""
 
     branches: tuple[tuple[str, tuple[Step, ...]], ...]
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One branch of a switch; without a condition it is always taken."""
+    """One branch of a `SwitchStep`. A branch without a condition is always taken."""
 
     condition: str | None
     steps: tuple[Step, ...]
 
 
 class SwitchStep(Step, frozen=True, kw_only=True):
-    """The first branch whose condition is true."""
+    """Workflow step with several branches, of which the first with a true condition runs."""
 
     cases: tuple[Case, ...]
 
 
 class RepeatStep(Step, frozen=True, kw_only=True):
-    """Steps that run again until a condition is true, with a wait between."""
+    """Workflow step whose inner steps run again, with a wait between, until a condition is true."""
 
     until: str
     every: float
@@ -135,14 +135,14 @@ class RepeatStep(Step, frozen=True, kw_only=True):
 
 
 class WaitStep(Step, frozen=True, kw_only=True):
-    """A wait of some seconds, or until a time."""
+    """Workflow step that waits for some seconds, or until a time."""
 
     seconds: float | None = None
     until: str | None = None  # expression: a time as ISO 8601 text, timestamp or seconds since 1970
 
 
 class AskStep(Step, frozen=True, kw_only=True):
-    """A question to a person: an approval, or a form with data."""
+    """Workflow step that asks a person: for an approval, or for data by a form."""
 
     title: str
     approval: bool
@@ -153,7 +153,7 @@ class AskStep(Step, frozen=True, kw_only=True):
 
 
 class ChildStep(Step, frozen=True, kw_only=True):
-    """A run of another workflow. It is started once; its end is the end of the step."""
+    """Workflow step that starts a run of another workflow once, and ends when that run ends."""
 
     workflow: Any  # the Definition, or a Python workflow
     params: Any = {}
@@ -161,13 +161,13 @@ class ChildStep(Step, frozen=True, kw_only=True):
 
 
 class SetStep(Step, frozen=True, kw_only=True):
-    """Variables that are computed from other data."""
+    """Workflow step that sets variables to values computed from other data."""
 
     values: Json
 
 
 class EndStep(Step, frozen=True, kw_only=True):
-    """The end of the run, with its output or with a failure."""
+    """Workflow step that ends the run, with its output or with a failure."""
 
     output: Any = None
     failure: str | None = None  # text of the failure; None ends the run well
@@ -218,7 +218,7 @@ def read_duration(value: Any) -> float | None:
 
 
 def inner_blocks(step: Step) -> list[tuple[Step, ...]]:
-    """Return the blocks of steps inside a step."""
+    """Return the lists of steps that are nested in a step, such as the branches of a `ParallelStep`."""
     blocks: list[tuple[Step, ...]] = []
     if isinstance(step, ForeachStep | RepeatStep):
         blocks.append(step.steps)

@@ -80,7 +80,7 @@ class Run:
         self.id = id
 
     async def status(self) -> RunRecord:
-        """Return the state of the run."""
+        """Return the stored record of the run, with its state."""
         return await self._engine.get(self.id)
 
     async def wait(self) -> RunRecord:
@@ -321,7 +321,7 @@ class Workflows:
         return (await self.load(id))[0]
 
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
-        """Return a run with its definition, entries and messages."""
+        """Return a run with its definition, journal entries and messages."""
         try:
             record, body, entries, messages = await self._get_journal().load(id)
         except KeyError:
@@ -329,7 +329,7 @@ class Workflows:
         return record, self._definition(record, body), entries, messages
 
     async def list_runs(self, state: str | None = None, limit: int = 50) -> list[RunRecord]:
-        """Return the newest runs, all or those in one state."""
+        """Return the newest runs: all, or only those in one state."""
         return await self._get_journal().list_runs(state, limit)
 
     async def watch(self, id: str) -> AsyncIterator[RunRecord]:
@@ -357,7 +357,7 @@ class Workflows:
         return terms.effect if terms is not None else Effect.UNSAFE
 
     def is_asking(self, record: RunRecord) -> bool:
-        """Return True if the run waits for a person, and no answer is on its way."""
+        """Return True if the run waits for a person, and no answer has been sent to it."""
         return record.state == "asks" and (record.due is None or record.due > self._clock())
 
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
@@ -729,7 +729,7 @@ class Workflows:
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _prepare_tools(self, definition: Definition) -> None:
-        """Wait for the definitions of the tools: without them every step counts as unsafe."""
+        """Wait for the definitions of all tools of a workflow: without them every step counts as unsafe."""
         await asyncio.gather(*map(self._find_tool, sorted(definition.tool_names())))
 
     async def _find_tool(self, name: str) -> None:
@@ -764,7 +764,7 @@ async def _wait_for_event(event: asyncio.Event, timeout: float) -> None:
 
 
 class RunSteps(Protocol):
-    """The steps of one run, from a file or from Python code."""
+    """Source of the steps of one run: a workflow file, or Python code."""
 
     async def plan(
         self,
@@ -777,7 +777,7 @@ class RunSteps(Protocol):
         now: float,
         terms: Callable[[str], CallTerms | None],
     ) -> Decision:
-        """Return the next actions of the run."""
+        """Decide from the journal and the messages what the run does next, and return these actions."""
         ...
 
     async def call(self, action: CallAction, intent: Entry) -> Entry:
@@ -807,7 +807,7 @@ class RunSteps(Protocol):
 
 
 class _FileSteps:
-    """Steps of a definition in a file."""
+    """Source of the steps of a run whose workflow is a file (`RunSteps`)."""
 
     is_running = is_open = has_news = False
 
@@ -872,7 +872,7 @@ class _Signal:
 
 
 class _ActiveRun:
-    """A run that this process executes now."""
+    """A run that this process executes now: its task, its wake-up signal and its lease number."""
 
     def __init__(self, id: str, asks: list[Json]) -> None:
         self.id = id

@@ -51,7 +51,7 @@ class Expressions:
         self.has_macros = False  # some evaluations wait for the child process
 
     def close(self) -> None:
-        """End the child process, if one was started."""
+        """End the child process that evaluates expensive expressions, if one was started."""
         if self._process is not None:
             self._process.close()
 
@@ -134,7 +134,7 @@ class Expressions:
 
 
 def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at a path if it is a text, a number or a boolean, for which the runtime is not needed."""
+    """Return the value at a path of the data if it is a text, a number or a boolean: that needs no CEL runtime."""
     value: Any = data
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None

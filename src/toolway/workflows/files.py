@@ -63,5 +63,8 @@ def read_workflows(sources: Iterable[str | Mapping[str, Any]]) -> tuple[list[Def
 
 
 def to_documents(definitions: Iterable[Definition]) -> list[Json]:
-    """Return definitions as JSON objects with their names, for a configuration that has them instead of patterns."""
+    """Return workflow definitions as JSON objects with their names.
+
+    The shared configuration of a cluster contains these instead of file patterns.
+    """
     return [msgspec.json.decode(msgspec.json.encode({**each.body, "name": each.name})) for each in definitions]

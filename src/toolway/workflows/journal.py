@@ -57,7 +57,7 @@ class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a workflow, without its entries."""
+    """One run of a workflow as it is stored, without its journal entries."""
 
     id: str
     workflow: str
@@ -93,7 +93,7 @@ ACTIVE_STATES: Final[frozenset[str]] = frozenset(("running", "undoing"))
 
 
 class RunsInUse(ToolwayError):
-    """Raised if another process executes the runs of this journal."""
+    """Raised if another process already executes the runs of a journal."""
 
     code = "E-RUNS-IN-USE"
 
@@ -117,7 +117,7 @@ class NewerRun(JournalError):
 
 
 class RunJournal(Protocol):
-    """Store of runs. A method that returns has its change on disk."""
+    """Store of workflow runs. When a method returns, its change is on disk."""
 
     lease_s: float  # seconds after which another process may take the runs of this one; 0 = no other process may
     on_changed: Callable[[], None] | None  # called if another process has written; may never be called
@@ -140,11 +140,14 @@ class RunJournal(Protocol):
         ...
 
     async def take(self, now: float, room: int) -> list[RunRecord]:
-        """Return runs that are due, at most `room`, and mark them as running in this process."""
+        """Return at most `room` runs that are due, and mark them as running in this process."""
         ...
 
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
-        """Return a run, its definition, its entries and its messages. Raises `KeyError`."""
+        """Return a run, its definition, its journal entries and its messages.
+
+        Raises `KeyError` if there is no such run.
+        """
         ...
 
     async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
@@ -164,7 +167,7 @@ class RunJournal(Protocol):
         ...
 
     async def next_due(self) -> float | None:
-        """Return the time at which the next run is due."""
+        """Return the time at which the next waiting run is due."""
         ...
 
     async def changed(self) -> bool:

@@ -117,7 +117,7 @@ class WorkflowServer:
         return WorkflowTransport(self)
 
     def attach(self, transport: WorkflowTransport) -> None:
-        """Notify a transport of changed tools from now on."""
+        """Notify a transport about changed tools from now on, until `detach`."""
         self._transports.add(transport)
 
     def detach(self, transport: WorkflowTransport) -> None:
@@ -167,10 +167,10 @@ class WorkflowTransport:
         """Do nothing: no notification of a client changes a run."""
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Do nothing: only the modern era is spoken."""
+        """Do nothing: this transport supports only the modern protocol era."""
 
     def reset_session(self) -> None:
-        """Do nothing: there is no session."""
+        """Do nothing: this transport has no session."""
 
     async def wait_closed(self) -> Disconnect:
         await self._closed.wait()
@@ -363,7 +363,7 @@ class WorkflowTransport:
             raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
 
     async def _task(self, id: object, caller: str) -> Json:
-        """Return a run as a task of the tasks extension."""
+        """Return a run in the form of a task, as MCP's tasks extension defines it."""
         try:
             await self._find_run(id, caller)
             record, _, entries, _ = await self._workflows.load(str(id))

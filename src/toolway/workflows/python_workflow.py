@@ -70,7 +70,7 @@ _FILE_CODE: Final = "E-WORKFLOW-FILE"
 
 
 class Suspended(BaseException):
-    """Raised inside a workflow function if its run leaves memory. Do not catch it."""
+    """Raised inside a workflow function if its run is removed from memory while it waits. Do not catch it."""
 
 
 class StepFailed(ToolwayError):
@@ -255,7 +255,7 @@ _branch: contextvars.ContextVar[_Branch] = contextvars.ContextVar("toolway_workf
 
 
 class _Request:
-    """A step that the code waits for."""
+    """A step that the code of a Python workflow waits for, and the future of its result."""
 
     def __init__(self, step: Step, path: str, group: _Group | None, future: asyncio.Future[Any]) -> None:
         self.step = step
@@ -266,7 +266,7 @@ class _Request:
 
 
 class RunContext:
-    """The run, as its function sees it: steps, waits, questions, and journalled time and randomness."""
+    """The run as its workflow function sees it: steps, waits, questions, and time and randomness from the journal."""
 
     def __init__(self, record: RunRecord, code: CodeRun) -> None:
         self.id = record.id
@@ -485,7 +485,7 @@ class RunContext:
         return results
 
     def attempts(self, name: str) -> int:
-        """Return how often a finished step with this name was begun; more than once after a crash or a retry."""
+        """Return how often the finished step with this name was begun: more than once after a crash or a retry."""
         return self._code.attempts(f"{_branch.get().prefix}{name}")
 
     def now(self) -> float:
@@ -585,7 +585,7 @@ class CodeRun:
         return self._task is not None and not self._task.done()
 
     async def wait_for_step(self) -> None:
-        """Wait until the code waits for a step, or has ended."""
+        """Wait until the workflow function requests a step, or has ended."""
         assert self._task is not None
         requested = asyncio.ensure_future(self._requested.wait())
         try:
@@ -628,7 +628,7 @@ class CodeRun:
             task.exception()  # read, so that asyncio does not report it
 
     async def request(self, step: Step, path: str) -> Json:
-        """Wait for the result of a step."""
+        """Wait for a step of the workflow function, and return its result."""
         if isinstance(step, ToolStep) and not step.tool.startswith(FUNCTION_PREFIX):
             await self._find_tool(step.tool)  # without its definition it would count as unsafe
         if self._closed:
@@ -646,7 +646,10 @@ class CodeRun:
         return found
 
     def value(self, kind: str, make: Callable[[], Any]) -> Any:
-        """Return a value from the journal, or make it and add it to the next entries."""
+        """Return a value, such as a random number, that the journal has stored at this point of the code.
+
+        If there is none, make the value and queue it for the journal.
+        """
         if self._closed:
             raise Suspended
         path = _branch.get().path(None, kind)
@@ -669,7 +672,7 @@ class CodeRun:
         return [each for each in self._requests.values() if not each.future.done()]
 
     def ending(self) -> Progress:
-        """Return the end of the run if the function has ended."""
+        """Return how the run ends if the workflow function has ended; "pending" if it has not."""
         assert self._task is not None
         if not self._task.done():
             return "pending"
@@ -744,7 +747,7 @@ class _CodePlanner(StepPlanner):
             return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     def _find_change(self, request: _Request) -> Ending | None:
-        """Return the end of a run whose journal has another step at this path than the code."""
+        """Return the end of a run as "stuck" if its journal has another step at this path than the code; else None."""
         entry, step = self._last(request.path), request.step
         if entry is None:
             return None
@@ -793,7 +796,7 @@ class _FunctionCalls:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as it is read back from the journal. Raises `TypeError` if it is no JSON."""
+    """Return a value in the form that the journal would return later. Raises `TypeError` if it is not JSON."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError) as exc:

@@ -100,7 +100,7 @@ def read_source(path: Path) -> str:
 
 
 def read_text(text: str, *, name: str = "workflow", file: str = "", depth: int = 0) -> Definition:
-    """Read a workflow from YAML or JSON text."""
+    """Return the workflow definition in a YAML or JSON text."""
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the workflow file is too large", file=file, code="E-WORKFLOW-FILE")
     value, lines = _parse_yaml(text, file)
@@ -108,7 +108,7 @@ def read_text(text: str, *, name: str = "workflow", file: str = "", depth: int =
 
 
 def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definition:
-    """Read a workflow from a dictionary."""
+    """Return the workflow definition that a dictionary describes."""
     return _Reader("", {}, "").read(dict(value), name)
 
 
@@ -388,7 +388,7 @@ class _Reader:
         return ChildStep(**common, workflow=child, params=params, assign=self._variable(step.get("assign"), at))
 
     def _variable(self, name: Any, at: _Location) -> str | None:
-        """Return the name of a variable that gets the data of a step."""
+        """Return the checked name of the variable that gets the data of a step; None if the step sets none."""
         if name is None:
             return None
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in BASE_VARIABLES:
@@ -424,7 +424,7 @@ class _Reader:
     # -- expressions
 
     def _check_expressions(self, definition: Definition) -> None:
-        """Compile every expression, so that a wrong one is found before the first run."""
+        """Compile every expression of a workflow, so that a wrong one is found before the first run."""
         expressions = expressions_of(definition)
         code = ""
         try:
@@ -523,7 +523,7 @@ class _Reader:
 
 
 def expressions_of(definition: Definition) -> Expressions:
-    """Return the evaluator for the expressions of a definition, with the names that they may use."""
+    """Return the evaluator for the expressions of a definition. It knows the variables that they may use."""
     names = set(BASE_VARIABLES)
     for step in definition.walk():
         if isinstance(step, ToolStep | ChildStep) and step.assign:

@@ -129,7 +129,7 @@ def result_body(result: ToolResult) -> Json:
 
 
 def error_body(exc: ToolwayError) -> Json:
-    """Return an error as the body of an entry or of a run."""
+    """Return an error as JSON, in the form in which journal entries and runs store it."""
     body: Json = {"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint}
     body["executed"] = exc.executed if isinstance(exc, CallError) else "no"
     if isinstance(exc, InvalidArguments | AccessDenied):

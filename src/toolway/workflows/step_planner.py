@@ -62,7 +62,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(NamedTuple):
-    """End of a run: its final state, and its output or error."""
+    """End of a workflow run: its final state, and its output or error."""
 
     state: RunState
     output: Any = None
@@ -182,13 +182,13 @@ class StepPlanner:
         return self._decision
 
     def _walk(self) -> Progress:
-        """Plan all steps that can be planned now; return an ending if there are no more."""
+        """Plan all steps that can begin now. Return the progress of the run: pending, done, a failure or its end."""
         raise NotImplementedError
 
     # -- the end
 
     def _end(self, ending: Ending) -> None:
-        """End the run when no call is under way any more."""
+        """Set the end of the run as the decision, unless calls are still under way."""
         if not self._live:
             self._decision.calls.clear()
             self._decision.questions.clear()
@@ -633,7 +633,7 @@ def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
 
 
 def time_limit(step: ToolStep, terms: CallTerms | None) -> float:
-    """Return the seconds for one attempt of a step."""
+    """Return the seconds that one attempt of a step may take."""
     return step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
 
 

@@ -57,7 +57,7 @@ class RunStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Activities:
-    """Activities of a worker: they need the hub of the process."""
+    """Temporal activities of a worker process: they read tool rules and make the calls of steps through its hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -107,7 +107,7 @@ class TemporalRun:
 
     @workflow.signal(name="message")
     def receive(self, message: Json) -> None:
-        """Take an answer, a settlement or a cancellation."""
+        """Receive a message to the run: an answer, the settlement of an unknown outcome, or a cancellation."""
         found = msgspec.convert(message, RunMessage)
         self._messages.append(replace(found, id=len(self._messages) + 1, at=workflow.time()))
         self._changed = True
@@ -391,7 +391,7 @@ class TemporalWorkflows:
 
 
 class _Messages(Workflows):
-    """The checks of `Workflows` for answers, with Temporal as their store."""
+    """Checks of answers to questions of runs, those of `Workflows`, for runs that a Temporal server stores."""
 
     def __init__(self, runs: TemporalWorkflows) -> None:
         super().__init__(None, "")  # type: ignore[arg-type] # no call is made
@@ -405,5 +405,5 @@ class _Messages(Workflows):
 
 
 def to_json(value: Any) -> Any:
-    """Return a value as JSON, as Temporal stores it."""
+    """Return a value converted to plain JSON types, as Temporal stores it."""
     return msgspec.to_builtins(value)
