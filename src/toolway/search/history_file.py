@@ -67,7 +67,7 @@ def _merge_history(path: Path, tools: list[object]) -> None:
 
 
 class HistoryKeeper:
-    """Loads the history of a search from its file, and writes it when something was learned, and at the end."""
+    """Loads the call history of a tool search from a file. Writes it after something was learned, and at the end."""
 
     def __init__(
         self, search: ToolSearch, path: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

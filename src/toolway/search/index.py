@@ -119,7 +119,7 @@ _NO_TOOLS: Final = Posting(b"", b"", b"", 0.0)
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """One tool in the search index."""
+    """One tool in the search index, with the words of its name."""
 
     tool: Tool
     name_stems: tuple[str, ...]  # the different words of its name
@@ -262,7 +262,7 @@ class Index:
             _put(self._postings, word, self._postings[word].without(cut))
 
     def posting(self, word: str) -> Posting | None:
-        """Return the tools that have a word, or None if there are none."""
+        """Return the posting of a word: the tools that contain it. None if no tool does."""
         return self._postings.get(word)
 
     def rarity(self, posting: Posting | None) -> float:
@@ -289,5 +289,5 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
 
 
 def field_names(bits: int) -> tuple[str, ...]:
-    """Return the names of the fields in a bit set of a posting."""
+    """Return the names of the fields (name, description …) whose bits are set in an item of `Posting.fields`."""
     return tuple(field.name for bit, field in enumerate(FIELDS) if bits >> bit & 1)

@@ -25,14 +25,14 @@ ToolKey = tuple[str, str]  # server and tool
 
 @dataclass(slots=True)
 class _History:
-    """Earlier queries of one tool, newest last, with their principals and words."""
+    """Queries after which one tool was called, newest last, with their principals and words."""
 
     definition: str
     queries: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (principal, words) → words
 
 
 class CallHistory:
-    """Earlier queries of all tools, by tool and by word."""
+    """Queries after which tools were called, by tool and by word."""
 
     def __init__(self) -> None:
         self._tools: dict[ToolKey, _History] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Vectors(Protocol):
-    """Embedding search (`tool_search.VectorSource`) that its hub can also close and ask for its state."""
+    """Embedding search (`tool_search.VectorSource`) with methods for its hub: close it, report its state."""
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
 

@@ -426,7 +426,7 @@ def _spelling(document: Document, word: str) -> str:
 
 
 def to_matches(index: Index, ranked: Ranked, step: int = 0, *, with_reasons: bool = True) -> list[ToolMatch]:
-    """Return the results of a ranking, with their reasons if they are wanted."""
+    """Return the results of a ranking as `ToolMatch`es, with the reasons for their scores if these are wanted."""
     return [
         ToolMatch(
             index.documents[number].tool,

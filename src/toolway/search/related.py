@@ -25,7 +25,7 @@ class RelatedWords:
         self._parsed: dict[str, tuple[tuple[str, float], ...]] = {}
 
     def __call__(self, word: str) -> tuple[tuple[str, float], ...]:
-        """Return the words that are related to `word`, and how much."""
+        """Return the words that are related to `word`, each with its likeness from 0 to 1."""
         found = self._parsed.get(word)
         if found is None:
             line = self._lines.get(word)
@@ -47,5 +47,5 @@ def pack(table: Mapping[str, Sequence[tuple[str, float]]]) -> bytes:
 
 @functools.cache
 def load_related_words() -> RelatedWords:
-    """Load the table of the package, once per process."""
+    """Return the table of related words that the package contains. It is loaded once per process."""
     return RelatedWords(resources.files("toolway.search").joinpath("related.bin").read_bytes())

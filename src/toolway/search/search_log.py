@@ -22,7 +22,7 @@ ToolKey = tuple[str, str]  # (server, tool)
 
 @dataclass(slots=True)
 class UnmetSearch:
-    """A query after which none of the found tools was called."""
+    """A search query after which the principal called none of the found tools."""
 
     query: str
     times: int = 0

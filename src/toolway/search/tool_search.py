@@ -423,13 +423,13 @@ class ToolSearch:
 
 
 def _about(facts: Mapping[str, ServerFacts], server: str) -> str:
-    """Return the description of a server that is searched."""
+    """Return the description of a server for the index, cut to a maximum length; "" if there is none."""
     known = facts.get(server)
     return known.about[:MAX_ABOUT_CHARS] if known is not None else ""
 
 
 def _build(changes: _Changes) -> Index:
-    """Return the index with new segments of the changed servers."""
+    """Return a new index, in which the changed servers are indexed again."""
     entries: Entries = defaultdict(list)
     segments = [build_segment(*each, entries) for each in changes.changed]
     return changes.before.with_segments(segments, entries, changes.removed)

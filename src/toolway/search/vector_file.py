@@ -68,7 +68,7 @@ class FileVectorStore:
         return {bytes(body[at : at + _KEY_BYTES]): bytes(body[at + _KEY_BYTES : at + each]) for at in rows}
 
     def _write(self, vectors: dict[bytes, bytes], wanted: tuple[bytes, ...]) -> None:
-        """Replace the file by one with these vectors too, in one step."""
+        """Add these vectors to the file by replacing it atomically."""
         if not vectors:
             return
         width = len(next(iter(vectors.values())))

@@ -182,7 +182,7 @@ class ModelVectors:
 
     @property
     def embedded(self) -> tuple[int, int]:
-        """Return how many tools have a vector, and how many there are."""
+        """Return how many of the tools have a vector already, and how many tools there are."""
         return int(self._table.known.sum()) if self._table.tools is self._wanted else 0, len(self._wanted)
 
     async def wait_complete(self) -> None:
@@ -255,7 +255,7 @@ class ModelVectors:
                 await self._store.save(unsaved, keys)
 
     def _describe(self, tools: Sequence[Tool]) -> tuple[list[str], list[bytes]]:
-        """Return the text of each tool and its hash. Runs in a thread."""
+        """Return the text of each tool that is embedded, and the hash of the text. Runs in a thread."""
         texts = [describe_tool(tool) for tool in tools]
         known = self._text_keys
         self._text_keys = {}

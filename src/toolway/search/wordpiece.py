@@ -26,7 +26,7 @@ _CHINESE: Final = (
 
 
 class WordPiece:
-    """A tokenizer of lower-case words for one vocabulary."""
+    """WordPiece tokenizer of lower-case text, for one vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._vocabulary = vocabulary
