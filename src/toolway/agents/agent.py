@@ -30,7 +30,7 @@ AGENT_WORKFLOW: Final = "agent"
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an agent run."""
+    """Result of an agent run: its output, and what it did and cost."""
 
     output: Any
     tool_calls: list[Json] = []  # tool, arguments, result, executed
@@ -194,7 +194,7 @@ class AgentRun:
         return msgspec.convert(await self._run.result(), AgentResult)
 
     async def messages(self) -> list[Json]:
-        """Return the conversation so far, from the journal."""
+        """Return the conversation of the run so far, read from its journal."""
         record, _, entries, _ = await self._workflows.load(self.id)
         return read_messages(record, entries)
 

@@ -88,7 +88,7 @@ class CallRules:
         return f"{text}\n\n[You made this call {count} times with the same result. Do something else.]"
 
     def add_unknown(self, tool: str, args: Json) -> None:
-        """Add a call that may have been executed."""
+        """Remember a call that may have been executed, so that the model cannot simply repeat it."""
         self._unknown.add(_digest(tool, args))
 
 

@@ -1,4 +1,4 @@
-"""Errors of agents."""
+"""Exceptions of agents: an agent that cannot start, a run without an answer, a budget that is used up."""
 
 from __future__ import annotations
 

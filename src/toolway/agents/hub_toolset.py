@@ -96,7 +96,7 @@ class HubToolset(AbstractToolset[Any]):
         return "toolway"
 
     async def get_tools(self, ctx: ModelContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the tools that the model sees now."""
+        """Return the tools of the hub that are offered to the model now."""
         found = [each for name, each in self._definitions.items() if name in self._shown]
         if self._searches:
             text = f"Find tools among {len(self._definitions)}. Found tools can be called in your next turn."
@@ -150,7 +150,7 @@ class HubToolset(AbstractToolset[Any]):
         return self._cut(path, self._rules.add_result(tool, args, text, turn))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Return why a call is not made; None if it may be made."""
+        """Return the text for the model if a call is refused by the rules or by a person; None if it may be made."""
         if decision.action == "refuse":
             return decision.text
         if decision.action == "approve":

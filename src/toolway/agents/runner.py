@@ -33,7 +33,7 @@ class AgentRunner:
         self._hub = hub
 
     async def load_tools(self, servers: Sequence[str]) -> list[Tool]:
-        """Return the tools of some servers."""
+        """Return the tools of the named servers."""
         return [tool for server in servers for tool in await self._hub.list_tools(server=server)]
 
     async def execute(
