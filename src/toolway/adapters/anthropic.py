@@ -21,7 +21,7 @@ _IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/
 
 
 class AnthropicTools:
-    """Tools in the format of Anthropic, and the answers to calls."""
+    """Tools of a hub in the format of the Anthropic API, with a method that executes the calls of a model."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset

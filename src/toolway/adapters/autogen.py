@@ -54,7 +54,7 @@ def _workbench_class() -> Any:
             return core.ToolResult(name=name, result=content, is_error=reply.is_error)
 
         async def start(self) -> None:
-            """Do nothing: the hub is open."""
+            """Do nothing: the program has opened the hub already."""
 
         async def stop(self) -> None:
             """Do nothing: the program closes the hub."""
@@ -66,7 +66,7 @@ def _workbench_class() -> Any:
             return {}
 
         async def load_state(self, state: Mapping[str, Any]) -> None:
-            """Do nothing: there is no state."""
+            """Do nothing: the workbench has no state to load."""
 
     return HubWorkbench
 

@@ -17,7 +17,7 @@ from toolway.types import Json
 
 
 class GeminiTools:
-    """Tools in the types of google-genai, and the answers to calls."""
+    """Tools of a hub in the types of google-genai, with a method that executes the calls of a model."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset

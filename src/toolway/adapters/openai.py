@@ -19,7 +19,7 @@ from toolway.types import Json
 
 
 class OpenAITools:
-    """Tools in the formats of OpenAI, and the answers to calls."""
+    """Tools of a hub in the formats of the OpenAI API, with methods that execute the calls of a model."""
 
     def __init__(self, toolset: Toolset) -> None:
         self.toolset = toolset

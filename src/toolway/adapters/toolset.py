@@ -35,7 +35,7 @@ Ask: TypeAlias = Callable[["CallToApprove"], "bool | str | Awaitable[bool | str]
 
 @dataclass(frozen=True, slots=True)
 class CallToApprove:
-    """A call of a model that waits for an approval."""
+    """A call that a model wants to make and that needs an approval first."""
 
     tool: str  # `server.tool`
     arguments: Json
@@ -44,7 +44,7 @@ class CallToApprove:
 
 @dataclass(frozen=True, slots=True)
 class ModelTool:
-    """One tool as a model sees it."""
+    """One tool as a model sees it: name, description and schema, with the tool of the hub behind it."""
 
     name: str  # accepted by every provider
     description: str
