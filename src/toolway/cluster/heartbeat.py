@@ -33,7 +33,7 @@ class HeartbeatClock:
         self._check_due = now  # time for which the next check was scheduled
 
     def record_heartbeat(self, now: float) -> None:
-        """Record a heartbeat received at `now`."""
+        """Record that a heartbeat of the watched node was received at the time `now`."""
         self._last_heartbeat = max(self._last_heartbeat, now)
 
     def seconds_silent(self, now: float) -> float:

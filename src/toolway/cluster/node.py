@@ -191,13 +191,16 @@ class ClusterNode:
         return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
 
     def is_first(self) -> bool:
-        """Return True if this live node has the lowest id. Only that node reports problems of the whole cluster."""
+        """Return True if this node has the lowest id of all live nodes.
+
+        Only it reports problems of the whole cluster.
+        """
         ids = [node.info.id for node in self.context.live_nodes()]
         return bool(ids) and min(ids) == self.id
 
     @property
     def hub_options(self) -> dict[str, Any]:
-        """Keyword arguments for the `Hub` of this node."""
+        """Return the keyword arguments with which the `Hub` of this node must be created."""
         options: dict[str, Any] = {
             "environment": self.environment,
             "idempotency_store": self.idempotency_store,
@@ -443,7 +446,7 @@ class GatewayAttachment(ClusterHooks):
         self.workers: WorkerGroup | None = None  # set by `attach_workers`
 
     def attach_workers(self, hub: HubCore, reload: Reload, keys: WorkerKeyStore | None) -> None:
-        """Connect this worker to all other workers; after `attach`."""
+        """Connect this worker process to the other workers of the machine. Call it after `attach`."""
         from toolway.cluster.workers.group import WorkerGroup
 
         assert self._gateway is not None and self._options.worker is not None

@@ -132,6 +132,6 @@ class NodeContext:
         }
 
     def wake(self) -> None:
-        """Make this node poll the database soon."""
+        """Make this node poll the database soon, instead of at the next interval."""
         if self.member is not None:
             self.member.wake()

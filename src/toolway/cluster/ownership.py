@@ -185,7 +185,7 @@ class Rebalancer:
         self._release_log = LogThrottle("cluster database unavailable, releases delayed")
 
     def on_claimed(self, claimed: Sequence[Ownership]) -> None:
-        """Remember which better-ranked nodes did not claim these instances before this node did."""
+        """Remember which nodes with a better rank did not claim these instances before this node claimed them."""
         for ownership in claimed:
             self.mark_unsettled()
             if skipped := self._plan.ranked_before(ownership.pool, ownership.instance.slot, ownership.instance.index):

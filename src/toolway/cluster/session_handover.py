@@ -170,7 +170,7 @@ def tag_for_node(node: str) -> str:
 
 
 class NodeRequestContext(Protocol):
-    """Services of this node that `NodeRequests` needs to reach other nodes."""
+    """Services of this node that `NodeRequests` needs to reach other nodes: live nodes, transports, call tokens."""
 
     @property
     def id(self) -> str: ...

@@ -41,7 +41,7 @@ class ChangeReader:
 
 
 async def record_change(db: AsyncConnection, kind: str, tenant: str) -> int:
-    """Record a change of this kind in the transaction that makes it. Return its revision."""
+    """Record a change of this kind in the transaction that makes it. Return the revision of the change."""
     revision = await take_revision(db)
     await record_change_at(db, kind, tenant, revision)
     return revision

@@ -64,7 +64,7 @@ class NoLease(Exception):
 
 @dataclass(slots=True)
 class _Claim:
-    """Claim of an idempotency key by a call of this node."""
+    """Record that a call of this node has claimed an idempotency key."""
 
     call: str
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))

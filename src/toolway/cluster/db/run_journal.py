@@ -373,7 +373,7 @@ class _Connection:
 
 
 class _Columns(NamedTuple):
-    """Columns of a run, in the order of `_COLUMNS`."""
+    """Row of the table of workflow runs, with the columns in the order of `_COLUMNS`."""
 
     id: str
     workflow: str

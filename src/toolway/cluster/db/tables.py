@@ -345,7 +345,7 @@ class RunRow(Base):
 
 
 class RunEntryRow(Base):
-    """One attempt of one step of a run."""
+    """Journal entry of a workflow run: one attempt of one step."""
 
     __tablename__ = "run_entries"
 

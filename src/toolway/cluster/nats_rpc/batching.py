@@ -66,7 +66,7 @@ class BatchingOutbox:
         self.iteration = 0
 
     def send_alone(self, subject: str, frame: bytes, reply: str = "") -> None:
-        """Queue a frame as a NATS message of its own; dropped if the queue is full."""
+        """Queue a frame as a separate NATS message. It is dropped if the queue is full."""
         if len(self._batches) < MAX_QUEUED_MESSAGES:
             self._add_batch(_SingleTarget(subject, reply), 0, "", frame)
 
@@ -121,7 +121,7 @@ class BatchingOutbox:
             target.on_unsent(ids)
 
     async def close(self) -> None:
-        """Send the queued messages, then stop."""
+        """Send the queued NATS messages, then accept no more."""
         if self._batches and self._client.is_connected:
             await asyncio.sleep(0)
             await asyncio.sleep(0)

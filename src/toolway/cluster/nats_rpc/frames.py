@@ -196,7 +196,7 @@ class Reassembly:
 
     @property
     def message(self) -> bytes | None:
-        """Complete message, or None while chunks are missing."""
+        """Return the complete message; None while chunks of it are missing."""
         return bytes(self._data) if len(self._data) == self.length else None
 
 

@@ -70,7 +70,7 @@ class LinkIdentity(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """One side of a link: seals and writes messages, receives and opens them."""
+    """One side of a link, the connection between two nodes: seals and writes messages, receives and opens them."""
 
     def __init__(self, max_message_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -218,7 +218,7 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the connection after what was written is sent."""
+        """Close the connection after everything that was written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -235,7 +235,7 @@ class Link(asyncio.Protocol):
 
 
 class LinkExchange(StreamExchange):
-    """One call on a link, at the calling node."""
+    """One call that this node sent on a link (a connection between nodes), and its outcome."""
 
     __slots__ = ("inbound",)
 
@@ -243,7 +243,7 @@ class LinkExchange(StreamExchange):
 
 
 class CallerLink(Link):
-    """Side of a link that sends calls.
+    """Side of a link between two nodes that sends calls.
 
     `switch` is the HTTP request that turns the connection into a link, if it is one to an HTTP server.
     """
@@ -530,7 +530,10 @@ class LinkHandler(Protocol):
     """Executes the calls of a `CalledLink`. All methods return at once and must not raise."""
 
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
-        """Return the welcome for a caller, the keys, and the id of its node; None if its hello is not valid."""
+        """Return the answer to the hello of a calling node, the keys of the link, and the id of that node.
+
+        None if the hello is not valid.
+        """
         ...
 
     def on_call(self, link: CalledLink, number: int, content: memoryview) -> None:
@@ -538,7 +541,7 @@ class LinkHandler(Protocol):
         ...
 
     def on_cancel(self, link: CalledLink, number: int) -> None:
-        """Stop a call: its caller does not wait for it any more."""
+        """Stop executing a call, because its caller does not wait for it any more."""
         ...
 
     def on_too_large(self, link: CalledLink, number: int) -> None:
@@ -546,12 +549,12 @@ class LinkHandler(Protocol):
         ...
 
     def on_lost(self, link: CalledLink) -> None:
-        """Stop all calls of a link that has ended."""
+        """Stop executing all calls of a link whose connection has ended."""
         ...
 
 
 class CalledLink(Link):
-    """Side of a link that executes calls, by its handler."""
+    """Side of a link between two nodes that receives calls; its handler executes them."""
 
     def __init__(self, handler: LinkHandler, max_message_bytes: int = jsonrpc.MAX_MESSAGE_BYTES) -> None:
         super().__init__(max_message_bytes)

@@ -47,7 +47,7 @@ class LinkError(Exception):
 
 
 class LinkFrame(NamedTuple):
-    """One frame: a whole message, or a chunk of one."""
+    """One frame of a link between two nodes: a whole message, or a chunk of one."""
 
     kind: int  # without `MORE`
     number: int  # of the call
@@ -56,7 +56,7 @@ class LinkFrame(NamedTuple):
 
 
 class LinkKeys(NamedTuple):
-    """Keys of one connection, one for each direction."""
+    """Encryption keys of one link between two nodes, one for each direction."""
 
     calls: bytes
     replies: bytes
@@ -70,12 +70,12 @@ class LinkKeys(NamedTuple):
 
 
 def new_random() -> bytes:
-    """Return the random bytes that one side contributes to the keys."""
+    """Return the random bytes that one side of a link contributes to its keys."""
     return os.urandom(RANDOM_BYTES)
 
 
 class RecordCipher:
-    """Seals or opens the records of one direction, in order."""
+    """Encrypts or decrypts the records of one direction of a link, in order."""
 
     __slots__ = ("_aead", "_count")
 
@@ -90,7 +90,7 @@ class RecordCipher:
         return self._count.to_bytes(12, "big")
 
     def seal(self, frames: bytes) -> bytes:
-        """Return the next record, with its length."""
+        """Return frames as the next encrypted record, preceded by its length."""
         sealed = self._aead.encrypt(self._next_nonce(), frames, None)
         return LENGTH.pack(len(sealed)) + sealed
 
@@ -202,7 +202,7 @@ class _Message:
 
 
 class Outbox:
-    """Messages that wait to be written.
+    """Queue of the messages that wait to be written to a link between two nodes.
 
     Messages of one call stay in order; small ones overtake the large ones of other calls.
     """
@@ -225,7 +225,7 @@ class Outbox:
             self._large[number] = deque([_Message(kind, number, memoryview(content))])
 
     def next_record(self) -> tuple[bytes, list[int]]:
-        """Return the frames of the next record, and the numbers of the calls of which a message ends in it."""
+        """Remove frames for the next record and return them, with the numbers of the calls whose message ends in it."""
         parts: list[bytes | memoryview] = []
         ended: list[int] = []
         size = 0
@@ -241,7 +241,7 @@ class Outbox:
         return b"".join(parts), ended
 
     def _add_chunk(self, parts: list[bytes | memoryview], ended: list[int]) -> int:
-        """Add a chunk of the call whose turn it is. Return its size."""
+        """Add the next chunk of a large message to a record; calls with large messages take turns. Return its size."""
         number = next(iter(self._large))
         messages = self._large.pop(number)
         message = messages[0]
@@ -257,7 +257,7 @@ class Outbox:
         return len(chunk)
 
     def has_begun(self, number: int) -> bool:
-        """Return True if a part of the message of a call was returned by `next_record`, and not all of it."""
+        """Return True if a part of a call's message was sent in a record, but not all of it."""
         messages = self._large.get(number)
         return messages is not None and messages[0].position > 0
 

@@ -62,7 +62,10 @@ class LinkCallHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LinkCallTicket(msgspec.Struct, frozen=True, array_like=True):
-    """Part of a call that is valid for this call only. New fields are only added at the end, with a default."""
+    """Part of a call between nodes that is valid for this call only, accepted once and for seconds.
+
+    New fields are only added at the end, with a default.
+    """
 
     call_id: str
     use_id: str  # accepted once
@@ -77,13 +80,13 @@ _ticket_decoder = msgspec.msgpack.Decoder(LinkCallTicket)
 
 
 def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
-    """Encode the parts of a call that precede its request."""
+    """Encode head and ticket of a call, which are sent before its JSON-RPC request."""
     first, second = _encoder.encode(head), _encoder.encode(ticket)
     return _LENGTHS.pack(len(first), len(second)) + first + second
 
 
 def new_ticket(call_id: str, use_id: str, idempotency_key: str | None, request_id: str) -> LinkCallTicket:
-    """Return the ticket of a call that is sent now."""
+    """Return the ticket (the part of a link message for one call only) of a call that is sent now."""
     return LinkCallTicket(call_id, use_id, time.time() + CALL_TOKEN_LIFETIME_S, idempotency_key, request_id)
 
 
@@ -152,7 +155,7 @@ class LinkServer:
         return link
 
     def __len__(self) -> int:
-        """Return the number of calls that are being executed."""
+        """Return the number of calls of other nodes that are being executed."""
         return sum(len(link.calls) for link in self._links)
 
     # -- LinkHandler --------------------------------------------------------------------------------------------------
@@ -211,7 +214,7 @@ class LinkServer:
         return token, ticket.expires, bytes(content[end:])
 
     async def _run(self, link: CalledLink, number: int, token: CallToken, request: bytes) -> None:
-        """Execute a call and send its reply."""
+        """Execute a call that another node sent on a link, and send the reply."""
 
         def notify(method: str, params: Json) -> None:
             if number in link.calls:

@@ -156,7 +156,7 @@ class Peer:
         self._avoid_until = self._wrong_process_at
 
     def server_config(self) -> Server:
-        """Return the configuration to send requests to this node's HTTP endpoint for nodes."""
+        """Return the server configuration with which requests are sent to the HTTP endpoint of this node."""
         return Server(
             url=f"{self._url}{NODE_PATH}",
             headers=self._headers,
@@ -185,7 +185,7 @@ class Peer:
 
     @property
     def ready_link(self) -> CallerLink | None:
-        """The link to this node if it can be used at once, else None."""
+        """Return the link (shared connection) to this node if it can be used at once, else None."""
         link = self._link
         return link if link is not None and link.is_usable and link.is_fresh else None
 

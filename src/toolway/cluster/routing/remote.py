@@ -85,7 +85,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class RoutingContext(Protocol):
-    """Services of this node that transports to other nodes need."""
+    """Services of this node that transports to other nodes need, such as the cache of owners and the live nodes."""
 
     @property
     def id(self) -> str: ...

@@ -107,7 +107,7 @@ class TransportRouter:
         self._transports.setdefault(transport.server, set()).add(transport)
 
     def unregister(self, transport: RoutedTransport) -> None:
-        """Forget a closed transport, which needs no rerouting any more."""
+        """Remove a closed transport from those that are rerouted when the owner of their server changes."""
         transports = self._transports.get(transport.server)
         if transports is not None:
             transports.discard(transport)

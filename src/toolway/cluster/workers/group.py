@@ -163,7 +163,7 @@ class WorkerGroup:
         }
 
     async def collect(self) -> None:
-        """Get a report of every other worker; only in worker 0."""
+        """Request a report (counters, recent calls) from every other worker. Only worker 0 does that."""
         if not self._place.is_first:
             return
         async with self._lock:
@@ -183,7 +183,7 @@ class WorkerGroup:
             activity.events.add(event)
 
     def live_reports(self) -> list[WorkerReport]:
-        """Return the last reports of the workers that run."""
+        """Return the last report of each other worker that is still running."""
         return [report for id, report in self._reports.items() if id in self._live]
 
     def all_reports(self) -> Iterable[WorkerReport]:
