@@ -77,7 +77,7 @@ class ClusterHooks:
         """Get the reports of all other workers, before a request about the whole gateway is answered."""
 
     def worker_reports(self) -> Iterable[WorkerReport]:
-        """Return the last report of each other worker that runs."""
+        """Return the last report of each other worker process that runs."""
         return ()
 
     def on_metrics_shown(self) -> None:

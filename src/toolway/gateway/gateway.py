@@ -208,7 +208,7 @@ class Gateway:
         return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
 
     def _stats(self) -> Json:
-        """Return the counters of the gateway, of all its workers."""
+        """Return the gateway's counters, added up over all its worker processes."""
         stats = self.own_stats()
         for report in self._cluster.worker_reports():
             for name in ("connections", "running", "subscriptions", "pending"):
@@ -216,7 +216,7 @@ class Gateway:
         return stats
 
     def own_stats(self) -> Json:
-        """Return the counters of this process."""
+        """Return the gateway counters of this process alone."""
         return {
             "started": self._started_at,
             "connections": len(self.http_server),

@@ -29,7 +29,7 @@ class ToolListing(NamedTuple):
 
 
 class _ServerTools(NamedTuple):
-    """The named tools of one server."""
+    """Tools of one server with the names that clients see, kept until the server's list changes."""
 
     source: Mapping[str, Item]  # the list of the server in the catalog, which is replaced if it changes
     names: Sequence[str]
@@ -59,7 +59,7 @@ class ToolNaming:
         self._servers: dict[str, _ServerTools] = {}
 
     def has_large_changes(self, servers: Iterable[str]) -> bool:
-        """Return True if so many tools must be named or listed that it needs more than one slice."""
+        """Return True if so many tools must be named or listed that building the list takes more than one slice."""
         known, total = self._servers, 0.0
         for server in servers:
             source = self._catalog.tools_of(server)
@@ -72,7 +72,10 @@ class ToolNaming:
         return False
 
     def build(self, servers: Sequence[str]) -> Generator[None, None, ToolListing]:
-        """Return the tools of these servers, in this order. Yields after each slice of work."""
+        """Return the named tools of these servers, in this order.
+
+        It is a generator that yields after each slice of work.
+        """
         named: dict[str, _ServerTools] = {}
         done = 0.0  # part of a slice
         for server in servers:

@@ -95,7 +95,7 @@ class ActivityRecorder:
 
     @property
     def minutes(self) -> dict[str, MinuteStats]:
-        """Return the counts per minute of each server that had calls."""
+        """Return the counts of calls per minute, for each server that had calls."""
         store, servers = self._metrics.store, self._servers()
         if len(store.minutes) > 2 * len(servers) + 100:
             store.prune(frozenset(servers))

@@ -74,19 +74,19 @@ class RunsAdmin:
         }
 
     async def approve(self, id: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny what a run asks for."""
+        """Approve or deny what a workflow run asks a person to approve."""
         if not isinstance(body.get("yes"), bool):
             raise ValueError("yes must be true or false")
         return await self._answer(id, body, {"yes": body["yes"], "note": str(body.get("note") or "")[:500]}, principal)
 
     async def answer(self, id: str, body: Json, principal: Principal) -> Json:
-        """Answer a question of a run with data."""
+        """Answer a question of a workflow run with data."""
         if not isinstance(body.get("data"), dict):
             raise ValueError("data must be an object")
         return await self._answer(id, body, {"data": body["data"]}, principal)
 
     async def settle(self, id: str, body: Json, principal: Principal) -> Json:
-        """State if a call with an unknown outcome was executed."""
+        """State if a call of a workflow step, whose outcome was unknown, was executed."""
         happened = body.get("happened")
         if not isinstance(happened, bool):
             raise ValueError("happened must be true or false")
@@ -105,7 +105,7 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def resume(self, id: str, body: Json, principal: Principal) -> Json:
-        """Let a stuck run go on where it stopped."""
+        """Let a workflow run in the state "stuck" continue where it stopped."""
         with _raising_admin_errors():
             await self._engine().resume(id, by=principal.caller_id)
         return {"run": id, "stored": True}
@@ -170,7 +170,7 @@ class RunsAdmin:
         return {"kind": message.kind, "step": message.path, "by": by, "at": message.at}
 
     def _shown(self, value: Any) -> str:
-        """Return a value as masked text of limited length; "" for None."""
+        """Return a value for display: as text with secrets masked and of limited length; "" for None."""
         import msgspec
 
         if value is None:

@@ -247,7 +247,7 @@ def _recorded_reason(rejection: Rejection | None, server: Server) -> str:
 
 
 def _admission_hint(rejection: Rejection) -> str:
-    """Return how the operator can allow a rejected entry."""
+    """Return a hint how the operator can allow a server entry that was rejected."""
     if rejection.setting:
         return f'allow it in the configuration file: "toolway": {{"gateway": {{{rejection.setting}}}}}'
     return rejection.hint or "add it to the configuration file: toolway add; toolway.addresses allows a private address"

@@ -65,7 +65,7 @@ class RequestContext:
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
     def set_ids(self, exchange: Exchange) -> None:
-        """Copy the request id of an HTTP request. One that the gateway generated becomes the id of the call."""
+        """Copy the request id of an HTTP request. An id that the gateway generated becomes the id of the call too."""
         self.client_request_id = client_request_id(exchange.request)
         self.call_id = exchange.request_id if not self.client_request_id else ""
 

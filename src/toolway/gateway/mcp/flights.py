@@ -405,5 +405,5 @@ class SessionFlight(ClientFlight):
         return context
 
     def _send(self, message: bytes) -> bool:
-        """Send a message that belongs to the call to the client."""
+        """Send the client a message that belongs to the call."""
         return self._response is not None and self._response.try_send(message)

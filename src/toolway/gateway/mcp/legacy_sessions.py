@@ -114,7 +114,7 @@ class LegacySessions:
 
     @property
     def node_tag(self) -> str:
-        """Tag of this node with a final ".", a prefix for ids; empty without a cluster."""
+        """Return the tag of this cluster node and a ".", as a prefix for ids; "" without a cluster."""
         return f"{self.peers.node_tag}." if self.peers is not None else ""
 
     def add_session(self, id_: str, session: LegacySession) -> LegacySession:

@@ -70,7 +70,7 @@ META_TOOLS: Final[Mapping[str, Json]] = {each["name"]: each for each in _DEFINIT
 
 @dataclass(frozen=True, slots=True)
 class FoundTool:
-    """One result of a search, as a client sees it."""
+    """One result of a tool search, as a client of the gateway sees it."""
 
     name: str  # that the client calls
     server: str
@@ -148,7 +148,7 @@ def search_result(found: Sequence[FoundTool], *, fits: bool, coverage: Coverage,
 
 
 def text_result(text: str, *, is_error: bool = False) -> Json:
-    """Return a tool result with one text."""
+    """Return a tool result whose content is one text."""
     result: Json = {"content": [{"type": "text", "text": text}]}
     return {**result, "isError": True} if is_error else result
 

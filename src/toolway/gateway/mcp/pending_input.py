@@ -50,7 +50,7 @@ class NotificationForwarder:
         self.attach(context, meta)
 
     def attach(self, context: RequestContext, meta: Json) -> None:
-        """Forward to this client request from now on, with its progress token."""
+        """Forward notifications of the call to this client request from now on, with its progress token."""
         token = meta.get("progressToken")
         self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None
         self._context: RequestContext | None = context

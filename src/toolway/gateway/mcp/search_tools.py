@@ -261,7 +261,7 @@ class SearchTools:
         return {**params, "name": name, "arguments": arguments or {}}, item
 
     def count_call(self, meta_tool: str) -> None:
-        """Count a call through `call_tool` or `read_tool` that is sent."""
+        """Count a call through the meta-tool `call_tool` or `read_tool` that is sent."""
         counts = self.log.counts.calls
         counts[meta_tool] = counts.get(meta_tool, 0) + 1
 

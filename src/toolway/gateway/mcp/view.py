@@ -192,7 +192,7 @@ class EndpointView:
         return (ref, setting) if setting is not None else None
 
     def find_item(self, kind: ListKind, name: object) -> Item | None:
-        """Return the item that clients know by this name, or None."""
+        """Return the tool, prompt or resource that clients know by this name; None if the view has none."""
         return self._current_list(kind).items.get(name) if isinstance(name, str) else None
 
     def items(self, kind: ListKind) -> Mapping[str, Item]:
@@ -223,7 +223,7 @@ class EndpointView:
         return (visible, tool) if visible is not None and tool is not None else None
 
     def definition(self, name: str, tool: Tool) -> Json:
-        """Return the definition of a tool as this view shows it to clients."""
+        """Return the definition of a tool as this view shows it to clients: renamed and described as configured."""
         definition: Json = self.sanitize(self._raw_item("tools", name, tool))
         return definition
 
