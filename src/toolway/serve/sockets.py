@@ -70,7 +70,7 @@ def no_auth_error(host: str) -> ConfigError:
 
 
 def listen_error(host: str, port: int, exc: OSError) -> ConfigError:
-    """Return the error for an address that cannot be bound."""
+    """Return the error for a gateway address that cannot be bound."""
     return ConfigError(
         f"cannot listen on {format_host(host)}:{port}",
         detail=exc.strerror or str(exc),

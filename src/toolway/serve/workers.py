@@ -73,7 +73,7 @@ def reject_combination(other: str, reason: str) -> ConfigError:
 
 
 class _Worker:
-    """One worker as its parent sees it."""
+    """One worker process as its parent sees it: number, process, socket and readiness."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -290,7 +290,7 @@ def _describe_exit(code: int) -> str:
 
 
 class ParentLink:
-    """Socket of a worker to its parent."""
+    """Socket between a worker process and its parent, on the side of the worker."""
 
     def __init__(self, handle: int, port: int, place: WorkerPlace) -> None:
         self.port = port
@@ -337,7 +337,7 @@ class ParentLink:
             self._socket.send(READY_MESSAGE)
 
     def clean_up(self) -> None:
-        """Remove the folder of the workers if the parent, which does it otherwise, has ended, and no worker is left."""
+        """Remove the folder of the workers if no worker is left and the parent, which would do it, has ended."""
         with suppress(OSError):
             os.unlink(self._place.socket_path)
         if self.is_orphan:
