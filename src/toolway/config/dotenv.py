@@ -143,7 +143,7 @@ class DotenvVariables(Mapping[str, str]):
 
     @property
     def file_values(self) -> Mapping[str, str]:
-        """Variables of the `.env` file alone."""
+        """Return the variables of the `.env` file alone, without those of the environment."""
         return self._values
 
     def for_key(self, key: str) -> Mapping[str, str]:

@@ -46,7 +46,10 @@ class Bundle:
 
     @property
     def folder_name(self) -> str:
-        """Name of the folder for its files. Another content has another folder, whatever its name and version are."""
+        """Return the name of the folder for the unpacked files of a bundle.
+
+        A bundle with other content has another folder.
+        """
         version = re.sub(r"[^A-Za-z0-9.+-]+", "-", self.version)[:40]
         return "-".join(filter(None, (self.name, version, self.sha256[:16])))
 

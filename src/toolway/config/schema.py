@@ -295,7 +295,7 @@ class Tls:
 
     @property
     def files(self) -> dict[str, str]:
-        """Paths of the files by key, as in a configuration file."""
+        """Return the paths of the CA, certificate and key files by their config key."""
         given = {"caFile": self.ca_file, "certFile": self.cert_file, "keyFile": self.key_file}
         return {key: path for key, path in given.items() if path is not None}
 

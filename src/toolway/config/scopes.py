@@ -192,7 +192,7 @@ def load_config(
 
 
 def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path, gate: ApprovalGate) -> LoadedConfig:
-    """Load a named file without the entries that wait for approval."""
+    """Load the config file that the user named, without the entries that wait for approval."""
     file = os.fspath(path)
     text = decode_config(read_config_bytes(file), file)  # read once: what is checked is what is used
     loaded, document = load_text(text, file, environment), jsonc.parse_jsonc(text, file)

@@ -54,12 +54,12 @@ class SecretTemplate(str):
 
     @property
     def references(self) -> tuple[SecretRef, ...]:
-        """References to secrets, without those to variables."""
+        """Return the references to secrets in the text, without references to variables."""
         return tuple(part for part in self.parts if isinstance(part, SecretRef) and part.kind != "env")
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Names of the variables that are not set yet."""
+        """Return the names of the variables in the text that are not set yet."""
         return tuple(part.target for part in self.parts if isinstance(part, SecretRef) and part.kind == "env")
 
     @property

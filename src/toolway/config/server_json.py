@@ -46,7 +46,7 @@ class InstallInput:
 
     @property
     def is_env_value(self) -> bool:
-        """Return True if the input is the whole value of the environment variable of its name."""
+        """Return True if the input is the complete value of the environment variable with its name."""
         return self.target == f"env.{self.name}"
 
 

@@ -101,7 +101,7 @@ class ApprovalGate:
 
     @classmethod
     def open(cls, environment: Mapping[str, str], named: NamedFileRule = "ignore") -> ApprovalGate:
-        """Return the gate of a process, with the trust store of this user."""
+        """Return the approval gate of this process, with the trust store of this user."""
         try:
             return cls(open_trust_store(environment), named)
         except ConfigError:
@@ -109,7 +109,7 @@ class ApprovalGate:
 
     @property
     def covers_named(self) -> bool:
-        """True if the entries of a named file need approval too."""
+        """Return True if the entries of a config file that the user named need approval too."""
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:

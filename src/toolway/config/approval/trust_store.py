@@ -105,7 +105,7 @@ class TrustStore:
     # -- file ---------------------------------------------------------------------------------------------------------
 
     def _is_damaged(self) -> bool:
-        """Return True if the store has a content that it did not write. Without a store, nothing was recorded yet."""
+        """Return True if the file of the trust store contains no JSON object; False if it is missing or unreadable."""
         try:
             return not isinstance(json.loads(read_private(self.file)), dict)
         except OSError:
