@@ -1,1 +1,1 @@
-"""The hub: the public client class and the life of a call."""
+"""The hub: the public client classes, and the path of a call from a program to a server."""

@@ -239,7 +239,7 @@ class CallPolicies:
         return policy if call.max_attempts is None else replace(policy, max_attempts=call.max_attempts)
 
     def rate_limits(self, call: Call) -> Sequence[tuple[str, str]]:
-        """Return the rate limits of a call as (tool or "", rate)."""
+        """Return the rate limits of a call as (tool, rate); the tool is "" for the limit of the whole server."""
         return self._policy_for(call).rate_limits
 
     def definition_hash(self, call: Call) -> str:
@@ -301,7 +301,7 @@ class CallPolicies:
         return self.tool_policy(tool)
 
     def tool_policy(self, tool: Tool) -> ToolPolicy:
-        """Return the policy of a listed tool."""
+        """Return the policy (settings, timeout, effect class) of a listed tool."""
         server, key = self._server_settings(tool.server), (tool.server, tool.name)
         policy = self._policies.get(key)
         if policy is None or policy.tool is not tool or policy.server is not server:

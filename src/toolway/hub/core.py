@@ -519,7 +519,7 @@ class HubCore:
         return self._library_flights.begin(name, arguments, meta, timeout) if self._upstreams.is_open else None
 
     def new_call_id(self) -> str:
-        """Return the id of a new call."""
+        """Return a new unique id for a call."""
         return self._instrumentation.new_call_id()
 
     async def _unobserved(self, call: Call) -> CallResult:
@@ -786,7 +786,7 @@ class HubCore:
             self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
 
     def apply_search_settings(self, settings: SearchSettings) -> None:
-        """Use these settings of the tool search from now on."""
+        """Use these settings for the tool search from now on."""
         previous, self._search_settings = self._search_settings, settings
         if self._tool_search is not None:
             self._tool_search.set_learning(settings.learn)

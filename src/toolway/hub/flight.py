@@ -326,7 +326,7 @@ class Flights:
         return len(self.flying)
 
     def calls(self) -> list[Call]:
-        """Return the calls under way that are driven by callbacks."""
+        """Return the calls under way that callbacks drive, without a task."""
         return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:
