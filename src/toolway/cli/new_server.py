@@ -40,32 +40,35 @@ class NewServer:
 
     @property
     def package(self) -> str:
-        """Name of the Python package. It ends in `_server`, so it hides no other module such as `json` or `mcp`."""
+        """Return the name of the new server's Python package.
+
+        It ends in `_server`, so it hides no other module such as `json` or `mcp`.
+        """
         stem = self.name.replace("-", "_").removesuffix("_server")
         return f"server_{stem}" if stem[:1].isdigit() else f"{stem}_server"
 
     @property
     def prefix(self) -> str:
-        """Beginning of the names of the server's environment variables."""
+        """Return the prefix of the names of the new server's environment variables."""
         return self.package.upper()
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Config entry of the server. The command is the Python of this process, which has the SDK."""
+        """Return the config entry of the new server. Its command is the Python of this process, which has the SDK."""
         if self.http:
             return {"type": "http", "url": f"http://127.0.0.1:${{{self.prefix}_PORT:-{DEFAULT_PORT}}}/mcp"}
         return {"command": sys.executable or "python3", "args": ["-m", self.package]}
 
     @property
     def next_steps(self) -> list[str]:
-        """Commands to run in the project folder, in this order."""
+        """Return the commands that the user should run next in the folder of the new project, in this order."""
         python = shlex.quote(sys.executable or "python3")
         start = [f"{python} -m {self.package}    # in another terminal"] if self.http else []
         pytest = [] if find_spec("pytest") else [f"{python} -m pip install pytest"]
         return [*start, "toolway doctor", *pytest, f"{python} -m pytest"]
 
     def render(self) -> dict[str, str]:
-        """Return the text of every file by its path below the project folder."""
+        """Return the text of every file of the new project, by its path below the project folder."""
         kind = "http" if self.http else "stdio"
         templates = {
             "README.md": f"README_{kind}.md",

@@ -298,7 +298,7 @@ def _split_pair(text: str, separator: str, usage: str) -> tuple[str, str]:
 
 
 class _AnyVariable(dict[str, str]):
-    """An environment in which every variable is set, so that only the entry itself is checked."""
+    """Environment in which every variable counts as set, so that only the entry itself is checked."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return "x"

@@ -154,7 +154,7 @@ def _output_list(
 
 
 def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
-    """Print one line per check that was made, failed ones first."""
+    """Print one line per server that was checked, failed ones first."""
     if results:
         output.print_line()
     for result in sorted(results.values(), key=lambda each: (each.ok is not False, each.ok is None)):

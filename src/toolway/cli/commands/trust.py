@@ -246,7 +246,7 @@ def _find_pending(config: Path | None, target: str | None) -> list[PendingReview
 
 
 def _is_file(target: str) -> bool:
-    """Return True if a target is a path, not the name of a server."""
+    """Return True if the argument of `toolway trust` is a path, not the name of a server."""
     return "/" in target or target.endswith(".json") or Path(target).is_file()
 
 

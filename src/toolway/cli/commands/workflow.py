@@ -153,7 +153,7 @@ def workflow_cancel(
     undo: Annotated[bool, typer.Option("--undo", help="Undo the finished steps that have an undo.")] = False,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Cancel a run: nothing new begins."""
+    """Cancel a run: no new step begins."""
     return _cancel(context, run, undo, journal)
 
 
@@ -465,7 +465,7 @@ async def _wait_for_tools(hub: Hub, definition: Definition) -> None:
 async def _open_workflows(
     hub: Hub, journal: str | None, code: Sequence[PythonWorkflow] = ()
 ) -> AsyncIterator[Workflows | TemporalWorkflows]:
-    """Open an engine that executes runs in this process."""
+    """Open a workflow engine that executes runs in this process."""
     from toolway.workflows.engine import Workflows
 
     if journal is not None and journal.startswith(TEMPORAL_URL):
