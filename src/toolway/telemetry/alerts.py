@@ -190,7 +190,7 @@ class AlertDetector:
 
     @property
     def wants_successes(self) -> bool:
-        """Return True while a successful call may end a condition."""
+        """Return True while an alert is open that a successful call may resolve."""
         return bool(self._by_call)
 
     def add_known(self, key: str, at: float) -> None:
@@ -308,7 +308,7 @@ class AlertDelivery:
             await self._webhook.close()
 
     def on_call(self, event: CallFinished) -> None:
-        """Ignore the end of a call: its alert arrives as an event."""
+        """Ignore the end of a call: if it causes an alert, that arrives as a separate event."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Alert | AlertResolved):

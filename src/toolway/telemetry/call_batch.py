@@ -53,7 +53,7 @@ class CallBatch:
                 _log.exception("event sink failed")
 
     def close(self) -> None:
-        """Deliver all waiting calls and stop the timer."""
+        """Deliver all calls that wait for their batch to the sinks, and stop the timer."""
         self.deliver()
         if self._timer is not None:
             self._timer.cancel()
@@ -65,7 +65,7 @@ class CallBatch:
 
 
 def limit_size(event: CallFinished) -> CallFinished:
-    """Return the event without large arguments and with shortened texts, so that many can be kept."""
+    """Return the event of a call without large arguments and with shortened texts, so that many can be kept."""
     if event.params is not None and not is_small(event.params):
         event = replace(event, params=None)
     if len(event.name) + len(event.tool) + len(event.message) + len(event.detail) + len(event.hint) > MAX_TEXT_CHARS:

@@ -223,7 +223,7 @@ class MetricsStore:
 
     @classmethod
     def from_json(cls, data: Json) -> MetricsStore:
-        """Return the store that `to_json` described."""
+        """Return the store with the counters that `to_json` returned, for instance in another process."""
         store = cls()
         for server, method, tool, retries, unknown, outcomes in data["series"]:
             series = store.series[(server, method, tool)] = CallSeries()
@@ -449,7 +449,7 @@ class MinuteStats:
 
     @classmethod
     def merged(cls, stats: Iterable[MinuteStats]) -> MinuteStats:
-        """Return the sums of several statistics of one server."""
+        """Return the sums of statistics that several workers have counted for one server."""
         minutes: dict[int, _MinuteCounts] = {}
         for minute in (minute for each in stats for minute in each._minutes):
             total = minutes.setdefault(minute.number, _MinuteCounts(minute.number))
