@@ -201,7 +201,7 @@ class HttpClient:
                 connection.abort()
 
     async def _connect(self, origin: Origin) -> ClientConnection:
-        """Open a connection to `origin` and check it. Raises `HttpError` if one of both fails."""
+        """Open a connection to `origin` and check it. Raises `HttpError` if either fails."""
         try:
             async with asyncio.timeout(self.limits.connect_timeout):
                 connection = await self._dial(origin)
@@ -337,7 +337,7 @@ class HttpResponse(IncomingResponse):
         self.set_up_decoding()
 
     def start(self, connection: ClientConnection) -> None:
-        """Send the request on a connection that was idle or is new."""
+        """Send the request on a connection that is idle or new."""
         self._began = connection.loop.time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
@@ -412,7 +412,7 @@ class HttpResponse(IncomingResponse):
         return self.chunks.popleft()
 
     def put_back(self, body: bytes) -> None:
-        """Undo `take_plain`, so that `read` returns the body."""
+        """Undo `take_plain`, so that `read` returns the body again."""
         self.chunks.append(body)
 
     async def read(self, limit: int) -> bytes:

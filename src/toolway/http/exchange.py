@@ -49,7 +49,7 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
 
     def has_same_head(self, other: HttpRequest) -> bool:
-        """Return True if the heads of both requests differ in the length of the body at most."""
+        """Return True if the heads of this request and another one are equal, apart from the length of the body."""
         if (self.method, self.path, self.query) != (other.method, other.path, other.query):
             return False
         if len(self.headers) != len(other.headers) or self.repeated_headers or other.repeated_headers:
@@ -64,7 +64,7 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class ConnectionWriter(Protocol):
-    """Server connection as an `Exchange` uses it to send the response."""
+    """Methods of a server connection that an `Exchange` uses to send the response."""
 
     authenticated: bool  # the client is authenticated
 
@@ -133,7 +133,7 @@ class Exchange(msgspec.Struct, eq=False):
         connection.finish_exchange(False)
 
     def run(self, handler: Callable[[Exchange], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Let a task handle the request from now on, and return it."""
+        """Create a task in which `handler` handles the request, and return the task."""
         self.on_cancel = self.on_disconnect = None
         return self._connection.run(self, handler)
 

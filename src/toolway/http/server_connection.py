@@ -432,7 +432,7 @@ class ServerConnection(asyncio.Protocol):
             self.run(exchange, self._server.request_handler)
 
     def run(self, exchange: Exchange, handler: RequestHandler) -> asyncio.Task[None]:
-        """Let a task handle the request in progress, and return it."""
+        """Create a task that handles the request in progress, and return the task."""
         self._task = self._server.loop.create_task(self._run_handler(exchange, handler))
         return self._task
 
