@@ -113,7 +113,7 @@ class Journal:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
     def remove_all(self) -> None:
-        """Delete all segments, because the log has all their records."""
+        """Delete all segment files of the journal, because the audit log has all their records."""
         self.close()
         for path in self._paths():
             path.unlink(missing_ok=True)
@@ -237,7 +237,10 @@ def _segment_number(path: Path) -> int:
 
 
 def _group_end(data: bytes, at: int) -> int:
-    """Return the position after the group at `at`, as its head says; the end of the data if it has no head."""
+    """Return the position after the group of records at `at`, by the length in the group's head.
+
+    It is the end of the data if the head is incomplete.
+    """
     return (
         at + _GROUP_HEAD.size + _GROUP_HEAD.unpack_from(data, at)[2] + _MAC_BYTES
         if len(data) >= at + _GROUP_HEAD.size

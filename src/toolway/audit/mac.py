@@ -77,7 +77,7 @@ class MacStart:
 
 
 class RecordMacs:
-    """Adds MACs to the records of one audit log and checks them."""
+    """Adds a MAC (message authentication code) to each record of one audit log, and checks the MACs."""
 
     def __init__(self, key: bytes, start: MacStart | None = None) -> None:
         self._key = hmac.digest(key, b"toolway audit mac", "sha256")
