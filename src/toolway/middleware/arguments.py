@@ -66,7 +66,7 @@ class ArgumentValidator:
         raise invalid_arguments(tool.server, tool.name, violations, omitted)
 
     def validator(self, tool: Tool) -> SchemaValidator:
-        """Return the compiled input schema of a tool."""
+        """Return the compiled validator for the input schema of a tool."""
         key = (tool.server, tool.name)
         entry = self._compiled.get(key)
         if entry is None or entry[0] is not tool:
@@ -90,7 +90,7 @@ class ArgumentValidator:
 
 
 def _to_json(arguments: Any) -> Any:
-    """Return arguments with values such as dates as the server gets them; None if they cannot be encoded."""
+    """Return arguments in the JSON form that the server gets, for instance dates as text; None if that fails."""
     try:
         return msgspec.json.decode(msgspec.json.encode(arguments))
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):

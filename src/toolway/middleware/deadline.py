@@ -1,4 +1,4 @@
-"""Deadline middleware: one time budget for the whole rest of the chain.
+"""Deadline middleware: one time budget for the whole rest of the middleware chain.
 
 Time that the server waits for the caller's answer to a server request does not count. On expiry, the call state
 determines if the error is "not sent" or "may have been executed".

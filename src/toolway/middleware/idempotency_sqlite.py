@@ -211,7 +211,7 @@ class RecordAge:
         self._persisted = seen
 
     def elapsed(self) -> float:
-        """Return the current time of this file's clock, in seconds."""
+        """Return the current time of this SQLite file's own clock, in seconds."""
         return self._elapsed_at_open + self._now() - self._opened_at
 
     def persist(self, *, force: bool = False) -> None:

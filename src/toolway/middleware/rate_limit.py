@@ -44,7 +44,7 @@ class RateWindow:
         return at
 
     def reserve(self, now: float) -> float:
-        """Reserve the next possible time for a call, and return it."""
+        """Reserve the next time at which the limit allows a call, and return it."""
         self._last = at = self.next_time(now)
         self._in_batch += 1
         if self._in_batch == self._batch_size:
@@ -54,7 +54,7 @@ class RateWindow:
 
 
 class RateWindows:
-    """Windows of all servers and tools with a rate limit."""
+    """Rate-limit windows (`RateWindow`) of all servers and tools that have a rate limit."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str], RateWindow] = {}
