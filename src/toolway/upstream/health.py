@@ -27,7 +27,7 @@ _MAX_RETRY_AFTER_S: Final = 86_400.0  # seconds for which a server may refuse pi
 
 
 class HealthMonitor:
-    """Checks of one server, and the result of the last one."""
+    """Health checks of one server, and the result of the last check."""
 
     def __init__(self, name: str, server: Server, emit: Callable[[Event], None]) -> None:
         self._name = name
@@ -44,11 +44,11 @@ class HealthMonitor:
         return self._ping_failure or self._url_failure
 
     def on_started(self) -> None:
-        """Record that the server has just answered the requests of its start."""
+        """Record that the server has just answered the requests of its start, so that it counts as healthy."""
         self._record(ping="")
 
     async def check(self, session: Session, timeout: float) -> str:
-        """Check the server now, by a ping and its health URL. Return why it failed, or ""."""
+        """Check the server now, by a ping and by its health URL. Return why the check failed, or ""."""
         ping, url = await asyncio.gather(self._ping(session, timeout), self._get_url(timeout))
         self._record(ping, url)
         return self.failure

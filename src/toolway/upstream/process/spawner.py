@@ -76,7 +76,7 @@ class Process:
 
 @dataclass(slots=True)
 class _Command:
-    """Command to the reaper that is not yet completely sent."""
+    """Command to the reaper process that is not yet completely sent."""
 
     data: bytes
     fds: tuple[int, ...]
@@ -175,7 +175,7 @@ class Spawner:
         return number
 
     def release(self, number: int) -> None:
-        """Close the copies of a descriptor that was given to `hold`."""
+        """Close the copies of a descriptor that `hold` gave to the reaper."""
         if (fd := self._held.pop(number, None)) is not None:
             os.close(fd)
             self.send_command({"op": "release", "id": number})

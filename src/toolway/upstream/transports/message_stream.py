@@ -272,7 +272,7 @@ class MessageStream(ABC):
         self._start_task(self._handle_server_request(message))
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `coroutine` in a task that `_cancel_tasks` cancels."""
+        """Run `coroutine` in a task, which `_cancel_tasks` cancels when the transport ends."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -43,7 +43,7 @@ class StreamExchange(RequestExchange):
 
     @property
     def future(self) -> asyncio.Future[Json]:
-        """Return the future of the result, for a caller that waits."""
+        """Return a future of the request's result, for a coroutine that waits."""
         if self._future is None:
             self._future = self._loop.create_future()
             if self._error is not None:

@@ -241,7 +241,7 @@ class StderrTail:
             self._size = len(self._chunks[0])
 
     def text(self, lines: int = 20) -> str:
-        """Return the last lines of the buffer as text."""
+        """Return the last lines of the server's stderr as text."""
         whole = b"".join(self._chunks).decode("utf-8", "replace")
         return "\n".join(whole.rstrip().splitlines()[-lines:])
 

@@ -191,7 +191,7 @@ class WebSocketTransport(MessageStream):
         self._count_bad_message()
 
     def on_received(self, size: int) -> None:
-        """Count bytes, after all messages in them were processed."""
+        """Count received bytes, after all messages in them were processed."""
         self._on_received(size)
 
     def on_end(self, disconnect: Disconnect) -> None:

@@ -163,7 +163,7 @@ class WebSocketConnection(asyncio.Protocol):
         await asyncio.sleep(0)  # the event loop closes the socket in its next turn
 
     def _end(self, disconnect: Disconnect) -> None:
-        """Report the end once. No message is written after it."""
+        """Report the end of the connection once. No message is written after that."""
         if self._opened and not self._ended:
             self._ended = True
             self._receiver.on_end(disconnect)
