@@ -368,7 +368,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
         return arguments if isinstance(arguments, dict) else {}
 
     def with_arguments(self, arguments: Mapping[str, Any]) -> Self:
-        """Return a copy of the call with other arguments, to pass on to the rest of the chain.
+        """Return a copy of the call with other arguments, to pass on to the rest of the middleware chain.
 
         Args:
             arguments: All arguments of the new call.

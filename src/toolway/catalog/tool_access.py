@@ -79,7 +79,7 @@ def unmatched_entries(server: str, entries: Iterable[str], tools: Collection[str
 
 
 class _NameMatcher:
-    """Set of tool names and patterns."""
+    """Set of tool names and name patterns, with `in` for names that match one of them."""
 
     __slots__ = ("_names", "_pattern")
 

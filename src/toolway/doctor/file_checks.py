@@ -93,7 +93,7 @@ class CheckedFile:
 
 
 def check_file(path: Path, rules: ReaderRules) -> CheckedFile:
-    """Read a config file by the `rules` of its program, and report what breaks it there."""
+    """Read a config file by the `rules` of its program, and report what that program would reject or ignore."""
     file = CheckedFile(path)
     try:
         data = path.read_bytes()

@@ -50,7 +50,7 @@ class BodyContent:
 
 @dataclass(frozen=True, slots=True)
 class RequestBody:
-    """The tool argument that becomes the request body."""
+    """Request body of an API operation, and the tool argument that it is made from."""
 
     argument: str
     contents: tuple[BodyContent, ...]  # the first is the default

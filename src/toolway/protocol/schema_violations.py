@@ -85,7 +85,7 @@ def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArgum
 
 
 def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:
-    """Yield the violations that one error of the JSON Schema validator means, such as one per missing property."""
+    """Yield the violations that one error of the JSON Schema validator means, such as one per unknown property."""
     keyword, facts = error.kind.name, error.kind.as_dict()
     path = error.instance_path
     schema = _schema_at(root, error.schema_path[:-1])

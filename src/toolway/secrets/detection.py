@@ -152,7 +152,7 @@ def _decoded_forms(form: str) -> Iterator[bytes]:
 
 
 def _start_of_cut_form(text: AnyStr, form: AnyStr) -> int:
-    """Return the index of the first characters of `form`, at least 6 of them, at the end of `text`; -1 if none."""
+    """Return the index at which `text` ends with the beginning of `form`, of at least 6 characters; -1 if nowhere."""
     start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
     return start if start >= 0 and form.startswith(text[start:]) else -1
 
