@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WALK = ROOT / "dashboard" / "walk"
 DEMO = ROOT / "src" / "toolway" / "cli" / "demo" / "server.py"
 CANARY = "sk-canary-4f1d9e0b77c24a53"
+AGENT_PROMPT = "Cancel the orders that are late"
 SERVERS, TOOLS = 200, 25
 Json = dict[str, Any]
 
@@ -52,7 +53,10 @@ def main() -> int:
         _wait(url, token, len(servers), 180)
         print(f"{len(servers)} servers behind {url}", flush=True)
         load = stack.enter_context(_load(url, token))
-        code = _walk(url, token, many=options.many, cluster=options.cluster)
+        agent = "" if _lacks_agents() else AGENT_PROMPT
+        if agent:
+            stack.enter_context(_Process([sys.executable, __file__, "--agent", str(folder / "state" / "runs.db")]))
+        code = _walk(url, token, agent, many=options.many, cluster=options.cluster)
         load.terminate()
         return code
 
@@ -67,6 +71,7 @@ def _options() -> argparse.Namespace:
         "--cluster", action="store_true", help="start the gateway as node of a cluster, with a SQLite database"
     )
     parser.add_argument("--load", nargs=2, metavar=("URL", "TOKEN"), help=argparse.SUPPRESS)
+    parser.add_argument("--agent", metavar="JOURNAL", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -209,7 +214,36 @@ async def call_forever(url: str, token: str) -> None:
                 await asyncio.sleep(0.1)
 
 
-def _walk(url: str, token: str, *, many: bool, cluster: bool) -> int:
+def _lacks_agents() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("pydantic_ai") is None
+
+
+async def run_agent(journal: str) -> None:
+    """Let a fake model read an order with a long answer, and cancel two: both cancellations wait for an approval."""
+    from toolway.agents import Agent, Budget
+    from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
+
+    os.environ["OPENAI_API_KEY"] = CANARY
+    turns: list[Turn | str] = [
+        Turn(text="I look at the order.", calls=[ToolUse("shop__find_order", {"number": 7})]),
+        Turn(
+            text=f"<img src=x onerror=window.__owned=8> {CANARY} {'All of it is late. ' * 100}",
+            calls=[ToolUse("shop__cancel_order", {"number": 7}), ToolUse("shop__cancel_order", {"number": 8})],
+        ),
+        "One order is cancelled.",
+    ]
+    server = {"command": sys.executable, "args": [str(DEMO), "shop"]}
+    with FakeLLM(turns) as llm:
+        async with Hub({"shop": server}, catalog_storage=None) as hub:
+            options: Json = {"base_url": llm.openai_url, "budget": Budget(usd=0.5, calls=10), "journal": journal}
+            async with Agent("openai-chat:gpt-4o", hub, tools=["shop.*"], **options) as agent:
+                run = await agent.start(AGENT_PROMPT, caller="walk")
+                await run.result()
+
+
+def _walk(url: str, token: str, agent: str, *, many: bool, cluster: bool) -> int:
     link = url + _ask(url, token, "POST", "dashboard-links")["path"]
     given = {
         "link": link,
@@ -219,6 +253,7 @@ def _walk(url: str, token: str, *, many: bool, cluster: bool) -> int:
         "arguments": {"city": "Porto", "days": 2},
         "canary": CANARY,
         "hostile": "hostile",
+        "agent": agent,
         "many": many,
         "cluster": cluster,
     }
@@ -227,7 +262,10 @@ def _walk(url: str, token: str, *, many: bool, cluster: bool) -> int:
 
 if __name__ == "__main__":
     chosen = _options()
-    if chosen.load:
+    if chosen.agent:
+        with suppress(KeyboardInterrupt):
+            asyncio.run(run_agent(chosen.agent))
+    elif chosen.load:
         with suppress(KeyboardInterrupt):
             asyncio.run(call_forever(*chosen.load))
     else:

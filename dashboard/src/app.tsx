@@ -4,6 +4,7 @@ import { refresh, useLive } from "./live";
 import { ShortcutsDialog } from "./components/shortcuts_dialog";
 import { Icon } from "./components/icons";
 import { SearchDialog, visiblePages } from "./components/search_dialog";
+import { AgentPage, Agents } from "./pages/agents";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
 import { Doctor } from "./pages/doctor";
@@ -34,6 +35,7 @@ function Page() {
     case "nodes": return <Nodes />;
     case "calls": return <Calls />;
     case "runs": return first ? <RunPage key={first} id={first} /> : <Runs />;
+    case "agents": return first ? <AgentPage key={first} id={first} /> : <Agents />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
     case "search": return <Search />;
     case "reliability": return <Reliability />;

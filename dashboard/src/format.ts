@@ -37,6 +37,9 @@ export function formatCount(value: number): string {
 export const formatShare = (part: number, whole: number) =>
   whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–";
 
+/** Format a price in USD; null is a price that is not known. */
+export const formatUsd = (value: number | null) => (value === null ? "price unknown" : `$${value.toFixed(value && value < 0.1 ? 4 : 2)}`);
+
 /** Estimate the tokens that a definition of this many characters costs a model. */
 export const estimateTokens = (size: number) => Math.round(size / 4.4);
 

@@ -325,3 +325,51 @@ export interface RunDetail extends RunRow {
   messages: { kind: string; step: string; by: string; at: number }[];
   actions: RunAction[];
 }
+
+export interface AgentRow extends RunRow {
+  model: string;
+  prompt: string;
+  turns: number;
+  calls: number;
+  input_tokens: number;
+  output_tokens: number;
+  usd: number | null;
+  place: "gateway" | "command";
+}
+
+interface AgentCall {
+  tool: string;
+  arguments: string;
+  effect: string;
+}
+
+export interface AgentMessage {
+  role: string;
+  step: string;
+  content: string;
+  error: string;
+  model: string;
+  input_tokens: number;
+  output_tokens: number;
+  usd: number | null;
+  tool_calls: AgentCall[];
+  tool: string;
+  executed: string;
+  approved_by: string;
+}
+
+export interface AgentDetail extends AgentRow {
+  error: string;
+  instructions: string;
+  tools: string[];
+  approve: string;
+  untrusted: string[];
+  budget: { unit: string; used: number | null; limit: number | null }[];
+  questions: (RunRow["questions"][number] & AgentCall)[];
+  conversation: AgentMessage[];
+  steps: RunStep[];
+  more: boolean;
+  messages: RunDetail["messages"];
+  actions: RunAction[];
+  resume: string;
+}

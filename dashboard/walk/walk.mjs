@@ -207,6 +207,41 @@ try {
       await inspect("ended run");
     });
   }
+  if (options.agent) {
+    await step("deny and approve calls of an agent", async () => {
+      await at("/agents");
+      await page.getByRole("row", { name: new RegExp(`${options.agent}.*asks`, "s") }).waitFor();
+      await inspect("agents");
+      await page.getByRole("link", { name: options.agent, exact: true }).click();
+      const call = page.getByRole("region", { name: "Approval of shop.cancel_order" });
+      await call.getByText('{"number":7}').waitFor();
+      await call.getByText("effect: unsafe").waitFor();
+      await inspect("agent that asks");
+      await call.getByRole("button", { name: "Deny shop.cancel_order", exact: true }).click();
+      const dialog = page.getByRole("dialog", { name: "Deny shop.cancel_order?" });
+      await dialog.getByText("is not called").waitFor();
+      await inspect("agent, denial");
+      await dialog.getByRole("textbox").fill("not this one");
+      await dialog.getByRole("button", { name: "Confirm" }).click();
+      await call.getByText('{"number":8}').waitFor();
+      await call.getByRole("button", { name: "Approve shop.cancel_order", exact: true }).click();
+      await page.getByRole("dialog", { name: "Approve shop.cancel_order?" }).getByText("is called once").waitFor();
+      await page.getByRole("dialog", { name: "Approve shop.cancel_order?" }).getByRole("button", { name: "Confirm" }).click();
+      await page.locator("main .badge", { hasText: "done" }).first().waitFor();
+      const conversation = page.getByRole("list", { name: "Conversation" });
+      await conversation.getByText("One order is cancelled.").waitFor();
+      assert.equal(await conversation.getByText("not this one").count(), 1);
+      assert.equal(await conversation.getByText("executed: yes").count(), 2);
+      await conversation.locator("details summary").first().click();
+      await inspect("ended agent");
+      assert.match(await page.locator("dl.tiles").innerText(), /cost[^]*\$0\.00[^]*of \$0\.50/);
+      await page.getByRole("tab", { name: "Timeline" }).click();
+      await page.getByRole("region", { name: "Steps" }).getByText("→ shop.cancel_order, → shop.cancel_order").waitFor();
+      await inspect("agent, timeline");
+      await page.getByRole("tab", { name: "Settings" }).click();
+      await inspect("agent, settings");
+    });
+  }
   await step("groups, keys, events", async () => {
     await at("/groups");
     for (const client of ["Cursor", "VS Code", "Codex"]) await page.getByRole("tab", { name: client }).click();
@@ -291,7 +326,7 @@ try {
   }
   await step("narrow screen", async () => {
     await page.setViewportSize({ width: 375, height: 812 });
-    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/runs", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
+    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/runs", "/agents", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

@@ -19,7 +19,7 @@ def test_the_page_was_built_from_the_sources_that_are_here():
 
 
 def test_the_page_is_small():
-    assert sum(len(gzip.compress(file.read_bytes())) for file in PAGES.iterdir()) < 300_000
+    assert sum(len(gzip.compress(file.read_bytes())) for file in PAGES.iterdir()) < 130_000
 
 
 def test_the_sources_put_no_text_into_the_page_as_markup():

@@ -152,9 +152,10 @@ export function Tabs({ tabs, selected, onSelect, label }: {
 }
 
 /** Confirmation dialog for an action, with the error if the action fails. */
-export function ConfirmDialog({ title, text, confirmLabel, danger = true, action, children }: {
+export function ConfirmDialog({ title, text, confirmLabel, danger = true, action, extra, children }: {
   title: string;
   text: string;
+  extra?: ReactNode; // further fields
   confirmLabel: string;
   danger?: boolean;
   action: () => Promise<unknown>;
@@ -181,6 +182,7 @@ export function ConfirmDialog({ title, text, confirmLabel, danger = true, action
       <dialog ref={dialog} aria-labelledby={name}>
         <h2 id={name}>{title}</h2>
         <p>{text}</p>
+        {extra}
         {error && <ErrorBox error={error} />}
         <div className="actions">
           <button type="button" onClick={() => dialog.current?.close()}>Cancel</button>
@@ -210,6 +212,17 @@ export function ActionButton({ action, children, className = "" }: { action: () 
       </button>
       {error && <ErrorBox error={error} />}
     </>
+  );
+}
+
+/** Text of any length; a long one is folded. */
+export function FoldedText({ text }: { text: string }) {
+  if (text.length <= 600 && text.split("\n").length <= 12) return <pre tabIndex={0}>{text}</pre>;
+  return (
+    <details className="folded">
+      <summary>{text.slice(0, 160).replace(/\s+/g, " ")}… <small className="muted">{text.length.toLocaleString("en")} characters</small></summary>
+      <pre tabIndex={0}>{text}</pre>
+    </details>
   );
 }
 

@@ -6,6 +6,7 @@ const PATHS: Record<string, string> = {
   nodes: "M7 2.5h4v4H7zM2.5 11.5h4v4h-4zM11.5 11.5h4v4h-4zM9 6.5v2.5M4.5 11.5V9h9v2.5",
   calls: "M3 6h11l-3-3M15 12H4l3 3",
   runs: "M4 3.5h4v4H4zM10 10.5h4v4h-4zM6 7.5v5h4M8 5.5h6v2",
+  agents: "M4 6.5h10v7H4zM9 6.5v-3M7 10h.01M11 10h.01M2.5 9v2.5M15.5 9v2.5",
   tools: "M11.5 3a3.5 3.5 0 0 0-3 5.2L3 13.7 4.6 15l5.3-5.3A3.5 3.5 0 0 0 15 6l-2.2 1.4-1.6-1.6z",
   reliability: "M2.5 9h3l2-5 3 10 2-5h3",
   groups: "M3 3h5v5H3zM10 3h5v5h-5zM3 10h5v5H3zM12.5 10v5M10 12.5h5",

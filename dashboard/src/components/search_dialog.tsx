@@ -22,6 +22,7 @@ const PAGES: Page[] = [
   ["/nodes", "Nodes", "nodes"],
   ["/calls", "Calls", "calls"],
   ["/runs", "Runs", "runs"],
+  ["/agents", "Agents", "agents"],
   ["/tools", "Tools", "tools"],
   ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],

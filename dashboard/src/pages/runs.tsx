@@ -8,7 +8,7 @@ import { type Tone, formatAge, formatSeconds, formatTime } from "../format";
 
 const STATES = ["asks", "running", "waiting", "undoing", "done", "failed", "undone", "cancelled", "stuck"];
 const TONES: Record<string, Tone> = { done: "good", asks: "warn", undone: "warn", failed: "bad", stuck: "bad", unknown: "warn", not_executed: "warn", begun: "warn" };
-const tone = (state: string): Tone => TONES[state] ?? "idle";
+export const runTone = (state: string): Tone => TONES[state] ?? "idle";
 
 /** Workflow runs; those that ask a person come first. */
 export function Runs() {
@@ -44,7 +44,7 @@ export function Runs() {
               {data.runs.map((run) => (
                 <tr key={run.id}>
                   <td><Link to={path("runs", run.id)}>{run.id}</Link><br /><small className="muted">{run.workflow}</small></td>
-                  <td><Badge tone={tone(run.state)}>{run.state}</Badge>{run.code && <> <code>{run.code}</code></>}</td>
+                  <td><Badge tone={runTone(run.state)}>{run.state}</Badge>{run.code && <> <code>{run.code}</code></>}</td>
                   <td>{run.questions.map((each) => each.title).join("; ")}</td>
                   <td className="wideonly">{run.principal}</td>
                   <td className="right">{formatAge(run.created)}</td>
@@ -67,9 +67,9 @@ export function RunPage({ id }: { id: string }) {
   return (
     <div className="page">
       <h1>{data.id}</h1>
-      <p><Badge tone={tone(data.state)}>{data.state}</Badge> {data.workflow}, started {formatAge(data.created)} by {data.principal}{data.due !== null && data.state === "waiting" && <>, continues at {formatTime(data.due)}</>}</p>
+      <p><Badge tone={runTone(data.state)}>{data.state}</Badge> {data.workflow}, started {formatAge(data.created)} by {data.principal}{data.due !== null && data.state === "waiting" && <>, continues at {formatTime(data.due)}</>}{data.workflow === "agent" && <> · <Link to={path("agents", data.id)}>conversation and costs</Link></>}</p>
       {data.questions.map((each) => <p key={each.step} className="prose" role="status"><strong>{each.title}</strong> <small className="muted">{each.step}{each.until !== null && <>, until {formatTime(each.until)}</>}</small></p>)}
-      {data.actions.length > 0 && <div className="bar">{data.actions.map((each, at) => <ActionOf key={at} run={data.id} action={each} done={reload} />)}</div>}
+      {data.actions.length > 0 && <div className="bar">{data.actions.map((each, at) => <RunActionButton key={at} kind="runs" run={data.id} action={each} done={reload} />)}</div>}
       {data.error && <div className="error" role="alert"><strong>{data.error}</strong></div>}
       <h2>Steps</h2>
       {data.steps.length === 0 ? <p className="muted">No step has begun.</p> : <Steps steps={data.steps} end={data.ended ?? overview?.now ?? data.created} />}
@@ -87,28 +87,42 @@ export function RunPage({ id }: { id: string }) {
   );
 }
 
-function ActionOf({ run, action, done }: { run: string; action: RunAction; done: () => void }) {
+/** Button of an action of a run, with the data that it needs, and a dialog that says what it will do. */
+export function RunActionButton({ kind, run, action, done }: { kind: "runs" | "agents"; run: string; action: RunAction; done: () => void }) {
   const [text, setText] = useState("");
   const needsData = action.action === "answer";
   const mayHaveData = action.action === "settle" && action.body.happened === true;
+  const mayHaveReason = action.action === "approve" && action.body.yes === false;
+  const label = mayHaveReason ? `Reason for ${action.label}` : `Data as JSON for ${action.step}`;
   const perform = async () => {
-    const value: unknown = text.trim() ? JSON.parse(text) : undefined;
-    const data = needsData ? { data: value ?? {} } : mayHaveData && value !== undefined ? { result: value } : {};
-    await post(`runs${path(run)}/${action.action}`, { ...action.body, ...data });
+    if (mayHaveReason) await post(`${kind}${path(run)}/${action.action}`, { ...action.body, note: text });
+    else {
+      const value: unknown = text.trim() ? JSON.parse(text) : undefined;
+      const data = needsData ? { data: value ?? {} } : mayHaveData && value !== undefined ? { result: value } : {};
+      await post(`${kind}${path(run)}/${action.action}`, { ...action.body, ...data });
+    }
+    setText("");
     done();
   };
   return (
     <span>
-      {(needsData || mayHaveData) && <input type="text" aria-label={`Data as JSON for ${action.step}`} placeholder="Data as JSON" value={text} onChange={(event) => setText(event.target.value)} />}{" "}
-      <ConfirmDialog title={action.label.endsWith("?") ? action.label : `${action.label}?`} text={action.effect} confirmLabel={action.action === "cancel" ? "Cancel the run" : "Confirm"} danger={action.action !== "approve" && action.action !== "answer"} action={perform}>
-        {(open) => <button type="button" onClick={open}>{action.label}</button>}
+      {(needsData || mayHaveData) && <input type="text" aria-label={label} placeholder="Data as JSON" value={text} onChange={(event) => setText(event.target.value)} />}{" "}
+      <ConfirmDialog
+        title={action.label.endsWith("?") ? action.label : `${action.label}?`}
+        text={action.effect}
+        confirmLabel={action.action === "cancel" ? "Cancel the run" : "Confirm"}
+        danger={action.action !== "approve" && action.action !== "answer"}
+        action={perform}
+        extra={mayHaveReason && <p><input type="text" aria-label={label} placeholder="Reason (optional)" value={text} onChange={(event) => setText(event.target.value)} /></p>}
+      >
+        {(open) => <button type="button" className={action.action === "approve" && action.body.yes === true ? "primary" : ""} onClick={open}>{action.label}</button>}
       </ConfirmDialog>
     </span>
   );
 }
 
 /** Timeline: one bar per attempt of a step, from its begin to its outcome. */
-function Steps({ steps, end }: { steps: RunStep[]; end: number }) {
+export function Steps({ steps, end }: { steps: RunStep[]; end: number }) {
   const start = Math.min(...steps.map((each) => each.began));
   const total = Math.max(end - start, ...steps.map((each) => (each.ended ?? each.began) - start), 1e-6);
   return (
@@ -120,7 +134,7 @@ function Steps({ steps, end }: { steps: RunStep[]; end: number }) {
             <tr key={at}>
               <td>{each.step}{each.attempt > 1 && <> <small className="muted">attempt {each.attempt}</small></>}{at > 0 && steps[at - 1]?.life !== each.life && <><br /><small className="muted">after a restart</small></>}</td>
               <td title={each.arguments}>{each.tool ? <Link to={`/calls?q=${encodeURIComponent(each.tool)}`}>{each.tool}</Link> : each.kind}{each.effect && <><br /><small className="muted">{each.effect}</small></>}</td>
-              <td><Badge tone={tone(each.state)}>{each.state}{each.via && ` (${each.via})`}</Badge><br /><small className="muted">{each.outcome.slice(0, 200)}</small></td>
+              <td><Badge tone={runTone(each.state)}>{each.state}{each.via && ` (${each.via})`}</Badge><br /><small className="muted">{each.outcome.slice(0, 200)}</small></td>
               <td className="wideonly"><span className="waterfall"><span className="lane" aria-hidden="true"><span className="bar phase-server" style={{ left: `${(100 * (each.began - start)) / total}%`, width: `max(2px, ${(100 * ((each.ended ?? end) - each.began)) / total}%)` }} /></span></span></td>
               <td className="right">{each.ended === null ? "–" : formatSeconds(each.ended - each.began)}</td>
             </tr>

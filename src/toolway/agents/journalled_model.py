@@ -107,7 +107,8 @@ class JournalledModel(WrapperModel):
                 return _error_to_json(exc)
             except UnexpectedModelBehavior as exc:
                 return {"error": {"message": str(exc)[:1000], "temporary": False}}
-            return _check_size(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0])
+            cost = price_of(response, self._agent)
+            return _check_size(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0], cost)
 
         answer = await self._step(f"model/{number}", ask)
         response = self._read(number, answer)
@@ -227,10 +228,10 @@ def _error_to_json(exc: ModelAPIError) -> Json:
     }
 
 
-def _check_size(response: Json) -> Json:
-    """Return an answer of a model in the form for the journal; an error in its place if it is too large."""
+def _check_size(response: Json, cost: Decimal | None) -> Json:
+    """Return an answer of a model with its price, in the form for the journal; an error if it is too large."""
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
         text = f"the answer has {size} bytes, more than {MAX_ANSWER_BYTES}: limit it with max_tokens"
         return {"error": {"message": text, "temporary": False}}
-    return {"response": response}
+    return {"response": response, "usd": None if cost is None else float(cost)}

@@ -20,8 +20,8 @@ _APPROVAL = re.compile(r"(tool/\d+\.\d+)/approve")
 def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
     """Return the conversation of a run: the prompt, the answers of the model, and the results of its calls.
 
-    Each message has `role` (user, assistant, tool), `content`, and its `step`. An answer has `tool_calls`, its tokens
-    and its model; a result has `tool`, `executed` and, if a person was asked, `approved_by`.
+    Each message has `role` (user, assistant, tool), `content`, and its `step`. An answer has `tool_calls`, its tokens,
+    its price (`usd`) and its model; a result has `tool`, `executed` and, if a person was asked, `approved_by`.
     """
     last: dict[str, Entry] = {}
     for entry in entries:
@@ -93,6 +93,7 @@ def _read_answer(entry: Entry) -> Json:
         model=response.get("model_name"),
         input_tokens=usage.get("input_tokens", 0),
         output_tokens=usage.get("output_tokens", 0),
+        usd=data.get("usd"),
     )
     return message
 

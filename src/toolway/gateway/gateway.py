@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.settings import InvisibleCharacters
 from toolway.gateway.admin.activity import ActivityRecorder
+from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
@@ -65,7 +66,8 @@ class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
-    the other nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one.
+    the other nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader
+    of those runs that are of agents.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Gateway:
         cluster: ClusterHooks = NO_CLUSTER,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
         workflows: Callable[[], Workflows | None] = lambda: None,
+        agents: Callable[[], AgentReader | None] = lambda: None,
     ) -> None:
         self._hub = hub
         sealer = Sealer(key, time.time)
@@ -133,6 +136,7 @@ class Gateway:
             overview,
             search,
             RunsAdmin(workflows, calls.key_names, hub.mask),
+            AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,

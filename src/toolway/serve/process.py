@@ -49,6 +49,7 @@ from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess,
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.agents.run_reader import AgentRunReader
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
     from toolway.serve.workers import ParentLink
@@ -112,6 +113,7 @@ class GatewayProcess:
             ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
             workflows=lambda: self._workflows.engine,
+            agents=partial(_agent_reader, state_dir.folder),
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -485,6 +487,12 @@ class GatewayProcess:
             self._last_key_error = str(exc)
         else:
             self._last_key_error = ""
+
+
+def _agent_reader(folder: Path) -> AgentRunReader:
+    from toolway.agents.run_reader import AgentRunReader  # loaded with the first request for agent runs
+
+    return AgentRunReader(folder)
 
 
 def _keep_freed_memory() -> None:

@@ -99,7 +99,7 @@ def _object(fields: Mapping[str, Any], base: Json | None = None) -> Json:
     properties = {name.removesuffix("?"): schema for name, schema in fields.items()}
     required = [name for name in fields if not name.endswith("?")]
     if base is not None:
-        properties, required = {**base["properties"], **properties}, [*base["required"], *required]
+        properties, required = {**base["properties"], **properties}, list(dict.fromkeys([*base["required"], *required]))
     return {"type": "object", "properties": properties, "required": required}
 
 
@@ -215,6 +215,23 @@ _RUN_ACTION: Final = _object(
         **dict.fromkeys(("action", "step", "label", "effect"), _STRING),
         "body": _ANY_OBJECT,
         "form?": {"type": ["object", "null"]},
+    }
+)
+_AGENT_USAGE: Final = {
+    **dict.fromkeys(("turns", "calls", "input_tokens", "output_tokens"), _INTEGER),
+    "usd": _nullable("number"),
+    "model": _STRING,
+    "prompt": _STRING,
+    "place": {"enum": ["gateway", "command"]},
+}
+_AGENT_CALL: Final = dict.fromkeys(("tool", "arguments", "effect"), _STRING)
+_AGENT_MESSAGE: Final = _object(
+    {
+        **dict.fromkeys(("role", "step", "content", "error", "model", "tool", "executed", "approved_by"), _STRING),
+        "input_tokens": _INTEGER,
+        "output_tokens": _INTEGER,
+        "usd": _nullable("number"),
+        "tool_calls": _array(_object(_AGENT_CALL)),
     }
 )
 _KEY: Final = _object(
@@ -374,6 +391,35 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "RunDetail": _object(
         {
             **dict.fromkeys(("input", "output", "error"), _STRING),
+            "steps": _array(_RUN_STEP),
+            "more": _BOOLEAN,
+            "messages": _array(_object({"kind": _STRING, "step": _STRING, "by": _STRING, "at": _NUMBER})),
+            "actions": _array(_RUN_ACTION),
+        },
+        _RUN,
+    ),
+    "AgentList": _object(
+        {"enabled": _BOOLEAN, "runs": _array(_object(_AGENT_USAGE, _RUN)), "problem": _STRING},
+    ),
+    "AgentDetail": _object(
+        {
+            **_AGENT_USAGE,
+            **dict.fromkeys(("input", "output", "error", "instructions", "approve", "resume"), _STRING),
+            "tools": _STRINGS,
+            "untrusted": _STRINGS,
+            "budget": _array(
+                _object({"unit": _STRING, "used": _nullable("number"), "limit": _nullable("number")}),
+            ),
+            "questions": _array(
+                _object(
+                    {
+                        **dict.fromkeys(("step", "kind", "title"), _STRING),
+                        "until": _nullable("number"),
+                        **_AGENT_CALL,
+                    }
+                )
+            ),
+            "conversation": _array(_AGENT_MESSAGE),
             "steps": _array(_RUN_STEP),
             "more": _BOOLEAN,
             "messages": _array(_object({"kind": _STRING, "step": _STRING, "by": _STRING, "at": _NUMBER})),

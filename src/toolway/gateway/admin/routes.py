@@ -19,6 +19,7 @@ from toolway._version import __version__
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
+from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
 from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
@@ -292,6 +293,54 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.runs.resume(r.decoded("id"), r.body, r.principal),
         body="RunResumption",
     ),
+    # -- agent runs ---------------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/agents",
+        "Newest agent runs with their usage; those that ask a person first",
+        "AgentList",
+        lambda a, r: a.agents.list_runs(r.query),
+        query=AGENT_QUERY,
+    ),
+    Route(
+        "GET",
+        "/admin/agents/{id}",
+        "One agent run: conversation, timeline, budget, and the actions that are possible",
+        "AgentDetail",
+        lambda a, r: a.agents.get_run(r.decoded("id")),
+    ),
+    Route(
+        "POST",
+        "/admin/agents/{id}/approve",
+        "Approve or deny a call of an agent",
+        "RunStored",
+        lambda a, r: a.agents.act("approve", r.decoded("id"), r.body, r.principal),
+        body="RunApproval",
+    ),
+    Route(
+        "POST",
+        "/admin/agents/{id}/settle",
+        "State if a call of an agent with an unknown outcome was executed",
+        "RunStored",
+        lambda a, r: a.agents.act("settle", r.decoded("id"), r.body, r.principal),
+        body="RunSettlement",
+    ),
+    Route(
+        "POST",
+        "/admin/agents/{id}/cancel",
+        "Cancel an agent run",
+        "RunStored",
+        lambda a, r: a.agents.act("cancel", r.decoded("id"), r.body, r.principal),
+        body="RunCancellation",
+    ),
+    Route(
+        "POST",
+        "/admin/agents/{id}/resume",
+        "Let a stuck agent run go on where it stopped",
+        "RunStored",
+        lambda a, r: a.agents.act("resume", r.decoded("id"), r.body, r.principal),
+        body="RunResumption",
+    ),
     # -- events and alerts --------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -398,6 +447,7 @@ class AdminEndpoint:
         overview: OverviewAdmin,
         search: SearchAdmin,
         runs: RunsAdmin,
+        agents: AgentsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -409,6 +459,7 @@ class AdminEndpoint:
         self.overview: OverviewAdmin = overview
         self.search: SearchAdmin = search
         self.runs: RunsAdmin = runs
+        self.agents: AgentsAdmin = agents
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

@@ -53,24 +53,28 @@ class RunsAdmin:
             return {"enabled": False, "runs": [], "workflows": []}
         found = await engine.list_runs(fields.get("state") or None, MAX_RUNS_PER_REPLY)
         names = self._key_names()
-        rows = [self._row(each, names) for each in found if _matches(each, fields)]
+        rows = [self.row(each, names) for each in found if _matches(each, fields)]
         rows.sort(key=lambda row: row["state"] != "asks")
         return {"enabled": True, "runs": rows[:limit], "workflows": sorted({each.workflow for each in found})}
 
     async def get_run(self, id: str) -> Json:
         """Return a run with its steps in the order of time, its messages and the actions that are possible."""
-        record, _, entries, messages = await self._load(id)
+        record, _, entries, messages = await self.load(id)
+        return self.describe(record, entries, messages)
+
+    def describe(self, record: RunRecord, entries: list[Entry], messages: list[RunMessage]) -> Json:
+        """Return the JSON of one run."""
         names = self._key_names()
         ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
         return {
-            **self._row(record, names),
+            **self.row(record, names),
             "input": self._shown(record.input),
             "output": self._shown(record.output),
             "error": self._shown(record.error),
             "steps": [self._step(each) for each in ordered[:MAX_ENTRIES_PER_REPLY]],
             "more": len(ordered) > MAX_ENTRIES_PER_REPLY,
             "messages": [self._message(each, names) for each in messages[-MAX_ENTRIES_PER_REPLY:]],
-            "actions": self._masked(possible_actions(record, entries)),
+            "actions": self.masked(possible_actions(record, entries)),
         }
 
     async def approve(self, id: str, body: Json, principal: Principal) -> Json:
@@ -116,7 +120,8 @@ class RunsAdmin:
             await self._engine().answer(id, _step_of(body), answer, by=principal.caller_id, roles=roles)
         return {"run": id, "stored": True}
 
-    async def _load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
+    async def load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
+        """Return a run with its definition, entries and messages. Raises `NotFound`."""
         with _raising_admin_errors():
             return await self._engine().load(id)
 
@@ -131,7 +136,8 @@ class RunsAdmin:
 
     # -- JSON
 
-    def _row(self, record: RunRecord, names: dict[str, str]) -> Json:
+    def row(self, record: RunRecord, names: dict[str, str]) -> Json:
+        """Return the row of a run in a list. `names` has the names of API keys."""
         questions = [
             {"step": each["path"], "kind": each["kind"], "title": each["title"], "until": each.get("until")}
             for each in record.asks
@@ -145,7 +151,7 @@ class RunsAdmin:
             "ended": record.ended,
             "due": record.due,
             "code": str((record.error or {}).get("code") or ""),
-            "questions": self._masked(questions),
+            "questions": self.masked(questions),
         }
 
     def _step(self, entry: Entry) -> Json:
@@ -178,7 +184,8 @@ class RunsAdmin:
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
         return remove_invisible(self._mask(text[:MAX_VALUE_CHARS]))
 
-    def _masked(self, value: Any) -> Any:
+    def masked(self, value: Any) -> Any:
+        """Return a JSON value with secrets and invisible characters masked in all its texts."""
         return map_texts(value, lambda text: remove_invisible(self._mask(text)))
 
 
