@@ -94,7 +94,7 @@ class AgentRunReader:
             "instructions": settings.instructions,
             "tools": list(settings.tools),
             "approve": settings.approve if isinstance(settings.approve, str) else ", ".join(settings.approve),
-            "untrusted": list(settings.untrusted),
+            "untrusted": list(_read_facts(entries).get("untrusted") or settings.untrusted),
             "budget": [{"unit": unit, "used": used[unit], "limit": limits[unit]} for unit in used],
         }
 
@@ -113,8 +113,14 @@ class AgentRunReader:
         if int(place) > len(calls):
             return None
         call = calls[int(place) - 1]
-        effects: Any = next(((each.body or {}).get("data") for each in entries if each.path == "tools"), None)
-        return {**call, "effect": str((effects or {}).get(call["tool"], ""))}
+        effects = _read_facts(entries).get("effects") or {}
+        return {**call, "effect": str(effects.get(call["tool"], ""))}
+
+
+def _read_facts(entries: Sequence[Entry]) -> Json:
+    """Return effects of tools and untrusted servers, as of the start of the run; {} if it has not begun."""
+    found: Any = next(((each.body or {}).get("data") for each in entries if each.path == "tools"), None)
+    return found if isinstance(found, dict) else {}
 
 
 def _made_calls(entries: Sequence[Entry]) -> set[str]:
