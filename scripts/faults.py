@@ -1,10 +1,11 @@
 """Run the fault matrix and print one line of results per row.
 
-    python scripts/faults.py [--seeds N] [--jobs N] [--write]
+    python scripts/faults.py [--seeds N] [--jobs N] [--groups LETTERS] [--write]
 
 Each seed is one round: `--jobs` pytest sessions in parallel, then the tests that must run alone. Failed tests run once
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
-docs/reliability.md. Exit code 1 if a test failed or a session crashed.
+docs/reliability.md; with `--groups F` only the section of this group, with the date of its own run. Exit code 1 if a
+test failed or a session crashed.
 
 If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py), and no test must
 run alone. Then one more session beside the others runs the tests that share a cluster or a database
@@ -45,7 +46,8 @@ ABOUT: Final = """\
 # Reliability
 
 Faults that the tests inject, and the guarantees that hold meanwhile. Every row is one fault. Its tests cause it with
-real processes and sockets, next to a healthy server that is called all the time.
+real processes and sockets, next to a healthy server that is called all the time. A section that names a date of its own
+was run then; the others at the date below.
 """
 INVARIANTS: Final = """\
 After every row, the invariants named in its last column were checked:
@@ -67,14 +69,18 @@ def main() -> int:
     crashed = 0
     for seed in range(options.seeds):
         crashed += _round(seed, options, results)
+    results = {row: each for row, each in results.items() if row[0] in (options.groups or GROUPS)}
     if not results:
         print("no pytest session produced results", file=sys.stderr)
         return 1
-    lines = _lines(_behaviours(), results)
+    lines = [line for line in _lines(_behaviours(), results) if line[0][0] in (options.groups or GROUPS)]
     print(_table(lines))
     print(_totals(results, crashed))
     if options.write:
-        PAGE.write_text(_page(lines, results, crashed, options.seeds))
+        if options.groups:
+            PAGE.write_text(_replace_sections(PAGE.read_text(), lines, results, crashed, options))
+        else:
+            PAGE.write_text(_page(lines, results, crashed, options.seeds))
     return 1 if crashed or any(row["failed"] for row in results.values()) else 0
 
 
@@ -83,8 +89,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="number of seeds per test (1)")
     parser.add_argument("--jobs", type=int, default=3, metavar="N", help="parallel pytest sessions (3)")
     parser.add_argument("--only", default="", metavar="EXPRESSION", help="only tests that match (pytest -k)")
+    parser.add_argument("--groups", default="", metavar="LETTERS", help=f"only these groups, of {''.join(GROUPS)}")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if set(options.groups) - set(GROUPS):
+        parser.error(f"--groups takes letters of {''.join(GROUPS)}")
+    if options.only and options.write:
+        parser.error("--write needs whole groups: use --groups instead of --only")
+    return options
 
 
 def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> int:
@@ -93,7 +105,10 @@ def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> i
     with tempfile.TemporaryDirectory() as folder:
         results_of_sessions: list[dict[str, Any] | None] = []
         for numbers in _turns(options.jobs):
-            sessions = [Session(Path(folder), seed, f"{number}/{options.jobs}", options.only) for number in numbers]
+            sessions = [
+                Session(Path(folder), seed, f"{number}/{options.jobs}", options.only, _files(options.groups))
+                for number in numbers
+            ]
             results_of_sessions += [session.wait() for session in sessions]
         round_results: dict[str, Any] = {}
         for found in results_of_sessions:
@@ -125,10 +140,21 @@ def _turns(jobs: int) -> list[list[int]]:
     return [shares, [0]] if os.environ.get("TOOLWAY_QUIET") else [[0, *shares]]
 
 
+def _files(groups: str) -> list[str]:
+    """Return the files with the tests of some groups; the folder of all tests if `groups` is empty."""
+    folder = Path("tests", "faults", "matrix")
+    if not groups:
+        return [str(folder)]
+    names = sorted(path.name for path in (ROOT / folder).glob("test_*.py"))
+    letters = {"gateway": "CD"}  # of the files whose name is no letter
+    found = [name for name in names if set(letters.get(kind := name.split("_")[1], kind.upper())) & set(groups)]
+    return [str(folder / name) for name in found]
+
+
 class Session:
     """One pytest run over a share of the tests. Its output is printed to stderr when it ends."""
 
-    def __init__(self, folder: Path, seed: int, share: str, only: str, tests: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, seed: int, share: str, only: str, tests: Sequence[str]) -> None:
         self._name = f"seed {seed}, {f'share {share}' if share else 'once more'}"
         self._out = folder / f"{share.replace('/', '-') or 'again'}.json"
         self._output = self._out.with_suffix(".txt").open("w+")
@@ -139,8 +165,7 @@ class Session:
             "TOOLWAY_SHARE": share,
             "TOOLWAY_FAULTS_OUT": str(self._out),
         }
-        chosen = tests or ["tests/faults/matrix", "-k", only]
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *chosen]
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", *tests, "-k", only]
         command += ["-p", "no:cacheprovider"]  # parallel sessions would share the cache
         self._process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=self._output, stderr=self._output)
 
@@ -217,21 +242,43 @@ def _totals(results: dict[str, Any], crashed: int) -> str:
 
 def _page(lines: list[tuple[str, ...]], results: dict[str, Any], crashed: int, seeds: int) -> str:
     later = sum(line[3].startswith("later") for line in lines)
-    facts = (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {_commit()}",
-        _machine(),
-        f"printed by `python scripts/faults.py --seeds {seeds} --write`",
-    )
     parts = [
         ABOUT.strip(),
         f"{_totals(results, crashed)} {later} of {len(lines)} rows need a feature that does not exist yet.",
-        "\n".join(f"- {fact}" for fact in facts),
+        _facts(f"--seeds {seeds} --write"),
         INVARIANTS.strip(),
+        *(_section(group, lines) for group in GROUPS),
     ]
-    for group, title in GROUPS.items():
-        chosen = [line for line in lines if line[0].startswith(group)]
-        parts.append(f"## {group}: {title}\n\n{_markdown(chosen)}")
     return "\n\n".join(parts) + "\n"
+
+
+def _replace_sections(
+    page: str, lines: list[tuple[str, ...]], results: dict[str, Any], crashed: int, options: argparse.Namespace
+) -> str:
+    """Return the page with new sections for the groups that were run. Each says when and how it was run."""
+    head, *old = page.split("\n## ")
+    sections = {section[0]: f"## {section.strip()}" for section in old}
+    head = head.partition("After every row")[0].strip()
+    for group in options.groups:
+        totals = _totals({row: each for row, each in results.items() if row[0] == group}, crashed)
+        facts = _facts(f"--seeds {options.seeds} --groups {options.groups} --write")
+        sections[group] = _section(group, lines, f"{totals}\n\n{facts}\n\n")
+    parts = [head, INVARIANTS.strip(), *(sections[group] for group in GROUPS if group in sections)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(group: str, lines: list[tuple[str, ...]], about: str = "") -> str:
+    chosen = [line for line in lines if line[0].startswith(group)]
+    return f"## {group}: {GROUPS[group]}\n\n{about}{_markdown(chosen)}"
+
+
+def _facts(arguments: str) -> str:
+    facts = (
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {_commit()}",
+        _machine(),
+        f"printed by `python scripts/faults.py {arguments}`",
+    )
+    return "\n".join(f"- {fact}" for fact in facts)
 
 
 def _markdown(lines: list[tuple[str, ...]]) -> str:

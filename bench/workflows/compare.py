@@ -28,6 +28,7 @@ from bench.workflows.runner import KEYED_STEPS, STEPS, UNSAFE_STEPS
 
 _NOTHING = Path("/nonexistent")
 _POLL_S = 0.05
+_SPEED_SHARE = 0.4  # of the limit, for the measurement of speed
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Sizes:
     seconds: float  # of the measurement of speed
     runs: int  # of the kill run
     max_kills: int
-    limit: float  # seconds for the kill run
+    limit: float  # seconds for both measurements; an engine that does not end is stopped, and its row says so
     at_once: int = 20
     delay: float = 0.15  # of a call, before its effect and after it, in the kill run
 
 
-QUICK = Sizes(seconds=3.0, runs=50, max_kills=3, limit=120.0)
-FULL = Sizes(seconds=6.0, runs=100, max_kills=6, limit=150.0)
+QUICK = Sizes(seconds=3.0, runs=50, max_kills=3, limit=180.0)
+FULL = Sizes(seconds=6.0, runs=100, max_kills=6, limit=240.0)
 
 
 @contextlib.contextmanager
@@ -60,6 +61,7 @@ def effect_server() -> Iterator[str]:
 def compare(engine: Engine, url: str, sizes: Sizes, seed: int) -> dict[str, Any]:
     """Measure one engine: its speed, then the kill run. Raises `InstallError` if its server does not start."""
     row: dict[str, Any] = {"engine": engine.name}
+    end = time.monotonic() + sizes.limit
     with tempfile.TemporaryDirectory(prefix="toolway-bench-") as temporary:
         for part in ("speed", "kills"):
             folder = Path(temporary) / part
@@ -68,7 +70,7 @@ def compare(engine: Engine, url: str, sizes: Sizes, seed: int) -> dict[str, Any]
                 if part == "speed":
                     row |= measure_speed(engine, store, folder, url, sizes)
                 else:
-                    row |= measure_kills(engine, store, folder, url, sizes, seed)
+                    row |= measure_kills(engine, store, folder, url, sizes, seed, end)
     return row
 
 
@@ -78,13 +80,13 @@ def measure_speed(engine: Engine, store: StoreServer, folder: Path, url: str, si
     before = 0.0
     process = _start(engine, store, folder, url, sizes, ["--seconds", str(sizes.seconds)])
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + _SPEED_SHARE * sizes.limit
         while process.poll() is None and not (folder / "began").exists() and time.monotonic() < end:
             time.sleep(_POLL_S)  # until the engine has started and executed one run
         before = measure_usage(store.pid, _NOTHING).cpu if store.pid else 0.0
-        process.wait(sizes.seconds + 120)
+        process.wait(max(sizes.seconds + 5, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        return {"steps": 0, "problem": "no end of the measurement of speed"}
+        return {"steps": 0, "problem": f"it did not end in {_SPEED_SHARE * sizes.limit:.0f} s"}
     finally:
         _kill(process)
     after = measure_usage(store.pid, _NOTHING).cpu if store.pid else 0.0
@@ -101,13 +103,15 @@ def measure_speed(engine: Engine, store: StoreServer, folder: Path, url: str, si
 
 
 def measure_kills(
-    engine: Engine, store: StoreServer, folder: Path, url: str, sizes: Sizes, seed: int
+    engine: Engine, store: StoreServer, folder: Path, url: str, sizes: Sizes, seed: int, end: float
 ) -> dict[str, Any]:
-    """Execute the runs; kill the process 1 to 3 s after its first call and start it again, until all have ended."""
+    """Execute the runs; kill the process 1 to 3 s after its first call and start it again, until all have ended.
+
+    It is stopped at the time `end`.
+    """
     _ask(url, "DELETE")
     chance = random.Random(seed)
     began = time.monotonic()
-    end = began + sizes.limit
     kills = underway = failures = 0
     while _report(folder) is None and time.monotonic() < end and failures < 3:
         calls = _ask(url)["calls"]

@@ -93,7 +93,15 @@ def _kills(row: dict[str, Any]) -> list[str]:
     bold = f"**{doubled}**" if row["unsafe_doubled"] else doubled
     figures = [f"{row[name]:g}" for name in numbers]
     if not row["ended"]:
-        figures = [figures[0], "–", "–", "–", "–", "–", row.get("kill_problem") or f"stopped after {figures[-1]}"]
+        figures = [
+            figures[0],
+            "–",
+            "–",
+            "–",
+            "–",
+            "–",
+            row.get("kill_problem") or f"did not end in {row['kill_seconds']:.0f} s",
+        ]
     return [_title(row), str(row["kills"]), str(row["underway"]), bold, *figures]
 
 

@@ -1,19 +1,25 @@
 """A refund with DBOS that is sent at most once: an intent step before the call.
 
-Needs `pip install dbos toolway`. Run it, kill it while the call is under way, and run it again: DBOS repeats the step
-that was interrupted, and the step sees that an earlier process began it. It asks instead of calling.
+    pip install dbos toolway
+    python dbos_refund.py A-17                   # refund the order with the server `payments` of mcp.json
+    python dbos_refund.py A-17 '{"id": "r-1"}'   # the answer of a person who checked: this is the refund
+
+Run it, kill it while the call is under way, and run it again: DBOS repeats the step that was interrupted, and the step
+sees that an earlier process began it. It asks instead of calling.
 """
 
 import asyncio
+import json
 import sys
 import uuid
 from typing import Any
 
-from dbos import DBOS, DBOSConfig, SetWorkflowID
+from dbos import DBOS, DBOSClient, DBOSConfig, SetWorkflowID
 
 from toolway import Hub
 from toolway.errors import OutcomeUnknown
 
+DATABASE = "sqlite:///refunds.sqlite"
 LIFE = uuid.uuid4().hex  # of this process
 hub = Hub("mcp.json")
 
@@ -25,33 +31,44 @@ async def begin() -> str:
 
 
 @DBOS.step()
-async def call_once(life: str, tool: str, arguments: dict[str, Any], key: str) -> Any:
-    """Call the tool, unless an earlier process may have done so. Return None if the outcome is unknown."""
+async def call_once(life: str, tool: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+    """Call the tool, unless an earlier process may have done so: then the outcome is unknown."""
     if life != LIFE:
-        return None
+        return {"known": False}
     try:
-        return (await hub.call_tool(tool, arguments, idempotency_key=key)).data
+        result = await hub.call_tool(tool, arguments, idempotency_key=key, raise_on_error=True)
     except OutcomeUnknown:
-        return None
+        return {"known": False}
+    return {"known": True, "data": result.data}
 
 
 @DBOS.workflow()
 async def refund(order: str) -> Any:
-    found = await call_once(await begin(), "payments.refund", {"order": order}, f"refund-{order}")
-    if found is None:  # a person checks, and answers with DBOS.send(workflow_id, result, "outcome")
-        found = await DBOS.recv_async("outcome", timeout_seconds=7 * 86400)
-    return found
+    outcome = await call_once(await begin(), "payments.refund", {"order": order}, f"refund-{order}")
+    if outcome["known"]:
+        return outcome["data"]
+    print(f"Was {order} refunded? A person checks, and answers in another terminal: {sys.argv[0]} {order} RESULT")
+    return await DBOS.recv_async("outcome", timeout_seconds=7 * 86400)
 
 
 async def main(order: str) -> None:
-    config: DBOSConfig = {"name": "refunds", "system_database_url": "sqlite:///refunds.sqlite"}
+    config: DBOSConfig = {"name": "refunds", "system_database_url": DATABASE, "log_level": "WARNING"}
     DBOS(config=config)
     async with hub:
         DBOS.launch()
         with SetWorkflowID(f"refund-{order}"):
             run = await DBOS.start_workflow_async(refund, order)
-        print(await run.get_result())
+        print(json.dumps(await run.get_result()))
+
+
+def answer(order: str, result: str) -> None:
+    client = DBOSClient(system_database_url=DATABASE)
+    client.send(f"refund-{order}", json.loads(result), "outcome")
+    client.destroy()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    if len(sys.argv) == 3:
+        answer(*sys.argv[1:])
+    else:
+        asyncio.run(main(sys.argv[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from toolway.errors import AccessDenied
 from toolway.gateway.admin.runs import possible_actions
 from toolway.types import Json
 from toolway.workflows import WorkflowError, Workflows
-from toolway.workflows.journal import NewerRun, RunsInUse
+from toolway.workflows.journal import Entry, NewerRun, RunLost, RunRecord, RunsInUse
+from toolway.workflows.sqlite_journal import SqliteJournal
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
 pytestmark = pytest.mark.anyio
@@ -306,5 +308,28 @@ async def test_a_run_of_a_newer_version_is_left_to_others_and_harms_no_other_run
                 await asyncio.sleep(0.02)
         assert record[0].id == newer.id and (record[0].due or 0) > record[0].created
         with pytest.raises(NewerRun):
-            await workflows.get(newer.id)
+            await workflows.load(newer.id)
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["b"]
+
+
+async def test_writes_of_many_runs_share_a_statement_and_leave_out_a_lost_run(tmp_path: Path) -> None:
+    import sqlite3
+
+    journal = SqliteJournal(tmp_path / "runs.db")
+    for name in "abc":
+        await journal.create(RunRecord(id=name, workflow="w", definition="h", due=0.0), {})
+    await journal.take(1.0, 10)
+    with sqlite3.connect(tmp_path / "runs.db") as db:
+        db.execute("UPDATE runs SET life = 99 WHERE id = 'b'")
+    gate = threading.Event()
+    held = asyncio.ensure_future(journal._submit(lambda db: gate.wait(30)))
+    await asyncio.sleep(0)
+    entry = Entry(path="pay", state="begun")
+    writes = [asyncio.ensure_future(journal.write(name, [entry])) for name in "abcac"]
+    await asyncio.sleep(0)
+    gate.set()
+    found = await asyncio.gather(*writes, return_exceptions=True)
+    await held
+    assert [type(each) for each in found] == [type(None), RunLost, type(None), type(None), type(None)]
+    assert [len((await journal.load(name))[2]) for name in "abc"] == [1, 0, 1]
+    await journal.close()

@@ -233,5 +233,7 @@ def inner_blocks(step: Step) -> list[tuple[Step, ...]]:
 def _collect(steps: tuple[Step, ...], found: list[Step]) -> None:
     for step in steps:
         found.append(step)
+        if type(step) is ToolStep and not step.catch:  # most steps
+            continue
         for block in inner_blocks(step):
             _collect(block, found)

@@ -51,6 +51,7 @@ from toolway.workflows.step_planner import CallAction, Decision, RunMemory, chil
 
 MAX_ACTIVE_RUNS: Final = 200
 POLL_INTERVAL_S: Final = 0.5  # for messages of other processes
+ACTIVE_POLL_INTERVAL_S: Final = 5.0  # for a run that this process executes: it reports each change itself
 SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
 DRAIN_S: Final = 30.0  # time for calls under way when the engine is closed
 JOURNAL_RETRY_S: Final = 1.0  # after a failed write
@@ -318,14 +319,17 @@ class Workflows:
 
     async def get(self, id: str) -> RunRecord:
         """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
-        return (await self.load(id))[0]
+        try:
+            return await self._get_journal().get(id)
+        except KeyError:
+            raise _no_run(id) from None
 
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
         """Return a run with its definition, journal entries and messages."""
         try:
             record, body, entries, messages = await self._get_journal().load(id)
         except KeyError:
-            raise WorkflowError(f"there is no run {id}", hint="toolway workflow ls", code="E-WORKFLOW-RUN") from None
+            raise _no_run(id) from None
         return record, self._definition(record, body), entries, messages
 
     async def list_runs(self, state: str | None = None, limit: int = 50) -> list[RunRecord]:
@@ -339,7 +343,7 @@ class Workflows:
             changed = self._watched.setdefault(id, asyncio.Event())
             record = await self.get(id)
             if record == seen:
-                await _wait_for_event(changed, POLL_INTERVAL_S)
+                await _wait_for_event(changed, ACTIVE_POLL_INTERVAL_S if id in self._active else POLL_INTERVAL_S)
                 continue
             seen = record
             yield record
@@ -471,6 +475,7 @@ class Workflows:
 
     def _ended(self, active: _ActiveRun, record: RunRecord, task: asyncio.Task[None]) -> None:
         del self._active[record.id]
+        self._wake_watchers(record.id)
         self._wake.set()
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, RunLost):
@@ -557,29 +562,34 @@ class Workflows:
                             return
                         if change.state in ("waiting", "asks") and not change.keep:
                             return
-                for action, intent in zip(decision.calls, intents, strict=True):
+                outcomes: list[Entry] = []
+                if not calls and decision.is_one_unsafe_call and not steps.is_open:
+                    # No task is needed: other runs went on while the intent was written.
+                    outcomes.append(await steps.call(decision.calls[0], intents[0]))
+                    decision.calls.clear()
+                for action, intent in zip(decision.calls, intents, strict=False):
                     task = calls[action.path] = asyncio.create_task(steps.call(action, intent))
                     task.add_done_callback(active.wake.notify)
-                if self._closing and not calls:
-                    return
-                await self._wait(active, calls, decision, steps)
-                for path, task in list(calls.items()):
-                    if task.done():
-                        del calls[path]
-                        outcome = task.result()
-                        self._emit(
-                            RunStepEnded(
-                                EVENT_SERVER,
-                                record.id,
-                                record.workflow,
-                                outcome.path,
-                                outcome.tool,
-                                outcome.state,
-                                (outcome.ended or outcome.began) - outcome.began,
-                            )
+                if not outcomes:
+                    if self._closing and not calls:
+                        return
+                    await self._wait(active, calls, decision, steps)
+                    outcomes += [calls.pop(path).result() for path, task in list(calls.items()) if task.done()]
+                for outcome in outcomes:
+                    seconds = (outcome.ended or outcome.began) - outcome.began
+                    self._emit(
+                        RunStepEnded(
+                            EVENT_SERVER,
+                            record.id,
+                            record.workflow,
+                            outcome.path,
+                            outcome.tool,
+                            outcome.state,
+                            seconds,
                         )
-                        memory.add(outcome)
-                        unwritten.append(outcome)
+                    )
+                    memory.add(outcome)
+                    unwritten.append(outcome)
                 if active.wake.is_set():
                     active.clear()
                     last = messages[-1].id if messages else 0
@@ -740,18 +750,25 @@ class Workflows:
 
     def _notify(self, record: RunRecord) -> None:
         """Wake the tasks that watch a run, and emit an event with its new state."""
-        changed = self._watched.pop(record.id, None)
-        if changed is not None:
-            changed.set()
+        self._wake_watchers(record.id)
         code = str((record.error or {}).get("code") or "")
         seconds, questions = max(0.0, self._clock() - record.created), len(record.asks)
         self._emit(
             RunChanged(EVENT_SERVER, record.id, record.workflow, record.state, seconds, questions, record.caller, code)
         )
 
+    def _wake_watchers(self, id: str) -> None:
+        changed = self._watched.pop(id, None)
+        if changed is not None:
+            changed.set()
+
     def _emit(self, event: Event) -> None:
         if self._hub is not None:  # an engine for reading has none
             self._hub._core.emit(event)
+
+
+def _no_run(id: str) -> WorkflowError:
+    return WorkflowError(f"there is no run {id}", hint="toolway workflow ls", code="E-WORKFLOW-RUN")
 
 
 async def _wait_for_event(event: asyncio.Event, timeout: float) -> None:

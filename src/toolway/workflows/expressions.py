@@ -14,7 +14,7 @@ import datetime
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -102,12 +102,8 @@ class Expressions:
     def _compile(self, expression: str) -> Callable[[Mapping[str, Any]], Any]:
         if len(expression) > MAX_EXPRESSION_CHARS:
             raise ExpressionError("an expression is too long", detail=f"the limit is {MAX_EXPRESSION_CHARS} characters")
-        program = _compile_cel(expression, self._variables)
-        used = self._variables.intersection(_NAMES.findall(expression))
-        steps_used = frozenset(_STEP_NAMES.findall(expression))
-        isolated = _MACROS.search(expression) is not None
+        program, used, steps_used, isolated, path = _prepare(expression, self._variables)
         self.has_macros = self.has_macros or isolated
-        path = expression.split(".") if _PATH.fullmatch(expression) else None
 
         def run(data: Mapping[str, Any]) -> Any:
             if path is not None and (found := _simple_value(data, path)) is not None:
@@ -131,6 +127,27 @@ class Expressions:
         if self._process is None:
             self._process = ExpressionProcess(_fail)
         return self._process
+
+
+class _Prepared(NamedTuple):
+    """An expression as all runs of a definition use it."""
+
+    program: Callable[[Mapping[str, Any]], Any]
+    used: frozenset[str]  # variables
+    steps_used: frozenset[str]
+    isolated: bool
+    path: tuple[str, ...] | None  # if it is only names with dots
+
+
+@lru_cache(maxsize=2048)
+def _prepare(expression: str, variables: frozenset[str]) -> _Prepared:
+    return _Prepared(
+        _compile_cel(expression, variables),
+        variables.intersection(_NAMES.findall(expression)),
+        frozenset(_STEP_NAMES.findall(expression)),
+        _MACROS.search(expression) is not None,
+        tuple(expression.split(".")) if _PATH.fullmatch(expression) else None,
+    )
 
 
 def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:

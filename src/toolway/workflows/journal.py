@@ -143,6 +143,10 @@ class RunJournal(Protocol):
         """Return at most `room` runs that are due, and mark them as running in this process."""
         ...
 
+    async def get(self, run: str) -> RunRecord:
+        """Return a run. Raises `KeyError`."""
+        ...
+
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         """Return a run, its definition, its journal entries and its messages.
 

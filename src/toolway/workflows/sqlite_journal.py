@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import queue
 import sqlite3
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -62,6 +63,9 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) 
 _RUN_COLUMNS: Final = (
     "id, workflow, definition, key, caller, state, asks, due, input, variables, output, error, created, ended, life"
 )
+#: Writes an entry only if its run belongs to a life: nothing, and no row in the count, if it does not.
+_WRITE_OWNED: Final = "INSERT OR REPLACE INTO entries SELECT ?1, ?2, ?3, ?4 FROM runs WHERE id = ?1 AND life = ?5"
+_OwnedRow: TypeAlias = tuple[str, str, int, bytes, int]  # run, path, attempt, body, life
 
 
 class SqliteJournal:
@@ -112,6 +116,9 @@ class SqliteJournal:
     async def take(self, now: float, room: int) -> list[RunRecord]:
         return await self._submit(lambda db: _take(db, now, room, self.life))
 
+    async def get(self, run: str) -> RunRecord:
+        return await self._submit(lambda db: _get(db, run))
+
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         return await self._submit(lambda db: _load(db, run))
 
@@ -120,7 +127,8 @@ class SqliteJournal:
         for _, path, _, body in rows:
             if len(body) > MAX_BODY_BYTES:
                 raise JournalError("the result of a step is too large for the journal", detail=f"{path}: {len(body)} B")
-        await self._submit(lambda db: _write(db, run, self.life, rows, change))
+        together = [(*row, self.life) for row in rows] if change is None else None
+        await self._submit(lambda db: _write(db, run, self.life, rows, change), together)
 
     async def send(self, run: str, message: RunMessage) -> None:
         await self._submit(lambda db: _send(db, run, message))
@@ -139,8 +147,8 @@ class SqliteJournal:
 
     # -- the thread that owns the connection
 
-    async def _submit(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        work = _Work(action, asyncio.get_running_loop())
+    async def _submit(self, action: Callable[[sqlite3.Connection], T], rows: list[_OwnedRow] | None = None) -> T:
+        work = _Work(action, asyncio.get_running_loop(), rows)
         self._queue.put(work)
         return await work.future
 
@@ -165,11 +173,8 @@ class SqliteJournal:
         """Run the actions of a group in one transaction. An action that raises has written nothing."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            for work in group:
-                try:
-                    work.value = work.action(self._db)
-                except (RunLost, NewerRun, KeyError) as exc:
-                    work.error = exc
+            for has_rows, works in itertools.groupby(group, key=_has_rows):
+                self._execute(list(works), together=has_rows)
             self._db.execute("COMMIT")
         except sqlite3.Error as exc:
             with contextlib.suppress(sqlite3.Error):
@@ -183,6 +188,20 @@ class SqliteJournal:
         for loop in {work.loop for work in group}:
             with contextlib.suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
+
+    def _execute(self, works: list[_Work[Any]], *, together: bool) -> None:
+        """Run actions one after the other, or write the rows of all of them with one statement if each run is owned."""
+        if together and len(works) > 1:
+            rows = [row for work in works for row in work.rows or ()]
+            self._db.execute("SAVEPOINT together")
+            if self._db.executemany(_WRITE_OWNED, rows).rowcount == len(rows):
+                return
+            self._db.execute("ROLLBACK TO together")
+        for work in works:
+            try:
+                work.value = work.action(self._db)
+            except (RunLost, NewerRun, KeyError) as exc:
+                work.error = exc
 
     def _begin_life(self) -> int:
         self._db.execute("BEGIN IMMEDIATE")
@@ -210,10 +229,19 @@ class SqliteJournal:
 
 
 class _Work(Generic[T]):
-    """A database action that waits for the writer thread, and the future that gets the value it returns."""
+    """A database action that waits for the writer thread, and the future that gets the value it returns.
 
-    def __init__(self, action: Callable[[sqlite3.Connection], T], loop: asyncio.AbstractEventLoop) -> None:
+    If the action only writes entries, `rows` are these entries: they can be written together with those of other runs.
+    """
+
+    def __init__(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        loop: asyncio.AbstractEventLoop,
+        rows: list[_OwnedRow] | None,
+    ) -> None:
         self.action = action
+        self.rows = rows
         self.future: asyncio.Future[T] = loop.create_future()
         self.value: T | None = None
         self.error: Exception | None = None
@@ -226,6 +254,10 @@ class _Work(Generic[T]):
             self.future.set_exception(self.error)
         else:
             self.future.set_result(cast(T, self.value))
+
+
+def _has_rows(work: _Work[Any]) -> bool:
+    return work.rows is not None
 
 
 def _resolve_all(group: list[_Work[Any]]) -> None:
@@ -285,6 +317,7 @@ def _open(path: Path | None, owner: bool) -> sqlite3.Connection:
     return database
 
 
+_RUN_NAMES: Final = _RUN_COLUMNS.split(", ")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -300,8 +333,7 @@ def _decode_as(run: str, data: bytes, type: type[T]) -> T:
 
 
 def _run(row: tuple[Any, ...]) -> RunRecord:
-    columns = [name.strip() for name in _RUN_COLUMNS.split(",")]
-    values = dict(zip(columns, row, strict=True))
+    values = dict(zip(_RUN_NAMES, row, strict=True))
     for name in ("asks", "input", "variables", "output", "error"):
         values[name] = _decode(values[name])
     return RunRecord(**values)
@@ -348,11 +380,15 @@ def _take(db: sqlite3.Connection, now: float, room: int, life: int) -> list[RunR
     return [_run(row) for row in rows]
 
 
-def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
+def _get(db: sqlite3.Connection, id_: str) -> RunRecord:
     row = db.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (id_,)).fetchone()
     if row is None:
         raise KeyError(id_)
-    run = _run(row)
+    return _run(row)
+
+
+def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
+    run = _get(db, id_)
     body = db.execute("SELECT body FROM definitions WHERE hash = ?", (run.definition,)).fetchone()[0]
     rows = db.execute("SELECT body FROM entries WHERE run = ? ORDER BY path, attempt", (id_,))
     entries = [_decode_as(id_, each, Entry) for (each,) in rows]

@@ -76,8 +76,15 @@ class Decision(msgspec.Struct):
     calls: list[CallAction] = []
     questions: list[Question] = []
     due: float | None = None
+    due_at_end: bool = False  # only because the time of the whole run ends then
     end: Ending | None = None
     undoing: bool = False
+
+    @property
+    def is_one_unsafe_call(self) -> bool:
+        """True if nothing can be planned before this call has ended, whatever happens meanwhile."""
+        waits_only = (self.due is None or self.due_at_end) and not self.questions
+        return waits_only and len(self.calls) == 1 and self.calls[0].effect is Effect.UNSAFE
 
 
 class Failure(NamedTuple):
@@ -118,7 +125,7 @@ class RunMemory:
                 attempts[number] = entry
                 return
         attempts.append(entry)
-        for match in _ITEM.finditer(entry.path):
+        for match in _ITEM.finditer(entry.path) if "[" in entry.path else ():
             self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
 
 
@@ -178,6 +185,7 @@ class StepPlanner:
         elif isinstance(progress, Ending):
             self._end(progress)
         elif ends is not None:
+            self._decision.due_at_end = self._decision.due is None
             self._wait_until(ends)
         return self._decision
 

@@ -144,6 +144,13 @@ class PostgresJournal:
                 rows = await taken.fetchall()
         return [self._codec.open_run(row) for row in rows]
 
+    async def get(self, run: str) -> RunRecord:
+        async with self._reader.use() as db:
+            row = await (await db.execute(_RUN, {"tenant": self._tenant, "run": run})).fetchone()
+        if row is None:
+            raise KeyError(run)
+        return self._codec.open_run(row)
+
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         values = {"tenant": self._tenant, "run": run, "after": 0}
         async with self._reader.use() as db, db.pipeline():
