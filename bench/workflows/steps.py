@@ -51,7 +51,7 @@ async def measure(journal: RunJournal, runs: int, steps: int) -> tuple[float, fl
 
     async with Hub({}) as hub:
         with (
-            mock.patch("toolway.workflows.engine.call_step", call_nothing),
+            mock.patch("toolway.workflows.engine.run_executor.call_step", call_nothing),
             mock.patch.object(type(hub._core), "call_terms", give_terms),
         ):
             async with Workflows(hub, journal) as workflows:

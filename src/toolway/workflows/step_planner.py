@@ -10,7 +10,7 @@ An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unk
 | `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
 | `failed`                | handlers, else the run fails   | the same                            |
 
-`planner.py` uses it for definitions in files, `python_workflow.py` for workflows in Python.
+`planner.py` uses it for definitions in files, `python_workflow/code_planner.py` for workflows in Python.
 """
 
 from __future__ import annotations

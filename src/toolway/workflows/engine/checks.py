@@ -1,0 +1,81 @@
+"""Checks of the inputs and answers of runs: their schemas, and who may answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema_rs
+
+from toolway.errors import ToolwayError
+from toolway.types import Json
+from toolway.workflows.definition import Definition
+from toolway.workflows.python_workflow.decorator import PythonWorkflow
+
+
+class WorkflowError(ToolwayError):
+    """Raised if a run cannot be started, answered or found, or if it ended without a result."""
+
+    code = "E-WORKFLOW"
+
+
+def check_inputs(definition: Definition, values: Json) -> None:
+    """Raise `WorkflowError` if the inputs of a run do not match the schema of its workflow."""
+    if definition.inputs is None:
+        return
+    check_form(
+        definition.inputs,
+        values,
+        code="E-WORKFLOW-INPUT",
+        subject=f"the input of {definition.name}",
+        command="run FILE",
+    )
+
+
+def check_parameters(workflow: PythonWorkflow, values: Json) -> None:
+    try:
+        workflow.bind(values)
+    except TypeError as exc:
+        raise WorkflowError(
+            f"the inputs do not fit the parameters of {workflow.name}", detail=str(exc), code="E-WORKFLOW-INPUT"
+        ) from None
+
+
+def check_form(
+    schema: Json,
+    value: Any,
+    *,
+    code: str = "E-WORKFLOW-ANSWER",
+    subject: str = "the answer",
+    command: str = "answer RUN",
+) -> None:
+    problems = list(jsonschema_rs.validator_for(schema).iter_errors(value))
+    if problems:
+        detail = "; ".join(str(each.message) for each in problems[:3])
+        names = " ".join(f"{name}=…" for name in schema.get("required") or schema.get("properties") or ("name",))
+        hint = f"toolway workflow {command} {names}"
+        raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], hint=hint, code=code)
+
+
+def may_answer(question: Json, by: str, roles: tuple[str, ...]) -> bool:
+    """Return True if a person may answer this question of a run."""
+    try:
+        check_person(question, by, roles)
+    except WorkflowError:
+        return False
+    return True
+
+
+def check_person(question: Json, by: str, roles: tuple[str, ...]) -> None:
+    who = question.get("who") or []
+    if who and by not in who and not set(roles) & set(who):
+        raise WorkflowError(
+            f"{by or 'this person'} may not answer {question['path']}",
+            detail=f"allowed: {', '.join(who)}",
+            code="E-WORKFLOW-ASKS",
+        )
+    if question.get("not_by") is not None and by == question["not_by"]:
+        raise WorkflowError(
+            f"the starter of a run may not answer {question['path']}",
+            hint="let a second person answer it",
+            code="E-WORKFLOW-ASKS",
+        )

@@ -1,0 +1,330 @@
+"""Execution of one run: it is planned, its intents and outcomes are written, its calls are made.
+
+An unsafe call is sent only after its intent is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from toolway.errors import ConfigError, ToolwayError
+from toolway.events import RunStepEnded
+from toolway.hub.hub import Hub
+from toolway.hub.instrumentation import WorkflowTrace
+from toolway.types import Effect, Json
+from toolway.workflows.definition import Definition
+from toolway.workflows.engine.active_run import ActiveRun
+from toolway.workflows.engine.checks import WorkflowError
+from toolway.workflows.engine.run_steps import FileSteps, RunSteps
+from toolway.workflows.engine.scheduled_runs import ScheduledRuns
+from toolway.workflows.engine.stored_runs import EVENT_SERVER
+from toolway.workflows.journal import (
+    FINAL_STATES,
+    MAX_ENTRIES,
+    Entry,
+    JournalError,
+    NewerRun,
+    RunChange,
+    RunLost,
+    RunMessage,
+    RunRecord,
+)
+from toolway.workflows.python_workflow.code_run import CodeRun
+from toolway.workflows.schedule import SCHEDULE_KEY
+from toolway.workflows.step_call import RunAccess, call_step, error_body
+from toolway.workflows.step_planner import CallAction, Decision, RunMemory, child_outcome, entry_for
+
+SHORT_WAIT_S: Final = 2.0  # a run that is due sooner stays in memory
+JOURNAL_RETRY_S: Final = 1.0  # after a failed write
+CODE_RETRY_S: Final = 60.0  # for a run that this process cannot execute
+CHILD_KEY: Final = "child:"  # of the key of a child run
+_log = logging.getLogger(__name__)
+
+
+class RunExecutor(ScheduledRuns):
+    """The runs in a journal, and the execution of one of them until it ends, waits or asks."""
+
+    def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
+        super().__init__(hub, clock)
+        self._access = access
+        self._closing = False
+
+    async def _drive(self, active: ActiveRun) -> None:
+        """Execute one run until it ends, must wait, or asks a person."""
+        journal = self._get_journal()
+        life = active.life = journal.life
+        active.clear()
+        try:
+            record, definition, entries, messages = await self.load(active.id)
+        except (NewerRun, ConfigError) as exc:  # it has parts that only a newer node knows
+            await self._put_back(active, str(exc))
+            return
+        if record.state in FINAL_STATES:
+            return
+        if "python" in definition.body and record.workflow not in self._code:
+            await self._put_back(active, f"give the Python workflow {record.workflow} to Workflows(code=[…])")
+            return
+        is_scheduled = (record.key or "").startswith(SCHEDULE_KEY) and definition.schedule is not None
+        if is_scheduled and not any(each.kind == "cancel" for each in messages):
+            await self._create_next(definition, max(self._clock(), record.created), record.caller)
+        await self._prepare_tools(definition)
+        memory = RunMemory(entries)
+        run_trace = self._hub._core.start_run_trace(record.id, record.workflow)
+        steps = self._steps_of(definition, record, run_trace)
+        calls: dict[str, asyncio.Task[Entry]] = {}
+        unwritten: list[Entry] = []  # outcomes of reads, until the next commit
+        try:
+            while True:
+                decision = await steps.plan(
+                    record,
+                    memory,
+                    messages,
+                    live=frozenset(calls),
+                    life=life,
+                    now=self._clock(),
+                    terms=self._hub._core.call_terms,
+                )
+                if self._closing and decision.calls:  # another process goes on with them
+                    decision.calls.clear()
+                    if not calls:
+                        await self._write(active, [*unwritten, *decision.records], RunChange(state="ready", due=0.0))
+                        return
+                problem = self._access.find_problem(record.caller, "") if self._access and decision.calls else None
+                if problem is not None:  # nothing more is called for this starter
+                    decision.calls.clear()
+                    if not calls:
+                        stuck = RunChange(state="stuck", error=error_body(problem), ended=self._clock())
+                        await self._write(active, [*unwritten, *decision.records], stuck)
+                        record = _apply(record, stuck)
+                        self._notify(record)
+                        await self._tell_parent(record)
+                        return
+                if len(memory.entries) > MAX_ENTRIES:
+                    raise WorkflowError("the run has too many steps", code="E-WORKFLOW-LIMIT")
+                unwritten += decision.records
+                now = self._clock()
+                intents = [entry_for(action, life, now, journal.lease_s) for action in decision.calls]
+                for intent in intents:
+                    if intent.effect == Effect.UNSAFE:
+                        memory.add(intent)
+                        unwritten.append(intent)
+                change = self._state_change(record, decision, bool(calls) or steps.is_running, now)
+                if change is not None or any(each.effect != Effect.READ for each in unwritten):
+                    await self._write(active, unwritten, change)
+                    unwritten = []
+                    if change is not None:
+                        record = _apply(record, change)
+                        self._notify(record)
+                        if change.state in FINAL_STATES:
+                            await self._tell_parent(record)
+                            return
+                        if change.state in ("waiting", "asks") and not change.keep:
+                            return
+                outcomes: list[Entry] = []
+                if not calls and decision.is_one_unsafe_call and not steps.is_open:
+                    # No task is needed: other runs went on while the intent was written.
+                    outcomes.append(await steps.call(decision.calls[0], intents[0]))
+                    decision.calls.clear()
+                for action, intent in zip(decision.calls, intents, strict=False):
+                    task = calls[action.path] = asyncio.create_task(steps.call(action, intent))
+                    task.add_done_callback(active.wake.notify)
+                if not outcomes:
+                    if self._closing and not calls:
+                        return
+                    await self._wait(active, calls, decision, steps)
+                    outcomes += [calls.pop(path).result() for path, task in list(calls.items()) if task.done()]
+                for outcome in outcomes:
+                    seconds = (outcome.ended or outcome.began) - outcome.began
+                    self._emit(
+                        RunStepEnded(
+                            EVENT_SERVER,
+                            record.id,
+                            record.workflow,
+                            outcome.path,
+                            outcome.tool,
+                            outcome.state,
+                            seconds,
+                        )
+                    )
+                    memory.add(outcome)
+                    unwritten.append(outcome)
+                if active.wake.is_set():
+                    active.clear()
+                    last = messages[-1].id if messages else 0
+                    messages = [*messages, *await journal.messages(active.id, last)]
+        finally:
+            for task in calls.values():
+                task.cancel()
+            await asyncio.gather(*calls.values(), return_exceptions=True)
+            await steps.close()
+            if run_trace is not None:
+                run_trace.end(record.state)
+
+    async def _call(self, action: CallAction, intent: Entry, caller: str) -> Entry:
+        """Make the call of a step. Raises `RunLost` if the run may belong to another process before it is sent."""
+        journal = self._get_journal()
+        if not journal.lease_s or action.effect is not Effect.UNSAFE:
+            return await call_step(self._hub, action, intent, self._clock, access=self._access, caller=caller)
+
+        def may_send() -> bool:
+            return journal.holds(intent.life)
+
+        outcome = await call_step(self._hub, action, intent, self._clock, may_send, access=self._access, caller=caller)
+        if outcome.state == "not_executed" and not may_send():
+            raise RunLost("this node lost its lease before a call was sent", detail=action.path)
+        return outcome
+
+    def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
+        """Return the new state of the run if it changes: the end, a wait, a question, or undoing."""
+        asks = [_as_json(each) for each in decision.questions]
+        if decision.end is not None:
+            end = decision.end
+            return RunChange(state=end.state, output=end.output, error=end.error, ended=now)
+        if busy or decision.calls:
+            if decision.undoing and record.state != "undoing":
+                return RunChange(state="undoing")
+            return RunChange(state=record.state, asks=asks) if asks != record.asks else None
+        state = "asks" if asks else "waiting"
+        keep = self._is_due_soon(decision)
+        return RunChange(state=state, due=decision.due, asks=asks, keep=keep)  # type: ignore[arg-type] # one of the two
+
+    def _is_due_soon(self, decision: Decision) -> bool:
+        return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
+
+    async def _write(self, active: ActiveRun, entries: list[Entry], change: RunChange | None) -> None:
+        """Write entries and the new state of a run. If the journal cannot be written, wait and try again.
+
+        Until then nothing is sent. Raises `RunLost` if the lease under which the run was loaded has ended: another node
+        may have continued the run since, even if this node has a new lease and has taken the run again.
+        """
+        journal = self._get_journal()
+        while True:
+            if not journal.holds(active.life):
+                raise RunLost("the lease under which the run was taken has ended", detail=active.id)
+            try:
+                await journal.write(active.id, entries, change)
+                return
+            except JournalError as exc:
+                if self._closing:
+                    raise
+                _log.error("%s", exc)
+                await asyncio.sleep(JOURNAL_RETRY_S)
+
+    async def _wait(
+        self, active: ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision, steps: RunSteps
+    ) -> None:
+        """Wait for a call to end, a message, a new step of the code, or the time at which the run is due."""
+        if steps.has_news:
+            return
+        timeout = max(0.0, decision.due - self._clock()) if decision.due is not None else None
+        if self._closing and calls:
+            await asyncio.wait(calls.values(), return_when=asyncio.FIRST_COMPLETED)
+            return
+        if not steps.is_open:
+            if not any(task.done() for task in calls.values()):
+                await active.wake.wait(timeout)
+            return
+        code = asyncio.create_task(steps.wait_for_step())
+        code.add_done_callback(active.wake.notify)
+        try:
+            if not any(task.done() for task in calls.values()):
+                await active.wake.wait(timeout)
+        finally:
+            code.cancel()
+
+    def _steps_of(self, definition: Definition, record: RunRecord, run_trace: WorkflowTrace | None) -> RunSteps:
+        async def call(action: CallAction, intent: Entry) -> Entry:
+            if action.child is not None:
+                return await self._call_child(record, action, intent)
+            if run_trace is None:
+                return await self._call(action, intent, record.caller)
+            meta, end_span = run_trace.start_step(action.path, action.attempt)
+            state = "unknown"  # if this task is cancelled
+            try:
+                traced = replace(action, meta={**(action.meta or {}), **meta})
+                outcome = await self._call(traced, intent, record.caller)
+                state = outcome.state
+                return outcome
+            finally:
+                end_span(state)
+
+        code = self._code.get(definition.name) if "python" in definition.body else None
+        return FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
+
+    async def _call_child(self, parent: RunRecord, action: CallAction, intent: Entry) -> Entry:
+        """Start a child run once and wait up to a short time for its end. Return the entry of the step.
+
+        The entry of a child that takes longer has the state `waiting`.
+        """
+        try:
+            run = await self.start(
+                action.child,
+                action.args,
+                key=f"{CHILD_KEY}{parent.id}/{action.path}",
+                caller=parent.caller,
+                variables=parent.variables,
+            )
+        except JournalError as exc:
+            _log.error("%s", exc)
+            await asyncio.sleep(JOURNAL_RETRY_S)
+            return replace(intent, kind="child", state="not_executed", ended=self._clock())
+        except ToolwayError as exc:
+            error = {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"}
+            return replace(intent, kind="child", state="failed", body=error, ended=self._clock())
+        child = await run.status()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SHORT_WAIT_S):
+                async for child in self.watch(run.id):
+                    if self.is_asking(child):
+                        break
+        return child_outcome(intent, _child_to_json(child), self._clock())
+
+    async def _tell_parent(self, record: RunRecord) -> None:
+        """Send the end of a child run to its parent. If this is lost, the parent reads the state of its child later."""
+        if record.key is None or not record.key.startswith(CHILD_KEY):
+            return
+        parent, _, path = record.key.removeprefix(CHILD_KEY).partition("/")
+        message = RunMessage(kind="child", path=path, body=_child_to_json(record), at=self._clock())
+        with contextlib.suppress(KeyError, JournalError):
+            await self._send(parent, message)
+
+    async def _put_back(self, active: ActiveRun, reason: str) -> None:
+        """Mark a run as waiting that this process cannot execute, so that another process may take it."""
+        _log.warning("the run %s waits for another process: %s", active.id, reason)
+        due = self._clock() + CODE_RETRY_S
+        await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
+
+    async def _prepare_tools(self, definition: Definition) -> None:
+        """Wait for the definitions of all tools of a workflow: without them every step counts as unsafe."""
+        await asyncio.gather(*map(self._find_tool, sorted(definition.tool_names())))
+
+    async def _find_tool(self, name: str) -> None:
+        """Wait for the definition of a tool, if it is not known. A tool that does not exist fails when it is called."""
+        if self._hub._core.call_terms(name) is None:
+            with contextlib.suppress(ToolwayError):
+                await self._hub.find_tool(name)
+
+
+def _child_to_json(record: RunRecord) -> Json:
+    return {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
+
+
+def _apply(record: RunRecord, change: RunChange) -> RunRecord:
+    from msgspec.structs import asdict
+
+    values = asdict(change)
+    del values["keep"]
+    return replace(record, **values)
+
+
+def _as_json(question: Any) -> Json:
+    from msgspec import to_builtins
+
+    found: Json = to_builtins(question)
+    return found

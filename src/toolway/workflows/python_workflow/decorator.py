@@ -1,0 +1,110 @@
+"""`@workflow`, which makes a workflow of an `async` function, and the workflows in a Python file."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import runpy
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, overload
+
+import msgspec
+
+from toolway.errors import ConfigError
+from toolway.types import Json
+from toolway.workflows.definition import (
+    Definition,
+)
+from toolway.workflows.python_workflow.step_result import read_seconds
+
+_FILE_CODE: Final = "E-WORKFLOW-FILE"
+
+
+class PythonWorkflow:
+    """A workflow that is a Python function, made by `@workflow`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]],
+        *,
+        name: str | None = None,
+        timeout: str | float | None = None,
+        undo_on_failure: bool = False,
+    ) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__name__} is not an async function")
+        self.function = function
+        self.name = name or function.__name__
+        body: Json = {"python": self.name, "timeout": timeout, "undo_on_failure": undo_on_failure}
+        self.definition = Definition(
+            name=self.name,
+            description=inspect.getdoc(function) or "",
+            timeout=None if timeout is None else read_seconds("timeout", timeout),
+            undo_on_failure=undo_on_failure,
+            steps=(),
+            body=body,
+            hash=hashlib.sha256(msgspec.json.encode(body)).hexdigest(),
+        )
+
+    def bind(self, inputs: Mapping[str, Any]) -> None:
+        """Check the inputs of a run. Raises `TypeError` if they do not fit the parameters of the function."""
+        inspect.signature(self.function).bind(None, **inputs)
+
+
+@overload
+def workflow(function: Callable[..., Coroutine[Any, Any, Any]], /) -> PythonWorkflow: ...
+
+
+@overload
+def workflow(
+    *, name: str | None = None, timeout: str | float | None = None, undo_on_failure: bool = False
+) -> Callable[[Callable[..., Coroutine[Any, Any, Any]]], PythonWorkflow]: ...
+
+
+def workflow(function: Callable[..., Coroutine[Any, Any, Any]] | None = None, /, **options: Any) -> Any:
+    """Make a workflow of an `async` function whose first parameter is the `RunContext`.
+
+    Args:
+        function: The function; its further parameters are the inputs of a run.
+        name: Name of the workflow; the name of the function if it is missing.
+        timeout: Time for the whole run, in seconds or as text such as `7d`.
+        undo_on_failure: Call `undo` of the finished steps, the last first, if the run fails.
+
+    Example:
+        @workflow
+        async def refund(run: RunContext, order: str) -> dict:
+            paid = await run.call("bank.refund", {"order": order})
+            return {"refund": paid.data["id"]}
+    """
+    if function is not None:
+        return PythonWorkflow(function)
+    return lambda found: PythonWorkflow(found, **options)
+
+
+def load_workflow(source: str | os.PathLike[str]) -> PythonWorkflow:
+    """Return the workflow in a Python file: `refund.py` with one workflow, or `flows.py:refund`.
+
+    The file is executed. Raises `ConfigError` if it cannot be, or has no such workflow.
+    """
+    file, _, name = os.fspath(source).partition(".py:")
+    path = Path(f"{file}.py" if name else file)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", hint="give a Python file, or FILE.py:NAME", code=_FILE_CODE)
+    try:
+        names = runpy.run_path(str(path))
+    except Exception as exc:
+        detail = f"{type(exc).__name__}: {exc}"
+        raise ConfigError(f"the file {path} cannot be executed", detail=detail[:500], code=_FILE_CODE) from exc
+    found = {each.name: each for each in names.values() if isinstance(each, PythonWorkflow)}
+    if name in found:
+        return found[name]
+    if len(found) == 1 and not name:
+        return next(iter(found.values()))
+    raise ConfigError(
+        f"{path} has {'no workflow ' + name if name else 'no single workflow'}",
+        detail=f"found: {', '.join(sorted(found)) or 'none'}",
+        hint=f"write @workflow before an async function; choose one with {path}:NAME",
+        code=_FILE_CODE,
+    )

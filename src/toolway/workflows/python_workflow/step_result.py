@@ -1,0 +1,87 @@
+"""What a step gives to the code: its result or its failure, and how an unknown outcome is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from toolway.errors import ToolwayError
+from toolway.types import Json
+from toolway.workflows.definition import (
+    UnknownPolicy,
+    Verify,
+    read_duration,
+)
+
+
+class Suspended(BaseException):
+    """Raised inside a workflow function if its run is removed from memory while it waits. Do not catch it."""
+
+
+class StepFailed(ToolwayError):
+    """Raised by a step that failed, was denied, or was not executed. `error` has the parts of the failure."""
+
+    code = "E-WORKFLOW-FAILED"
+
+    def __init__(self, error: Json) -> None:
+        super().__init__(
+            str(error.get("message", "")),
+            detail=str(error.get("detail") or ""),
+            hint=str(error.get("hint") or ""),
+            code=str(error.get("code") or self.code),
+        )
+        self.error = error
+
+
+class StepUnknown(StepFailed):
+    """Raised by a step with `on_unknown="fail"` that may have been executed. Check before you repeat it."""
+
+    code = "E-WORKFLOW-UNKNOWN"
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """Result of a step: `data` is the structured content, else the value of a JSON text, else the text."""
+
+    data: Any = None
+    text: str | None = None
+
+
+def verify(
+    tool: str,
+    args: Json,
+    happened: Callable[[StepResult], Any],
+    *,
+    result: Callable[[StepResult], Any] | None = None,
+    after: str | float | None = None,
+    otherwise: UnknownPolicy = "ask",
+) -> Verify:
+    """Return a read that finds out if a call with an unknown outcome was executed, for `run.call(on_unknown=…)`.
+
+    Args:
+        tool: The tool to read with.
+        args: Its arguments.
+        happened: Function of its result: was the call executed?
+        result: Function of its result: the data of the step if it was executed.
+        after: Longest time in which the server may still execute a call after it timed out. If it is not given,
+            "not executed" counts only if the process of the server has ended.
+        otherwise: What to do if the read fails, or the call may still be executed: `ask`, `fail` or `retry`.
+    """
+    seconds = None if after is None else read_seconds("after", after)
+    return Verify(tool=tool, params=args, happened=happened, result=result, after=seconds, otherwise=otherwise)
+
+
+def as_json(value: Any) -> Any:
+    """Return a value in the form that the journal would return later. Raises `TypeError` if it is not JSON."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError) as exc:
+        raise TypeError(f"{type(value).__name__} is not JSON: {exc}") from exc
+
+
+def read_seconds(key: str, value: str | float) -> float:
+    seconds = read_duration(value)
+    if seconds is None:
+        raise ValueError(f"{key} is not a duration: write seconds, or 30s, 10m, 2h, 7d")
+    return seconds
