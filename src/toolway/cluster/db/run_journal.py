@@ -133,7 +133,7 @@ class PostgresJournal:
         room = min(room, MAX_TAKEN)
         values = {"tenant": self._tenant, "node": node, "epoch": epoch, "now": now, "room": room}
         async with self._reader.use() as db:
-            found = await (await db.execute(_LOOK, values)).fetchall()
+            found = await (await db.execute(_LOOK, values, prepare=True)).fetchall()
             self._next_due = next((due for kind, _, due in found if kind == "next"), None)
             ids = [id for kind, id, _ in found if kind == "run"]
             if not ids:
@@ -354,6 +354,8 @@ class _Connection:
                         self._url, autocommit=True, **postgresql_options(application_name="toolway-runs")
                     )
                     await self._db.execute(require_sync_commit())
+                    # Planning a statement takes longer than executing it, and no plan depends on its values.
+                    await self._db.execute("SET plan_cache_mode = force_generic_plan")
                 yield self._db
             except psycopg.Error as exc:
                 await self._drop()

@@ -1,4 +1,4 @@
-"""What a step gives to the code: its result or its failure, and how an unknown outcome is verified."""
+"""Result and failure of a step, as the code gets them, and `verify` for an unknown outcome."""
 
 from __future__ import annotations
 
