@@ -15,11 +15,22 @@ def message(head: str, body: str = "hello", length: str | None = None) -> bytes:
 def test_the_same_head_with_another_length() -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
-    assert heads.get(message("A: 1\r\n", "a longer body")) == ("known", b"a longer body")
-    assert heads.get(message("A: 1\r\n")) == ("known", b"hello")
+    for body in ("a longer body", "hello"):
+        head = heads.get(message("A: 1\r\n", body))
+        assert head is not None
+        assert (head.parsed, head.match(message("A: 1\r\n", body))) == ("known", body.encode())
 
 
-@pytest.mark.parametrize(
+def test_the_head_of_the_last_message_matches_the_next_one_of_any_length() -> None:
+    heads: HeadCache[str] = HeadCache()
+    heads.put(message("A: 1\r\n"), "known")
+    head = heads.get(message("A: 1\r\n"))
+    assert head is not None
+    for body in ("hello", "other", "a longer body", "another body.", "", "hello", "x" * 1000):
+        assert head.match(message("A: 1\r\n", body)) == body.encode()
+
+
+OTHERS = pytest.mark.parametrize(
     "data",
     [
         message("A: 2\r\n"),
@@ -37,10 +48,22 @@ def test_the_same_head_with_another_length() -> None:
         b"\r\n\r\n",
     ],
 )
+
+
+@OTHERS
 def test_anything_else_is_for_the_parser(data: bytes) -> None:
     heads: HeadCache[str] = HeadCache()
     heads.put(message("A: 1\r\n"), "known")
     assert heads.get(data) is None
+
+
+@OTHERS
+def test_anything_else_does_not_match_the_last_head(data: bytes) -> None:
+    heads: HeadCache[str] = HeadCache()
+    heads.put(message("A: 1\r\n"), "known")
+    head = heads.get(message("A: 1\r\n"))
+    assert head is not None
+    assert head.match(data) is None
 
 
 def test_what_is_remembered_is_bounded() -> None:

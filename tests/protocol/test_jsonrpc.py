@@ -189,3 +189,33 @@ def test_an_integer_beyond_a_double_is_found_anywhere(digits: int, offset: int) 
     else:
         with pytest.raises(ValueError, match="double"):
             jsonrpc.decode_json(text)
+
+
+def test_a_usual_result_is_read_only_if_the_whole_message_says_the_same() -> None:
+    rng = random.Random(5)
+    original = answer(b'{"content":[{"type":"text","text":"a"}],"n":[1,-2.5,null],"resultType":"complete"}')
+    usual = 0
+    for _ in range(5_000):
+        data = bytearray(original)
+        for _ in range(rng.randint(0, 2)):
+            at = rng.randrange(len(data))
+            step = rng.random()
+            if step < 0.4:
+                data[at] = rng.choice(b'{}[]",:0123456789eE+- \xc3')
+            elif step < 0.7:
+                del data[at : at + rng.randint(1, 4)]
+            else:
+                data[at:at] = data[at - rng.randint(0, 12) : at]
+        frame = bytes(data)
+        found = jsonrpc.parse_usual_result(frame, 7)
+        if found is not None:
+            usual += 1
+            result, received = found
+            assert jsonrpc.parse_result(frame, 7) == (result, True), frame
+            assert answer(received) == frame
+    assert 1_000 < usual < 4_900
+    levels = b'{"a":' + b"[" * 62 + b"]" * 62 + b"}"
+    assert jsonrpc.parse_usual_result(answer(levels), 7) is not None
+    assert jsonrpc.parse_usual_result(answer(levels.replace(b"[]", b"[[]]")), 7) is None
+    assert jsonrpc.parse_usual_result(answer(b"{}"), 8) is None
+    assert jsonrpc.parse_usual_result(answer(b"[{}]"), 7) is None

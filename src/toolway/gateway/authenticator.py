@@ -50,7 +50,9 @@ class Authenticator:
     ) -> None:
         self._api_keys = api_keys
         self._cluster = cluster
-        self._change_count = 0
+        self.version = 0  # grows with every change of API keys, hosts or origins; caches compare it
+        if api_keys is not None:
+            api_keys.on_changed(self._increment_version)
         self._bound_address: tuple[str, int] | None = None
         self._advertised_hosts: tuple[str, ...] = ()
         self.configure(hosts, origins)
@@ -60,7 +62,7 @@ class Authenticator:
 
         Loopback, the bound address and the advertised host of the gateway are always accepted too.
         """
-        self._change_count += 1
+        self._increment_version()
         self._configured_hosts, self._configured_origins = tuple(hosts), tuple(origins)
         self._hosts = frozenset(
             host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts)
@@ -73,10 +75,8 @@ class Authenticator:
                 port_suffix = "" if port == default_port else f":{port}"
                 self._origins |= {f"{scheme}://{name}{port_suffix}" for name in self._hosts}
 
-    @property
-    def version(self) -> int:
-        """Number that grows with every change of API keys, hosts or origins; caches compare it."""
-        return self._change_count + (self._api_keys.change_count if self._api_keys is not None else 0)
+    def _increment_version(self) -> None:
+        self.version += 1
 
     def set_bound_address(self, host: str, port: int) -> None:
         """Accept the address that the gateway listens on in Host and Origin headers."""

@@ -89,7 +89,12 @@ class ApiKeyStore(ABC):
         self._token_hash = _hash_token(token)
         self._keys: dict[str, ApiKey] = {}  # by hash
         self.change_count = 0  # how often the keys have changed
+        self._change_callbacks: list[Callable[[], None]] = []
         self._revocation_callbacks: list[Callable[[str], None]] = []
+
+    def on_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback` at every change of the API keys from now on, before anything else learns of it."""
+        self._change_callbacks.append(callback)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the id of every API key that is revoked or changed from now on."""
@@ -148,6 +153,8 @@ class ApiKeyStore(ABC):
     def _replace_keys(self, keys: Iterable[ApiKey]) -> None:
         previous, self._keys = self._keys, {key.hash: key for key in keys}
         self.change_count += 1
+        for on_changed in self._change_callbacks:
+            on_changed()
         for hashed, key in previous.items():
             if self._keys.get(hashed) != key:
                 for callback in self._revocation_callbacks:

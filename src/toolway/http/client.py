@@ -145,12 +145,12 @@ class HttpClient:
         on_sent: Callable[[], None],
         on_change: Callable[[], None],
     ) -> HttpResponse:
-        """Write a request immediately on an idle connection, one that `take_idle` returned.
+        """Write a request with a body immediately on an idle connection, one that `take_idle` returned.
 
         No task reads the response: `on_change` is called when bytes of it arrive, and when the connection ends.
         """
         response = HttpResponse(self, target, b"", None, on_sent, connection.loop.time(), on_change=on_change)
-        connection.start(response, encode_request(head, body), on_sent)
+        connection.start(response, b"%bContent-Length: %d\r\n\r\n%b" % (head.head, len(body), body), on_sent)
         return response
 
     async def connect(self, origin: Origin) -> None:

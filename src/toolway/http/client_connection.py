@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, cast
 import httptools
 import msgspec
 
-from toolway.http.exchange import HeadCache, KnownHead, match_head
+from toolway.http.exchange import HeadCache, KnownHead
 from toolway.http.limits import ClientLimits, HttpError, StallDetector
 from toolway.http.tls import explain_alert
 
@@ -247,11 +247,15 @@ class ClientConnection(asyncio.Protocol):
         response.any_received = True
         first = not (self._head_done or self._head_bytes or self._fields)
         if first:
-            cached = match_head(self._known_head, data) if self._known_head is not None else None
-            if cached is None and (cached := self._pool.head_cache.get(data)) is not None:
-                self._known_head = self._pool.head_cache.split(data, cached[0])
-            if cached is not None:
-                self._deliver_cached(response, *cached)
+            known = self._known_head
+            body = known.match(data) if known is not None else None
+            if body is None and (known := self._pool.head_cache.get(data)) is not None:
+                self._known_head, body = known, known.match(data)
+            if body is not None and known is not None:
+                response.status, response.headers = known.parsed
+                response.chunks.append(body)
+                response.unread = response.received = len(body)
+                self._finish(response, keep_alive=True)
                 return
         before = response.received
         self._is_fresh = False
@@ -275,13 +279,6 @@ class ClientConnection(asyncio.Protocol):
             self._finish(response, keep_alive=self._keep_alive and not self._surplus)
         else:
             self._check_limits(response, len(data) - (response.received - before))
-
-    def _deliver_cached(self, response: IncomingResponse, head: ResponseHead, body: bytes) -> None:
-        """Deliver a complete response whose head (status and headers) is in the head cache."""
-        response.status, response.headers = head
-        response.chunks.append(body)
-        response.unread = response.received = len(body)
-        self._finish(response, keep_alive=True)
 
     def _check_limits(self, response: IncomingResponse, overhead: int) -> None:
         """Fail the request if the response's head or framing is too long.

@@ -8,7 +8,7 @@ head goes to the parser, which costs ten times as much.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -120,16 +120,16 @@ class Exchange(msgspec.Struct, eq=False):
         self._connection.send(data if self._is_head_request else data + body)
         self._end()
 
-    def reply_json(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send a complete response with status 200 and the JSON in `parts`, which is copied once."""
+    def reply_json(self, prefix: bytes, result: bytes | memoryview, suffix: bytes) -> None:
+        """Send a complete response with status 200 and JSON in three parts, of which `result` is copied once."""
         connection = self._connection
         if self._close or self._is_http10 or self.extra_headers or not self.request_id or connection.draining:
-            self.reply(200, b"".join(parts), JSON_HEADERS)
+            self.reply(200, b"".join((prefix, result, suffix)), JSON_HEADERS)
             return
         assert not self.opened, "response already started"
         self.opened = self.completed = True
-        head = _JSON_OK_HEAD_WITH_ID % (self.request_id.encode(), sum(map(len, parts)))
-        connection.send(b"".join((head, *parts)))
+        head = _JSON_OK_HEAD_WITH_ID % (self.request_id.encode(), len(prefix) + len(result) + len(suffix))
+        connection.send(b"".join((head, prefix, result, suffix)))
         connection.finish_exchange(False)
 
     def run(self, handler: Callable[[Exchange], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
@@ -239,8 +239,8 @@ class HeadCache(Generic[T]):
         self._max_heads = max_heads
         self._heads: dict[bytes, T] = {}
 
-    def get(self, data: bytes) -> tuple[T, bytes] | None:
-        """Return the cached parsed head of the message `data`, and its body.
+    def get(self, data: bytes) -> KnownHead[T] | None:
+        """Return the head of the message `data`, which `KnownHead.match` splits.
 
         None if `data` is not exactly one complete message, or if its head is not cached.
         """
@@ -249,7 +249,7 @@ class HeadCache(Generic[T]):
             return None
         begin, stop, end = span
         parsed = self._heads.get(data[:begin] + data[stop:end])
-        return (parsed, data[end + 4 :]) if parsed is not None else None
+        return KnownHead(data, begin, stop, end + 4, parsed) if parsed is not None else None
 
     def put(self, data: bytes, parsed: T) -> None:
         """Cache `parsed`, the parsed head of the message `data`, so that `get` can return it.
@@ -265,38 +265,43 @@ class HeadCache(Generic[T]):
         begin, stop, end = span
         self._heads[data[:begin] + data[stop:end]] = parsed
 
-    def split(self, data: bytes, parsed: T) -> KnownHead[T] | None:
-        """Return the head of the message `data` for `match_head` of the next message; None if that is not possible."""
-        span = _find_length(data)
-        if span is None:
-            return None
-        before, after = data[: span[0]], data[span[1] : span[2] + 4]
-        return before, len(before), after, len(after), parsed
-
     def __len__(self) -> int:
         return len(self._heads)
 
 
-#: Head of the last message of a connection: the bytes before and after the Content-Length digits, each with their
-#: number, and the parsed head.
-KnownHead = tuple[bytes, int, bytes, int, T]
-
-
-def match_head(known: KnownHead[T], data: bytes) -> tuple[T, bytes] | None:
-    """Return the parsed head and the body of the message `data` if it begins with this head; else None.
+class KnownHead(Generic[T]):
+    """Head of the last message of a connection.
 
     Most messages of a connection have the head of the one before, and comparing is cheaper than a search.
     """
-    before, begin, after, size, parsed = known
-    if not data.startswith(before):
-        return None
-    stop = data.find(b"\r", begin, begin + 8)
-    if stop <= begin or not data.startswith(after, stop):
-        return None
-    end = stop + size
-    if data[begin:stop] != b"%d" % (len(data) - end):
-        return None
-    return parsed, data[end:]
+
+    __slots__ = ("_after", "_before", "_begin", "_end", "_head", "_size", "parsed")
+
+    def __init__(self, data: bytes, begin: int, stop: int, end: int, parsed: T) -> None:
+        self.parsed = parsed
+        self._before = data[:begin]  # the Content-Length digits
+        self._begin = begin
+        self._after = data[stop:end]
+        self._head = data[:end]  # of the last message, whose length the next one often has
+        self._end = end
+        self._size = len(data)
+
+    def match(self, data: bytes) -> bytes | None:
+        """Return the body of the message `data` if it begins with this head, maybe with another length; else None."""
+        size = len(data)
+        if size == self._size and data.startswith(self._head):
+            return data[self._end :]
+        begin = self._begin
+        if not data.startswith(self._before):
+            return None
+        stop = data.find(b"\r", begin, begin + 8)
+        if stop <= begin or not data.startswith(self._after, stop):
+            return None
+        end = stop + len(self._after)
+        if data[begin:stop] != b"%d" % (size - end):
+            return None
+        self._head, self._end, self._size = data[:end], end, size
+        return data[end:]
 
 
 def _find_length(data: bytes) -> tuple[int, int, int] | None:

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head, match_head
+from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head
 from toolway.http.limits import BodyBudget, ServerLimits
 
 RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -27,6 +27,8 @@ Rejection = tuple[int, bytes, Headers]
 AuthenticateHead = Callable[[HttpRequest], Rejection | str]
 
 _MAX_FRAMING_BYTES: Final = 64 * 1024  # bytes that chunk sizes and trailers may add to the body
+#: A body up to this size that arrives with its head is not counted: each connection has one, and they are limited.
+_UNCOUNTED_BODY_BYTES: Final = 4096
 _HTTP_VERSIONS: Final = ("1.0", "1.1")
 _UPGRADE_HEADERS: Final = frozenset({"connection", "upgrade", "http2-settings"})  # headers that offer another protocol
 #: A head with one of these is not cached. A request id is different each time, so its head would not be found again.
@@ -164,10 +166,11 @@ class ServerConnection(asyncio.Protocol):
             return
         between = not self.reading_since and not self.received and self._exchange is None
         if between:
-            cached = match_head(self._known_head, data) if self._known_head is not None else None
-            if cached is None and (cached := self._server.head_cache.get(data)) is not None:
-                self._known_head = self._server.head_cache.split(data, cached[0])
-            if cached is not None and self._take_cached_head(*cached):
+            known = self._known_head
+            body = known.match(data) if known is not None else None
+            if body is None and (known := self._server.head_cache.get(data)) is not None:
+                self._known_head, body = known, known.match(data)
+            if body is not None and known is not None and self._take_cached_head(known.parsed, body):
                 return
         self.received += len(data)
         self._read(data)
@@ -189,7 +192,9 @@ class ServerConnection(asyncio.Protocol):
             if type(principal_id) is not str:
                 return False
             self._principal_id = principal_id
-        if not server.body_budget.reserve(size, self._principal_id):
+        if size <= _UNCOUNTED_BODY_BYTES:
+            size = 0
+        elif not server.body_budget.reserve(size, self._principal_id):
             return False
         self._start_exchange(request.with_body(body, self._peer), False, False, size)
         return True
@@ -461,8 +466,8 @@ class ServerConnection(asyncio.Protocol):
         if self._exchange is not None and not self._exchange.disconnected:
             server.on_exchange_ended(self)
         self._exchange = None
-        server.body_budget.release(self._handling_bytes, self._principal_id)
-        self._handling_bytes = 0
+        if self._handling_bytes:
+            self._release_handled()
         if self._transport is None:
             return
         if close:

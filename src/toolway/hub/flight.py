@@ -59,6 +59,7 @@ class Flight(ABC):
         "_started_at",
         "arguments",
         "call_id",
+        "encoded_arguments",
         "log_level",
         "meta",
         "plan",
@@ -75,6 +76,7 @@ class Flight(ABC):
         self.meta = meta  # what the caller adds to the `_meta` of the request
         self.log_level: str | None = None  # lowest level of log messages that the caller wants during the call
         self.request_bytes = 0  # number of bytes of the request; 0 if unknown
+        self.encoded_arguments = b""  # the arguments as JSON, if the caller sent them as we would
         self._is_over = False
         self._exchange: RequestExchange
 
@@ -127,7 +129,17 @@ class Flight(ABC):
                 meta = plan.meta_for(capabilities, self.meta, self.log_level)
             if context:
                 meta = add_trace_context(meta, context)
-            exchange = plan.session.start(plan.tool.name, self.arguments, meta, self, has_callbacks=not self.in_library)
+            params = b""
+            if self.encoded_arguments and type(meta) is msgspec.Raw:
+                params = b'%b%b,"_meta":%b}' % (plan.params_start, self.encoded_arguments, meta)
+            exchange = plan.session.start(
+                plan.tool.name,
+                self.arguments,
+                meta,
+                self,
+                has_callbacks=not self.in_library,
+                encoded_params=params,
+            )
         except (TransportError, TypeError, ValueError, OverflowError, RecursionError):
             pass  # nothing was sent; the pipeline says why
         finally:

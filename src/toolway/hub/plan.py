@@ -51,6 +51,7 @@ class Plan:
         "limiter",
         "log_level",
         "meta",
+        "params_start",
         "policy",
         "server_breaker",
         "session",
@@ -88,6 +89,7 @@ class Plan:
         self.capabilities: Json | None = None  # of the client that `meta` is for; None if there is no `meta` yet
         self.log_level: str | None = None
         self.meta = msgspec.Raw()
+        self.params_start = b'{"name":%b,"arguments":' % encode_json(tool.name)  # of the params, encoded
 
     def is_valid(self) -> bool:
         """Return True if nothing has changed that this plan depends on, such as session, catalog or settings."""

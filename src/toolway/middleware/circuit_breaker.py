@@ -131,8 +131,11 @@ class CircuitBreaker:
     def record_success(self, now: float) -> None:
         self._trial = False
         self._consecutive_failures = 0
-        if self.state is not BreakerState.HALF_OPEN:
-            self._window.record_success(now)
+        if self.state is not _HALF_OPEN:
+            window = self._window
+            if now >= window.until:
+                window.start_slot(now)
+            window.newest.successes += 1
             return
         self._successes += 1
         if self._successes >= self._policy.trial_successes:
@@ -202,6 +205,7 @@ class CircuitBreaker:
 # -- middleware: one breaker per server and one per tool ---------------------------------------------------------------
 
 CLOSED: Final = BreakerState.CLOSED
+_HALF_OPEN: Final = BreakerState.HALF_OPEN  # an attribute of an enum class is slow
 MAX_TOOL_BREAKERS: Final = 10_000  # remembered breakers of tools
 Probe = Callable[[str], Awaitable[None]]
 OnBreakerChange = Callable[[str, str, float], None]  # (server, tool or "", seconds open)
@@ -483,18 +487,18 @@ class SlidingWindow:
     def __init__(self, window: float) -> None:
         self._window = window
         self._slots: deque[_Slot] = deque()  # oldest first
-        self._newest = _Slot(0.0)
-        self._until = -math.inf  # end of the newest slot
+        self.newest = _Slot(0.0)
+        self.until = -math.inf  # end of the newest slot
 
     def record_success(self, now: float) -> None:
-        if now >= self._until:
-            self._start_slot(now)
-        self._newest.successes += 1
+        if now >= self.until:
+            self.start_slot(now)
+        self.newest.successes += 1
 
     def record_failure(self, now: float) -> None:
-        if now >= self._until:
-            self._start_slot(now)
-        self._newest.failures += 1
+        if now >= self.until:
+            self.start_slot(now)
+        self.newest.failures += 1
 
     def count(self, now: float) -> tuple[int, int]:
         """Return the attempts that ended within the window, and how many of them failed."""
@@ -508,17 +512,18 @@ class SlidingWindow:
 
     def clear(self) -> None:
         self._slots.clear()
-        self._until = -math.inf
+        self.until = -math.inf
 
     def __len__(self) -> int:
         """Return the number of time slots, parts of the window, that hold counts."""
         return len(self._slots)
 
-    def _start_slot(self, now: float) -> None:
+    def start_slot(self, now: float) -> None:
+        """Begin the time slot that counts the attempts from now on."""
         self._drop_expired(now)
-        self._newest = _Slot(now)
-        self._until = now + self._window / WINDOW_SLOTS
-        self._slots.append(self._newest)
+        self.newest = _Slot(now)
+        self.until = now + self._window / WINDOW_SLOTS
+        self._slots.append(self.newest)
 
     def _drop_expired(self, now: float) -> None:
         while self._slots and self._slots[0].started_at <= now - self._window:

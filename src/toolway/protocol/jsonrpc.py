@@ -92,6 +92,11 @@ def encode_request(id: MessageId, method: str, params: Json) -> bytes:
     return encode_json({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 
 
+def encode_tool_call(id: int, params: bytes) -> bytes:
+    """Encode the request of a tool call whose params are encoded already."""
+    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%b}' % (id, params)
+
+
 def encode_notification(method: str, params: Json) -> bytes:
     """Encode a JSON-RPC notification."""
     return encode_json({"jsonrpc": "2.0", "method": method, "params": params})
@@ -100,7 +105,7 @@ def encode_notification(method: str, params: Json) -> bytes:
 class RawResult(msgspec.Struct, frozen=True, gc=False):
     """A result to forward as received bytes (`received`), between `prefix` and `suffix` as its new start and end."""
 
-    received: memoryview
+    received: bytes | memoryview
     suffix: bytes
     prefix: bytes = b""
 
@@ -147,6 +152,20 @@ def parse_message(frame: bytes) -> Message:
         return _build_message(value if value is not None else _decode_strictly(frame))
     except (ValueError, RecursionError) as exc:
         raise InvalidMessage(str(exc), extract_id(frame)) from None
+
+
+def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
+    """Decode the result of the request `id` in a small message that is written like our own; else None.
+
+    Also return the bytes of the result. `parse_result` decodes other messages.
+    """
+    begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
+    if len(frame) > SMALL_BYTES or not frame.startswith(begin):
+        return None
+    # What is left without the last byte is one whole value, so that byte ends the message.
+    received = frame[len(begin) : -1]
+    result = decode_canonical(received, MAX_DEPTH - 1)
+    return (result, received) if type(result) is dict and frame.endswith(b"}}") else None
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
@@ -290,7 +309,10 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
         return None
     try:
         value = _decode_last_key(data)
-        if encode_json(value) != data or data.count(b"[") + data.count(b"{") > max_depth:
+        if encode_json(value) != data:
+            return None
+        # A level takes two brackets.
+        if size > 2 * max_depth and data.count(b"[") + data.count(b"{") > max_depth:
             return None
     except (ValueError, RecursionError, OverflowError):
         return None

@@ -298,10 +298,12 @@ class ServerSeries:
         phases, marks = self.phases, event.phase_marks
         if marks:
             current, since = marks[0]
-            for phase, at in marks:
-                if at > since:
-                    phases[current] = phases.get(current, 0.0) + at - since
-                current, since = phase, at
+            if marks[-1][1] != since:  # else all phases but the last took no time
+                for phase, at in marks:
+                    if at > since:
+                        phases[current] = phases.get(current, 0.0) + at - since
+                    current, since = phase, at
+            current = marks[-1][0]
             phases[current] = phases.get(current, 0.0) + event.ended_at - since
         if event.source:
             self.sources[event.source] = self.sources.get(event.source, 0) + 1

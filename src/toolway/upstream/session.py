@@ -160,12 +160,13 @@ class Session:
         listener: ExchangeListener,
         *,
         has_callbacks: bool,
+        encoded_params: bytes = b"",
     ) -> RequestExchange | None:
         """Send a tool call at once and return its exchange, which `listener` observes; None if the call would have to
         wait.
 
-        If it returns None, nothing was sent. `meta` is the `_meta` of the request, encoded or not. `has_callbacks`
-        means that the caller answers requests of the server itself. A legacy server names no call in its requests, so
+        If it returns None, nothing was sent. `meta` is the `_meta` of the request, encoded or not. `encoded_params` are
+        all params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the server itself. A legacy server names no call in its requests, so
         such a call has to wait if its tool may send some. Raises `TransportError` if the call cannot be sent.
 
         After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine wait
@@ -180,7 +181,8 @@ class Session:
         params: Json = {"name": name, "arguments": arguments}
         if meta is not None:
             params["_meta"] = meta
-        exchange = transport.start(Request("tools/call", params, _NO_STATE, version, None, True), listener)
+        request = Request("tools/call", params, _NO_STATE, version, None, True, False, encoded_params)
+        exchange = transport.start(request, listener)
         self.flights += exchange is not None
         return exchange
 

@@ -60,6 +60,13 @@ class Request(msgspec.Struct, gc=False):
     input_schema: object = None  # of the called tool: some arguments are mirrored into headers
     new_connection: bool = False  # do not use an idle connection: a loss there would be ambiguous
     silent_cancel: bool = False  # send no cancel notification if the request is cancelled
+    encoded_params: bytes = b""  # the params of a tool call as JSON, if they are encoded already
+
+    def encode(self, id: int) -> bytes:
+        """Return the message of the request. Raises an error such as `TypeError` if the params are not JSON."""
+        if self.encoded_params:
+            return jsonrpc.encode_tool_call(id, self.encoded_params)
+        return jsonrpc.encode_request(id, self.method, self.params)
 
 
 class ExchangeListener(Protocol):
@@ -84,7 +91,7 @@ class RequestExchange:
     `attach`, so that it cannot be lost with the state of the call.
     """
 
-    __slots__ = ("call_state", "frame", "id", "is_sent", "listener", "result")
+    __slots__ = ("call_state", "frame", "id", "is_sent", "listener", "received", "result")
 
     def __init__(self, id: int, call_state: CallState | None, listener: ExchangeListener | None) -> None:
         self.id = id
@@ -93,6 +100,7 @@ class RequestExchange:
         self.is_sent = False  # the server may execute it
         self.result: Json | None = None
         self.frame = b""  # the message with the result, if it has nothing else
+        self.received = b""  # the bytes of the result in it, if they are known already
         if call_state is not None:
             self._begin(call_state)
 

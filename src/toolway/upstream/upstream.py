@@ -32,6 +32,7 @@ from toolway.upstream.transport import (
 )
 
 MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be sent
+_READY: Final = State.READY  # an attribute of an enum class is slow
 
 
 class Upstream:
@@ -250,7 +251,7 @@ class Upstream:
     def has_session(self, session: Session) -> bool:
         """Return True if calls can be sent in this session now."""
         supervisor = self._supervisor
-        return supervisor.session is session and supervisor.state is State.READY and not supervisor.draining
+        return supervisor.session is session and supervisor.state is _READY and not supervisor.draining
 
     def mark_used(self, now: float) -> None:
         """Record that a call uses the server, so that it does not count as unused."""

@@ -31,6 +31,7 @@ _OWN_META_KEYS: Final = frozenset(
 _PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
 #: Length of a compact body without the values of id, name, arguments and `_meta`.
 _FRAME_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":,"arguments":,"_meta":}}')
+_START: Final = b'{"jsonrpc":"2.0","id":'
 _PARAMS_DEPTH: Final = 2  # of the values in the params
 _NO_META: Final[Json] = {}
 _ZERO: Final = ord("0")
@@ -52,6 +53,7 @@ class ClientCall(msgspec.Struct, frozen=True, gc=False):
     arguments: Json
     meta: ClientMeta
     named: str = ""  # the tool that `call_tool` or `read_tool` names
+    encoded_arguments: bytes = b""  # the arguments as received, if we would encode them in the same way
 
 
 class _Params(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -73,12 +75,15 @@ _split = msgspec.json.Decoder(_Body).decode
 class CallReader:
     """Reader of the tool calls in requests with the same HTTP head. It decodes `_meta` only if that has changed."""
 
-    __slots__ = ("_fixed_bytes", "_last_meta", "_last_raw_meta", "_routing")
+    __slots__ = ("_between", "_fixed_bytes", "_last_end", "_last_meta", "_last_raw_meta", "_routing")
 
     def __init__(self, routing: RoutingHeaders) -> None:
+        name = jsonrpc.encode_json(routing.name)
         self._routing = routing
-        self._fixed_bytes = _FRAME_BYTES + len(jsonrpc.encode_json(routing.name))
+        self._fixed_bytes = _FRAME_BYTES + len(name)
+        self._between = b',"method":"tools/call","params":{"name":%b,"arguments":' % name  # id and arguments
         self._last_raw_meta = b""
+        self._last_end = b""  # of the last body: what follows its arguments
         self._last_meta: ClientMeta
 
     def read(self, body: bytes) -> ClientCall | None:
@@ -86,6 +91,25 @@ class CallReader:
 
         None if it is unusual or differs from the headers: the router handles it.
         """
+        end = self._last_end
+        if end and body.startswith(_START) and body.endswith(end):
+            id_ = body[len(_START) : body.find(b",", len(_START))]
+            begin = len(_START) + len(id_)
+            if (
+                id_.isdigit()
+                and len(id_) <= _MAX_ID_DIGITS
+                and id_[0] != _ZERO
+                and body.startswith(self._between, begin)
+            ):
+                # One whole value is left between bytes that are known, so the body has no other keys.
+                raw_arguments = body[begin + len(self._between) : -len(end)]
+                arguments = jsonrpc.decode_canonical(raw_arguments, jsonrpc.MAX_DEPTH - _PARAMS_DEPTH)
+                if type(arguments) is dict:
+                    return ClientCall(id_, arguments, self._last_meta, "", raw_arguments)
+        return self._read_parts(body)
+
+    def _read_parts(self, body: bytes) -> ClientCall | None:
+        """Read a body whose `_meta` or order of keys is not that of the last one."""
         try:
             parts = _split(body)
         except (ValueError, RecursionError):
@@ -108,8 +132,9 @@ class CallReader:
             whole = self._read_whole(body)
             if whole is not None and len(raw_meta) <= jsonrpc.SMALL_BYTES:
                 self._last_raw_meta, self._last_meta = raw_meta, whole.meta
+                self._last_end = b',"_meta":%b}}' % raw_meta
             return whole
-        return ClientCall(id_, arguments, self._last_meta)
+        return ClientCall(id_, arguments, self._last_meta, "", raw_arguments)
 
     def _read_whole(self, body: bytes) -> ClientCall | None:
         found = _decode_call(body)

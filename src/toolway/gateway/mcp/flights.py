@@ -285,19 +285,22 @@ class ClientFlight(Flight):
         self._http = http
         self._call = call
         self.request_bytes = len(http.request.body)
+        self.encoded_arguments = call.encoded_arguments
 
     def land(self, result: Json, frame: bytes, id: int) -> None:
         http = self._http
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
-        received = jsonrpc.slice_result(frame, id) if frame else None
+        received: bytes | memoryview | None = self._exchange.received
+        if not received:
+            received = jsonrpc.slice_result(frame, id) if frame else None
         raw = finalize_raw_result(self.era, result, received) if received is not None else None
         if raw is not None:
             prefix = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (self._call.id, raw.prefix)
-            http.reply_json((prefix, raw.received, raw.suffix))
+            http.reply_json(prefix, raw.received, raw.suffix)
         else:
             prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
-            http.reply_json((prefix, jsonrpc.encode_json(finalize_result(self.era, result)), b"}"))
+            http.reply_json(prefix, jsonrpc.encode_json(finalize_result(self.era, result)), b"}")
         if self._planned.plan is None:
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 

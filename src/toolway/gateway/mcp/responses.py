@@ -169,7 +169,7 @@ def finalize_result(era: Era, result: Json) -> Json:
     return {key: value for key, value in result.items() if key not in _MODERN_RESULT_KEYS}
 
 
-def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
+def finalize_raw_result(era: Era, result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
     """Return the result as the server sent it, with only bytes at its start or end changed for the client's era.
 
     None if the result needs another change and must be encoded again.
@@ -185,7 +185,7 @@ def finalize_raw_result(era: Era, result: Json, encoded: memoryview) -> jsonrpc.
     return jsonrpc.RawResult(encoded, b"}") if has_server_info and "resultType" in result else None
 
 
-def _without_result_type(result: Json, encoded: memoryview) -> jsonrpc.RawResult | None:
+def _without_result_type(result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
     """Return the bytes of a result without the key `resultType`, for a legacy client.
 
     None if it is neither the first nor the last key, or if another key must be removed. The bytes are valid JSON

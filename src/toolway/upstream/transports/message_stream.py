@@ -143,7 +143,7 @@ class MessageStream(ABC):
             raise TransportError("the connection to the server has ended", Certainty.NOT_SENT, code=self._ended_code)
         exchange = self._pending.start(request, listener)
         try:
-            message = jsonrpc.encode_request(exchange.id, request.method, request.params)
+            message = request.encode(exchange.id)
             require_may_send(request.call_state)
             exchange.line = self._write(message, exchange.mark_sent)
             if request.call_state.may_send is not None and not exchange.line.sent:

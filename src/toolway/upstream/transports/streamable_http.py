@@ -128,11 +128,20 @@ class HttpExchange(RequestExchange):
 
         Return False, with nothing done, if the message is anything else.
         """
-        found = self._transport.parse_plain(frame, self.id)
-        if found is None:
+        transport = self._transport
+        if len(frame) > transport.max_message_bytes:
             return False
-        self.result, is_bare = found
-        self.frame = frame if is_bare else b""
+        usual = jsonrpc.parse_usual_result(frame, self.id)
+        if usual is not None:
+            self.result, self.received = usual
+            self.frame = frame
+        else:
+            found = jsonrpc.parse_result(frame, self.id)
+            if found is None:
+                return False
+            self.result, is_bare = found
+            self.frame = frame if is_bare else b""
+        transport.messages_received += 1
         # No reference cycle: the memory of a large result must be free at once.
         self.listener = self.response = response.on_change = None
         if response.chunks or not response.complete:
@@ -164,7 +173,7 @@ class StreamableHttpTransport:
         self._server = server
         self._has_request_id_header = any(name.lower() == "x-request-id" for name in server.headers)
         self._authorizer = authorizer
-        self._max_message_bytes = server.limits.max_message_bytes
+        self.max_message_bytes = server.limits.max_message_bytes
         self._client = (
             client
             if client is not None
@@ -180,7 +189,7 @@ class StreamableHttpTransport:
         self._dropped = 0
         self._invalid_messages = 0
         self._messages_sent = 0
-        self._messages_received = 0
+        self.messages_received = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._get_stream_task: asyncio.Task[None] | None = None
         self._closed = False
@@ -221,7 +230,7 @@ class StreamableHttpTransport:
             unmatched_responses=self._dropped,
             invalid_lines=self._invalid_messages,
             messages_sent=self._messages_sent,
-            messages_received=self._messages_received,
+            messages_received=self.messages_received,
         )
 
     async def close(self) -> None:
@@ -265,7 +274,7 @@ class StreamableHttpTransport:
         exchange = HttpExchange(id_, request.call_state if listener is None else None, listener, self)
         try:
             exchange.lines, exchange.head, exchange.in_session = self._prepare_headers(request)
-            exchange.body = jsonrpc.encode_request(id_, request.method, request.params)
+            exchange.body = request.encode(id_)
             if exchange.call_state is not None and exchange.call_state.request_id and not self._has_request_id_header:
                 request_id = encode_headers({"X-Request-ID": exchange.call_state.request_id})
                 exchange.lines, exchange.head = HeaderBlock(exchange.lines + request_id), None
@@ -438,12 +447,6 @@ class StreamableHttpTransport:
 
     # -- responses ----------------------------------------------------------------------------------------------------
 
-    def parse_plain(self, frame: bytes, id_: int) -> tuple[Json, bool] | None:
-        """Return the result in a whole response of at most `MAX_PLAIN_BYTES`; None if it is anything else."""
-        found = jsonrpc.parse_result(frame, id_) if len(frame) <= self._max_message_bytes else None
-        self._messages_received += found is not None
-        return found
-
     async def _read_response(self, id_: int, request: Request, in_session: bool, response: HttpResponse) -> Json:
         status = response.status
         if status >= 400:
@@ -453,7 +456,7 @@ class StreamableHttpTransport:
             self._start_session(response.headers.get("mcp-session-id"))
         kind = http_responses.media_type(response.headers)
         if kind == "application/json" and status != 202:
-            frame = response.take_complete(self._max_message_bytes) or await response.read(self._max_message_bytes)
+            frame = response.take_complete(self.max_message_bytes) or await response.read(self.max_message_bytes)
             try:
                 message = (
                     await parse_large(frame, request.method)
@@ -467,7 +470,7 @@ class StreamableHttpTransport:
                 if lenient is None:
                     raise http_responses.error_for_bad_message(bad) from None
                 message = lenient
-            self._messages_received += 1
+            self.messages_received += 1
             if request.call_state.keep_raw and message.is_bare_result:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
         elif kind == EVENT_STREAM_TYPE:
@@ -486,11 +489,11 @@ class StreamableHttpTransport:
                 found.append(message)
             return message is not None
 
-        stream = SSEParser(self._max_message_bytes)
+        stream = SSEParser(self.max_message_bytes)
         try:
             end_reason = await read_events(response, stream, deliver)
             if not found and self._era == "legacy":
-                await resume_response(self._open_get_stream, stream, self._max_message_bytes, deliver)
+                await resume_response(self._open_get_stream, stream, self.max_message_bytes, deliver)
         except EventTooLong as exc:
             raise http_responses.error_for_long_event(exc.limit) from None
         if not found:
@@ -514,7 +517,7 @@ class StreamableHttpTransport:
             if id_ is not None and http_responses.is_same_id(bad.id, id_):
                 raise http_responses.error_for_bad_message(bad) from None
             message = None
-        self._messages_received += message is not None
+        self.messages_received += message is not None
         if message is None:
             self._invalid_messages += 1
             if event.type == "endpoint" and method in _FIRST_METHODS:
@@ -591,7 +594,7 @@ class StreamableHttpTransport:
         self._stop_get_stream()
         if not self._closed:
             self._get_stream_task = self._start_task(
-                follow_get_stream(self._open_get_stream, self._on_stream_event, self._max_message_bytes)
+                follow_get_stream(self._open_get_stream, self._on_stream_event, self.max_message_bytes)
             )
 
     def _stop_get_stream(self) -> None:
