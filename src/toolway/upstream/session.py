@@ -166,8 +166,9 @@ class Session:
         wait.
 
         If it returns None, nothing was sent. `meta` is the `_meta` of the request, encoded or not. `encoded_params` are
-        all params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the server itself. A legacy server names no call in its requests, so
-        such a call has to wait if its tool may send some. Raises `TransportError` if the call cannot be sent.
+        all params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the
+        server itself. A legacy server names no call in its requests, so such a call has to wait if its tool may send
+        some. Raises `TransportError` if the call cannot be sent.
 
         After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine wait
         for the result.
