@@ -110,7 +110,7 @@ class NodeHttpTransport(StreamableHttpTransport):
         if status == HTTPStatus.OK and kind == "text/event-stream":
             message = await self._read_event_response(response, id_, request)
         elif status == HTTPStatus.OK and kind == SEALED_TYPE:
-            limit = self._max_message_bytes
+            limit = self.max_message_bytes
             frame = cipher.open_reply(response.take_complete(limit) or await response.read(limit))
             if frame is None:
                 raise TransportError(_UNSEALED_REASON, Certainty.UNKNOWN, code="E-ANSWER")
@@ -122,7 +122,7 @@ class NodeHttpTransport(StreamableHttpTransport):
                 )
             except jsonrpc.InvalidMessage as bad:
                 raise http_responses.error_for_bad_message(bad) from None
-            self._messages_received += 1
+            self.messages_received += 1
             if request.call_state.keep_raw and message.is_bare_result:
                 request.call_state.raw_bytes = jsonrpc.slice_result(frame, id_)
         else:

@@ -417,8 +417,8 @@ def forwarded_request(request: Request, params: Json, token: CallToken, sealer: 
         None,
         request.new_connection,
         request.silent_cancel,
-        issue_call_token(sealer, token),
-        CallCipher(bytes.fromhex(token.key)),
+        call_token=issue_call_token(sealer, token),
+        cipher=CallCipher(bytes.fromhex(token.key)),
     )
 
 
