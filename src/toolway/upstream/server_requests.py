@@ -93,10 +93,7 @@ class ServerRequestRouter:
             self._turns.start_without_turn(call)
 
     def on_result(self, call: Call) -> None:
-        """Record that the server has sent the result of the call.
-
-        It shows if the called tool sends server requests.
-        """
+        """Record that the server has sent the result of the call, and whether its tool sends server requests."""
         if call.callbacks is not None:
             self._turns.on_result(call)
 

@@ -102,7 +102,7 @@ async def follow_get_stream(
 async def resume_response(open_stream: OpenStream, parser: SSEParser, limit: int, deliver: DeliverEvent) -> None:
     """Resume a broken event-stream response by GET until `deliver` returns True.
 
-    Returns without it if an attempt brings no new event.
+    Gives up, without an error, if an attempt brings no new event.
     """
     before = ""
     while parser.id != before and header_safe_id(parser.id):

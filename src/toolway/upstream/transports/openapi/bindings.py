@@ -257,7 +257,10 @@ def base_url_for(operation: Operation, document: ApiDocument, server: Server) ->
 
 
 def _local_api_url(document: ApiDocument) -> str:
-    """Return the URL of the API of a document without a URL: its first one, or that of the first operation."""
+    """Return the API's URL that an OpenAPI document itself names: its first server, or that of the first operation.
+
+    Used for documents that were not fetched from a URL.
+    """
     named = (each.servers for each in document.operations)
     return _first_url(document.servers or next(filter(None, named), ()), None)
 
