@@ -234,7 +234,10 @@ class ClusterNode:
         return found
 
     async def publish_servers(self, servers: Mapping[str, Server]) -> None:
-        """Store which servers need an owner, for the workers of one machine: each reads the configuration itself."""
+        """Store the names of the servers that need an owner, for the workers of one machine.
+
+        Each worker reads the configuration itself.
+        """
         entries = {name: {"command": "-"} if server.enabled else {} for name, server in servers.items()}
         await self.config_store.import_document(self.options.tenant, {SERVER_MAP_KEYS[0]: entries}, "", force=True)
         self.context.wake()

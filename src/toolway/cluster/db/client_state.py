@@ -255,7 +255,7 @@ class RateBuckets:
 
 
 async def _lock_buckets(db: AsyncConnection, tenant: str, requests: Sequence[RateRequest]) -> dict[str, _Bucket]:
-    """Lock the requested buckets until the transaction ends. Missing ones are created full."""
+    """Lock the rate-limit buckets of these API keys until the transaction ends. Missing ones are created full."""
     if db.dialect.name == "postgresql":
         await db.execute(text("SET LOCAL synchronous_commit = off"))
     dialect_insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert

@@ -228,7 +228,7 @@ class InstanceStore:
     async def _list_unowned_where(
         self, condition: ColumnElement[bool], dead_nodes: Collection[str], min_wait: float, limit: int
     ) -> Sequence[UnownedInstance]:
-        """Return matching instances of dead nodes, then unowned ones; longest wait first in each."""
+        """Return instances that match a condition: first those of dead nodes, then unowned ones; longest wait first."""
         async with self._autocommit.connect() as db:
             found: list[UnownedInstance] = []
             if dead_nodes:

@@ -98,14 +98,18 @@ class Integrity:
         return self._newest.get(tenant)
 
     async def read_state(self, db: AsyncConnection, tenant: str, newest: TenantState | None) -> TenantState:
-        """Read the state in the transaction that reads the rows. Raises `StateRefused` if it is older than `newest`."""
+        """Read the tenant's state (sums of its rows) in the transaction that reads the rows.
+
+        Raises `StateRefused` if it is older than `newest`.
+        """
         query = select(TenantStateRow.sealed).where(TenantStateRow.tenant == tenant)
         return self._open(tenant, (await db.execute(query)).scalar_one_or_none() or "", newest)
 
     async def lock_state(self, db: AsyncConnection, tenant: str) -> TenantState:
-        """Lock the state until the transaction ends, after its large writes and before it takes its revision.
+        """Lock the tenant's state (sums of its rows) until the transaction ends.
 
-        Raises `StateRefused` if the stored state is not the newest.
+        Call it after the large writes of the transaction, and before it takes its revision. Raises `StateRefused` if
+        the stored state is not the newest.
         """
         newest = self.newest(tenant)
         await insert_if_absent(db, TenantStateRow, {"tenant": tenant, "sealed": ""})
@@ -113,7 +117,7 @@ class Integrity:
         return self._open(tenant, (await db.execute(query)).scalar_one(), newest)
 
     async def write_state(self, db: AsyncConnection, tenant: str, state: TenantState) -> None:
-        """Write the state after a change, in the transaction that makes the change."""
+        """Write the tenant's state (sums of its rows) after a change, in the transaction that makes the change."""
         value = [state.lineage, state.count, {kind: f"{number:x}" for kind, number in state.sums.items()}]
         sealed = self._sealer.seal(_state_kind(tenant), value, NO_EXPIRY_S)
         await upsert(db, TenantStateRow, {"tenant": tenant, "sealed": sealed})

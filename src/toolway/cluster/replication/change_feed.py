@@ -69,7 +69,7 @@ class ChangeFeed:
     # -- setup --------------------------------------------------------------------------------------------------------
 
     def on_change(self, kind: str, handler: ChangeHandler, message_handler: MessageBodyHandler | None = None) -> None:
-        """Register a handler for a kind of change; it reads the change from the database.
+        """Register a handler for a kind of change. The handler reads the change from the database.
 
         `message_handler` is called with the body of each message of this kind.
         """

@@ -262,7 +262,7 @@ class Outbox:
         return messages is not None and messages[0].position > 0
 
     def remove(self, number: int) -> bool:
-        """Remove the messages of a call that wait. Return True if the peer has got a part of one of them."""
+        """Remove the queued messages of a call. Return True if the peer has already got a part of one of them."""
         messages = self._large.pop(number, ())
         self.bytes -= sum(len(each.content) - each.position for each in messages)
         for waiting in [waiting for waiting in self._small if waiting[1] == number]:

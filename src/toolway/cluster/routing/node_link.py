@@ -307,7 +307,7 @@ def _encode_failure(number: int, failure: RpcFailure) -> bytes:
 
 
 def link_head(ownership: Ownership, principal: str, caller: str, principal_name: str, endpoint: str) -> LinkCallHead:
-    """Return the head that all calls of a principal to a server instance share."""
+    """Return the head of a link message, the part that all calls of a principal to a server instance share."""
     instance = ownership.instance
     return LinkCallHead(
         instance.tenant,

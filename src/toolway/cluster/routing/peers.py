@@ -190,9 +190,10 @@ class Peer:
         return link if link is not None and link.is_usable and link.is_fresh else None
 
     async def get_link(self) -> CallerLink | None:
-        """Return the link to this node, which is opened if there is none. None if the node must be sent POSTs.
+        """Return the link (shared connection) to this node; open one if there is none.
 
-        Raises `TransportError` (nothing was sent) if the node cannot be reached.
+        None if the node does not support links, so that calls must be sent as HTTP POSTs. Raises `TransportError`
+        (nothing was sent) if the node cannot be reached.
         """
         link = self.ready_link
         if link is not None or self._loop.time() < self._no_link_until:

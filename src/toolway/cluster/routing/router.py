@@ -70,9 +70,9 @@ class TransportRouter:
     # -- transports for the hub ---------------------------------------------------------------------------------------
 
     def wrap_transport(self, name: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
-        """Return a transport for a server that ends when the owner of the server changes.
+        """Return a routed transport to a server. It ends when the owner of the server changes.
 
-        The hub then opens it again, with a new route.
+        The hub then opens the next one, with a new route.
         """
         return RoutedTransport(name, caller_id, make, self)
 
