@@ -170,7 +170,7 @@ def print_edit(output: Output, edit: Edit) -> None:
 
 
 def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()) -> None:
-    """Mask the secrets of the old and the new version of a config file in all further output, but no command."""
+    """Mask the secrets of both versions of a config file in all further output. Command lines stay visible."""
     from toolway.config.loader import parse_config
 
     servers = list(more_servers)

@@ -274,7 +274,7 @@ def _build_filter(
 
 
 def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return the MACs of the log, or None if there is no key file.
+    """Return the object that checks the MACs of the log, or None if there is no key file.
 
     Raises `UsageError` if the file `key` cannot be read.
     """

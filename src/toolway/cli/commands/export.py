@@ -245,10 +245,7 @@ def _plan_client_export(
 def _omit_plain_secrets(
     config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
-    """Return the entries that add no plain-text secret to the client's file, and a problem for each other entry.
-
-    There is one problem for each omitted entry.
-    """
+    """Return the entries that add no plain-text secret to the client's file, and a problem for each other entry."""
     from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
 
     current_text = config_file.path.read_text(errors="replace") if config_file.exists else ""

@@ -113,7 +113,10 @@ async def run_ls(
 
 
 async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) -> list[ServerStatus]:
-    """Poll until a server changes its state, tools or restarts; return the statuses of all."""
+    """Poll until the state, the tools or the number of restarts of a server changes.
+
+    Return the statuses of all servers.
+    """
     previous = {s.server: (s.state, s.tools, s.restarts) for s in before}
     while True:
         await asyncio.sleep(_WATCH_INTERVAL_S)

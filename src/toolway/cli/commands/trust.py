@@ -162,9 +162,9 @@ def _revoke_entry(config: Path | None, name: str) -> list[str]:
 def confirm_review(
     output: Output, pending: PendingReview, digest: str | None, *, only_one: bool = True, allow_commands: bool = False
 ) -> bool:
-    """Show the files and entries to trust; return True if the user confirms, or named their digest.
+    """Show the files and entries to trust. Return True if the user confirms, or gave their digest.
 
-    Raises `ConfigError` if the digest is that of another content and only this one waits (`only_one`).
+    Raises `ConfigError` if nothing else waits (`only_one`) and the given digest is that of other content.
     """
     if not output.as_json:
         _print_review(output, pending)
