@@ -79,10 +79,10 @@ _DESCRIPTIVE_KEYS: Final = frozenset(
 
 
 def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
-    """Add a warning to `fields.issues` for each key of a server entry that no code has read.
+    """Add a warning to `fields.issues` for each key of a server entry that has no effect.
 
-    `known` are the keys of an entry; if one is left, its own parser has warned about the rest of it. Keys under
-    `extras` are those that `toolway import` kept, by host.
+    These are the keys that no parser has read. Keys in `known` are left out: their own parsers warn about what is wrong
+    in them. Keys under `extras`, which `toolway import` kept for other hosts, are checked too.
     """
     known = tuple(known)
     keys = [key for key in fields.remaining if key not in known and key != "extras" and not _is_descriptive(key)]
@@ -139,5 +139,5 @@ def _is_descriptive(key: str) -> bool:
 
 
 def _is_effective(key: str) -> bool:
-    """Return True if a key that import kept means more than a description or a spelling of the type."""
+    """Return True if a key of another host, which `toolway import` kept, would change what the entry does there."""
     return key not in ("type", "transport") and not _is_descriptive(key)

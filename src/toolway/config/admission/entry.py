@@ -51,7 +51,7 @@ class AdmissionPolicy:
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy that allows no private address because the server's entry names it."""
+    """Return the server with a network policy that does not trust addresses only because its own entry names them."""
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 

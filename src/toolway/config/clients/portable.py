@@ -46,7 +46,7 @@ def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> 
 
 
 def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
-    """Return the entry without `cwd`, if that is the fixed working directory of this file."""
+    """Return the entry without `cwd` if that is the directory in which the client starts all servers of this file."""
     entry = dict(value)
     if file.directory is not None and entry.get("cwd") == str(file.directory):
         del entry["cwd"]
