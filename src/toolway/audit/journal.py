@@ -35,7 +35,7 @@ _NO_MAC: Final = bytes(_MAC_BYTES)  # MAC before the first group of a run
 
 
 class JournalBroken(SinkBroken):
-    """Raised when the journal contains a group that this log's key did not write, or groups are missing."""
+    """Raised when records are missing in the journal, or when some were not written with the key of this log."""
 
 
 class JournalContent(NamedTuple):

@@ -1,4 +1,4 @@
-"""THE SEAM: protocol of audit log storage, and the records that it stores.
+"""Interface of audit log storage, and the records that it stores.
 
 A sink stores rows in the order of `seq`. It does not interpret them, and does not trust what it reads. All its methods
 run in the writer thread and may block.
