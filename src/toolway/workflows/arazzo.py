@@ -239,7 +239,7 @@ def _identifier(name: str) -> str:
 
 
 def _access(start: str, names: list[str]) -> str:
-    """Return the expression for members of a value, by name or by index."""
+    """Return a workflow expression that reads nested members of a value, by name or by index."""
     for name in names:
         if name.isdigit():
             start += f"[{name}]"

@@ -479,10 +479,10 @@ class StepPlanner:
     def _verify(
         self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
     ) -> Literal["pending", "failed", "open"] | None:
-        """Read if the call was executed. None: its outcome is known now.
+        """Find out by a read (`verify`) if a call with an unknown outcome was executed. None: the outcome is known now.
 
-        That it was not executed is known only if it cannot be executed any more: the process of its server has ended,
-        or the author stated how long the server may take (`after`). Otherwise the answer is `open`.
+        That the call was not executed is known only if it cannot be executed any more: the process of its server has
+        ended, or the author stated how long the server may take (`after`). Otherwise the answer is `open`.
         """
         delay = verify.delay(time_limit(step, self._terms(step.tool)), has_ended=_server_has_ended(entry, self._life))
         ready = max(entry.settles or 0.0, entry.ended or 0.0) + delay
