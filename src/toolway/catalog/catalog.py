@@ -302,7 +302,7 @@ class Catalog:
         return found, denied
 
     def is_complete(self, server: str, kind: ListKind) -> bool:
-        """Return True if the server itself has sent its list of this kind in this run."""
+        """Return True if the server has sent its list of this kind since the hub started."""
         lists = self._lists.get(server)
         return lists is not None and lists[kind].loaded and not lists[kind].stale
 

@@ -42,7 +42,7 @@ class ToolAccess:
 
     @classmethod
     def from_server(cls, name: str, server: Server, run_time_denied: Iterable[str] | None = None) -> ToolAccess | None:
-        """Return the lists of a server, or None if it has none.
+        """Return the compiled allow and deny lists of a server, or None if it has none.
 
         `run_time_denied` replaces the deny list of the configuration.
         """
