@@ -190,7 +190,7 @@ class Gateway:
         return self._modern.handle_forwarded
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept this name, by which other nodes reach the gateway, as Host; "" is ignored."""
+        """Accept this host name, by which other nodes reach the gateway, in Host headers; "" is ignored."""
         if host:
             self._authenticator.set_advertised_host(host)
 

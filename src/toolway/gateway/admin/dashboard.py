@@ -270,7 +270,7 @@ class BrowserSessions:
         return self._sealer.seal(BROWSER_SESSION_KIND, facts, SESSION_LIFETIME_S), page_key
 
     def end(self, request: HttpRequest) -> None:
-        """End the session of the page key in the request, on every node. A key that is not ours is ignored."""
+        """End the browser session whose page key the request carries, on every node. An invalid key is ignored."""
         page_key = request.headers.get(PAGE_KEY_HEADER, "")
         found = self._sealer.open(PAGE_KEY_KIND, page_key)
         if found is not None:
@@ -305,7 +305,7 @@ class BrowserSessions:
 
 
 def session_digest(request: HttpRequest) -> str:
-    """Return the digest that names the browser session of a request; it proves nothing."""
+    """Return the digest that names the browser session of a request. It cannot be used to log in."""
     return _sha256_hex(request.headers.get(PAGE_KEY_HEADER, ""))
 
 

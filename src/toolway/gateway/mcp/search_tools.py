@@ -233,9 +233,10 @@ class SearchTools:
     # -- call_tool and read_tool ---------------------------------------------------------------------------------------
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
-        """Return the call that `call_tool` or `read_tool` means, or the answer that explains why it is not made.
+        """Return the call of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
 
-        The client cannot repeat arguments of the named tool in HTTP headers, so they are not compared.
+        If the call cannot be made, return an answer that explains why. The client cannot repeat arguments of the named
+        tool in HTTP headers, so headers are not compared.
         """
         meta_tool, given = params["name"], params.get("arguments")
         view = context.view
