@@ -39,7 +39,10 @@ def read_history(path: Path) -> CallHistory:
 
 
 def write_history(path: Path, tools: list[object]) -> None:
-    """Replace the file in one step; remove it if there is nothing to store. Disk errors are ignored."""
+    """Replace the file of the call history atomically; remove it if there is nothing to store.
+
+    Disk errors are ignored.
+    """
     with contextlib.suppress(OSError):
         if not tools:
             path.unlink(missing_ok=True)

@@ -308,7 +308,10 @@ def split_query(query: str) -> list[str]:
 
 
 def describe_tool(tool: Tool) -> str:
-    """Return the text of a tool that is embedded: server, name and description. A server named "tools" says nothing."""
+    """Return the text of a tool that is embedded: server, name and description.
+
+    The server's name is left out if it is "tools".
+    """
     words = split_name(tool.server)
     server = "" if VAGUE_WORDS.issuperset(words.lower().split()) else f"{words} "
     return f"{server}{split_name(tool.name)}: {tool.description or tool.title}"[:MAX_TEXT_CHARS]
