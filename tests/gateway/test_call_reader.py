@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolway.gateway.mcp.call_reader import CallReader
+from toolway.gateway.mcp.call_reader import CallReader, ListReader
 from toolway.gateway.mcp.modern import RoutingHeaders
 from toolway.protocol import jsonrpc
 
@@ -127,3 +127,32 @@ def test_reading_in_parts_is_as_strict_as_reading_the_whole() -> None:
             parts = msgspec.structs.replace(parts, encoded_arguments=b"")
         assert whole == parts, bytes(data)
     assert 100 < accepted < 19_000
+
+
+def test_a_list_request_is_known_by_all_but_its_id_and_by_nothing_less() -> None:
+    rng = random.Random(3)
+    routing = RoutingHeaders(VERSION, "tools/list", None, {}, None)
+    request = {"jsonrpc": "2.0", "id": 12, "method": "tools/list", "params": {"_meta": META}}
+    original = encode(request)
+    found = ListReader(routing)
+    assert found.read(original) == b"12"
+    assert found.read(encode({**request, "id": "a"})) == b'"a"'
+    assert found.read(encode(request, (", ", ": "))) == b"12"
+    for other in (
+        {**request, "params": {"_meta": META, "cursor": "x"}},
+        {**request, "params": {}},
+        {**request, "method": "tools/call"},
+        {**request, "id": None},
+        {**request, "id": 1.5},
+        {**request, "more": 1},
+        {**request, "params": {"_meta": {**META, "io.modelcontextprotocol/clientCapabilities": []}}},
+    ):
+        assert found.read(encode(other)) is None, other
+    for _ in range(3_000):
+        data = bytearray(original)
+        at = rng.randrange(len(data))
+        if rng.random() < 0.5:
+            data[at] = rng.choice(b'{}[]",:0123456789eE+-x ')
+        else:
+            data[at:at] = data[at - rng.randint(0, 12) : at]
+        assert found.read(bytes(data)) == ListReader(routing).read(bytes(data)), bytes(data)

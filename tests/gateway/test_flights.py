@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import Lab, Raw, full, lab, made
+from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.errors import SHUTTING_DOWN
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.hub.flight import Flights
+from toolway.protocol.constants import INVALID_PARAMS
 from toolway.testing import FakeHttp, fake_server
 
 pytestmark = pytest.mark.anyio
@@ -110,6 +113,38 @@ async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Pat
             assert "result" in with_key.last
             assert "result" in with_timeout.last
             assert ways.flights.landed == before
+        await ways.settled()
+
+
+async def test_a_complete_list_of_tools_is_sent_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_task = 0
+    list_items = RequestDispatcher._list_items
+
+    def count(*arguments: Any) -> Any:
+        nonlocal in_task
+        in_task += 1
+        return list_items(*arguments)
+
+    monkeypatch.setattr(RequestDispatcher, "_list_items", count)
+    async with open_ways(tmp_path) as ways:
+        first = await ways.raw.ask("tools/list")
+        assert in_task == 1
+        answers = [await ways.raw.ask("tools/list") for _ in range(5)]
+        assert in_task <= 2  # the head is known from the second request on
+        assert all(each.result == first.result for each in answers)
+        assert len({each.headers["x-request-id"] for each in answers}) == 5
+
+        before = in_task
+        assert (await ways.raw.ask("tools/list", {"cursor": "x"})).error["code"] == INVALID_PARAMS
+        assert in_task == before + 1
+        await ways.call("pipe__change_tools")
+        count_before = len(first.result["tools"])
+        async with asyncio.timeout(30):
+            while len((await ways.raw.ask("tools/list")).result["tools"]) == count_before:
+                await asyncio.sleep(0.02)
+        ways.lab.gateway.router.rejects_new_requests = True
+        assert (await ways.raw.ask("tools/list")).error["code"] == SHUTTING_DOWN
+        ways.lab.gateway.router.rejects_new_requests = False
         await ways.settled()
 
 

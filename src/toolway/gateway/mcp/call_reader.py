@@ -31,6 +31,7 @@ _OWN_META_KEYS: Final = frozenset(
 _PIPELINE_META_KEYS: Final = PIPELINE_META_KEYS | {IDEMPOTENCY_META_KEY}
 #: Length of a compact body without the values of id, name, arguments and `_meta`.
 _FRAME_BYTES: Final = len(b'{"jsonrpc":"2.0","id":,"method":"tools/call","params":{"name":,"arguments":,"_meta":}}')
+_REQUEST: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _START: Final = b'{"jsonrpc":"2.0","id":'
 _PARAMS_DEPTH: Final = 2  # of the values in the params
 _NO_META: Final[Json] = {}
@@ -146,6 +147,44 @@ class CallReader:
             return None
         meta = _check_meta(raw_meta, raw_meta[CLIENT_CAPABILITIES_META_KEY])
         return ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta) if meta is not None else None
+
+
+class ListReader:
+    """Reader of the requests for the first page of tools with the same HTTP head. It decodes only other `_meta`."""
+
+    __slots__ = ("_last_end", "_routing")
+
+    def __init__(self, routing: RoutingHeaders) -> None:
+        self._routing = routing
+        self._last_end = b""  # of the last body: what follows its id
+
+    def read(self, body: bytes) -> bytes | None:
+        """Return the encoded id of a request. None if it is unusual or differs from the headers."""
+        end = self._last_end
+        if end and body.startswith(_START) and body.endswith(end):
+            id_ = body[len(_START) : -len(end)]
+            if id_.isdigit() and len(id_) <= _MAX_ID_DIGITS and id_[0] != _ZERO:
+                return id_
+        return self._read_whole(body)
+
+    def _read_whole(self, body: bytes) -> bytes | None:
+        try:
+            value: Any = jsonrpc.decode_json(body)
+            params, id_ = value["params"], value["id"]
+            meta = params["_meta"]
+            if value.keys() != _REQUEST or len(params) != 1 or value["jsonrpc"] != "2.0":
+                return None
+            if not jsonrpc.is_valid_id(id_) or not self._routing.matches(value["method"], params, meta):
+                return None
+            if type(meta[CLIENT_CAPABILITIES_META_KEY]) is not dict:
+                return None
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+            return None  # the router says what is wrong with it
+        encoded_id = jsonrpc.encode_json(id_)
+        end = b',"method":"tools/list","params":{"_meta":%b}}' % jsonrpc.encode_json(meta)
+        if len(end) <= jsonrpc.SMALL_BYTES and body == _START + encoded_id + end:
+            self._last_end = end
+        return encoded_id
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:

@@ -42,7 +42,7 @@ from toolway.gateway.mcp.pending_input import (
 )
 from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
 from toolway.gateway.mcp.search_tools import SearchTools
-from toolway.gateway.mcp.view import ListWaiter
+from toolway.gateway.mcp.view import EndpointView, ListWaiter
 from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
@@ -59,7 +59,7 @@ from toolway.protocol.constants import (
 from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult
 from toolway.protocol.versions import LIST_METHODS
-from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Json
+from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
 MAX_TASK_ID_CHARS: Final = (
@@ -144,21 +144,16 @@ class RequestDispatcher:
 
     async def _list_items(self, context: RequestContext, kind: ListKind, params: Json) -> RpcResult:
         complete = await self._lists.wait_for_lists(context.view, kind)
-
-        def build_result(items: msgspec.Raw, cursor: str | None) -> Json:
-            result: Json = {LIST_METHODS[kind][2]: items}
-            if cursor is not None:
-                result["nextCursor"] = cursor
-            if context.era == "modern":
-                result |= {"ttlMs": LIST_TTL_MS if complete else INCOMPLETE_LIST_TTL_MS, "cacheScope": "private"}
-            return finalize_result(context.era, result)
-
         try:
-            return RawResult(
-                context.view.encoded_page(kind, params.get("cursor"), (context.era, complete), build_result), b"}"
-            )
+            return RawResult(_encode_list(context.view, kind, params.get("cursor"), context.era, complete), b"}")
         except ValueError as exc:
             raise RpcFailure(INVALID_PARAMS, f"invalid cursor: {exc}") from None
+
+    def encode_tools(self, view: EndpointView) -> memoryview | None:
+        """Return the result of `tools/list` for a modern client, first page; None if the list is not complete yet."""
+        if view.needs_preparation or not view.is_complete("tools"):
+            return None
+        return _encode_list(view, "tools", None, "modern", True)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -546,6 +541,20 @@ def _invalid_task_error(result: CallResult) -> ProtocolError:
         hint="correct the server; the call was executed, but its task cannot be asked for",
         code="E-ANSWER",
     )
+
+
+def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, complete: bool) -> memoryview:
+    """Return the encoded result of a list request. Raises `ValueError` if the cursor is invalid."""
+
+    def build_result(items: msgspec.Raw, next_cursor: str | None) -> Json:
+        result: Json = {LIST_METHODS[kind][2]: items}
+        if next_cursor is not None:
+            result["nextCursor"] = next_cursor
+        if era == "modern":
+            result |= {"ttlMs": LIST_TTL_MS if complete else INCOMPLETE_LIST_TTL_MS, "cacheScope": "private"}
+        return finalize_result(era, result)
+
+    return view.encoded_page(kind, cursor, (era, complete), build_result)
 
 
 def _owner(context: RequestContext) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 Such a call is a flight (hub/flight.py): callbacks of the two connections drive it. `ClientFlights.begin` takes a
 request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and reports
-what is wrong with it.
+what is wrong with it. `tools/list` of a modern client is answered here too, if the list is complete: it is encoded
+already.
 
 A plan is what was settled once for a caller and a tool. A modern client repeats the name of the tool in the HTTP head,
 so there is one plan per head. The head of a legacy client names only its session, so there is one plan per head and
@@ -12,13 +13,14 @@ tool.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import ClassVar, Final
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
-from toolway.gateway.mcp.call_reader import CallReader, ClientCall, read_session_call
+from toolway.gateway.mcp.call_reader import CallReader, ClientCall, ListReader, read_session_call
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
@@ -35,7 +37,7 @@ from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
 from toolway.hub.flight import Flight, TakenOverCall
-from toolway.hub.plan import Plan
+from toolway.hub.plan import SWITCH, Plan
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import HANDSHAKE_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
 from toolway.types import Call, Effect, Era, Json
@@ -49,14 +51,14 @@ _NAMED_CALL: Final = frozenset({"name", "arguments"})  # arguments of `call_tool
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     """Plan for requests with one HTTP head: all that calls of one principal to one tool of an endpoint share."""
 
-    plan: Plan | None  # None for `call_tool` and `read_tool`: the body of each request names the tool
+    plan: Plan | None  # None for `call_tool` and `read_tool`, whose bodies name the tool, and for `tools/list`
     principal: Principal
     endpoint: str
     view: EndpointView
     tool_filter: ToolFilter | None  # of the endpoint, if it is a group
     views_version: int
     name: str  # of the tool, as the client knows it
-    reader: CallReader | None  # of a modern client
+    reader: CallReader | ListReader | None  # of a modern client
 
 
 class SessionHead:
@@ -89,6 +91,7 @@ class ClientFlights:
         self.legacy = legacy
         self.sessions = sessions
         self._authenticator = authenticator
+        self._answers_lists = os.environ.get(SWITCH) != "off"
 
     def begin(self, exchange: Exchange) -> bool:
         """Send the tool call of a request as a flight.
@@ -112,8 +115,11 @@ class ClientFlights:
             planned = self._find_plan(request, authenticated)
             if planned is None:
                 return False
-        assert planned.reader is not None
-        call = planned.reader.read(request.body)
+        reader = planned.reader
+        if type(reader) is ListReader:
+            return self._send_list(exchange, planned, reader)
+        assert type(reader) is CallReader
+        call = reader.read(request.body)
         if call is None:
             return False
         plan = planned.plan
@@ -133,6 +139,18 @@ class ClientFlights:
             self.dispatcher.search_tools.count_call(planned.name)
         exchange.mark_authenticated()
         exchange.on_disconnect = exchange.on_cancel = flight.left
+        return True
+
+    def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
+        """Answer `tools/list` at once. Return False if the router must handle the request: then nothing was done."""
+        id_, router = reader.read(exchange.request.body), self.router
+        tools = self.dispatcher.encode_tools(planned.view) if id_ is not None else None
+        if tools is None or not router.add_active(planned.principal, exchange):
+            return False
+        router.remove_active(planned.principal, exchange)
+        exchange.request_id = router.new_request_id()
+        exchange.mark_authenticated()
+        exchange.reply_json(b'{"jsonrpc":"2.0","id":%b,"result":' % id_, tools, b"}")
         return True
 
     def _begin_in_session(self, exchange: Exchange, authenticated: AuthenticatedRequest) -> bool:
@@ -219,8 +237,8 @@ class ClientFlights:
         if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
             return None
         routing: RoutingHeaders = notes.routing
-        is_call = routing.method == "tools/call" and routing.name is not None
-        planned = self._create_plan(request, authenticated, routing.name or "", routing) if is_call else None
+        is_usual = (routing.method == "tools/call" and routing.name is not None) or routing.method == "tools/list"
+        planned = self._create_plan(request, authenticated, routing.name or "", routing) if is_usual else None
         notes.plan = planned if planned is not None else self.hub.flights.now() + NO_PLAN_S
         return planned
 
@@ -243,7 +261,10 @@ class ClientFlights:
         if view is None or view.needs_preparation:
             return None
         plan = None
-        if not view.has_search or name not in (CALL_TOOL, READ_TOOL):
+        is_list = routing is not None and routing.method == "tools/list"
+        if is_list and not self._answers_lists:
+            return None
+        if not is_list and (not view.has_search or name not in (CALL_TOOL, READ_TOOL)):
             tool = view.find_item("tools", name)
             plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
             if plan is None:
@@ -251,7 +272,7 @@ class ClientFlights:
         tool_filter = self.router.filter_of_group(endpoint)
         if tool_filter is None and endpoint not in ("", SEARCH_ENDPOINT) and not endpoint.startswith("server/"):
             return None
-        reader = CallReader(routing) if routing is not None else None
+        reader = (ListReader(routing) if is_list else CallReader(routing)) if routing is not None else None
         return HeadPlan(plan, principal, endpoint, view, tool_filter, self.router.views_version, name, reader)
 
     def _find_named(self, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
