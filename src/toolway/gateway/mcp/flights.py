@@ -144,7 +144,9 @@ class ClientFlights:
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
         """Answer `tools/list` at once. Return False if the router must handle the request: then nothing was done."""
         id_, router = reader.read(exchange.request.body), self.router
-        tools = self.dispatcher.encode_tools(planned.view) if id_ is not None else None
+        if id_ is None:
+            return False
+        tools = self.dispatcher.encode_tools(planned.view)
         if tools is None or not router.add_active(planned.principal, exchange):
             return False
         router.remove_active(planned.principal, exchange)
