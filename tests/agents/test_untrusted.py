@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
@@ -14,7 +15,13 @@ from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub
 from toolway.agents import Agent
+from toolway.agents.call_rules import CallRules
+from toolway.agents.settings import AgentSettings
 from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
+from toolway.types import Effect
+from toolway.workflows import WorkflowError, Workflows
+from toolway.workflows.reader import read_value
+from toolway.workflows.sqlite_journal import SqliteJournal
 
 TURNS: list[Turn | str] = [
     Turn(calls=[ToolUse("web__read", {"id": "page"})]),
@@ -61,3 +68,23 @@ async def test_a_marked_server_is_honoured_unless_it_is_switched_off(
                 result = await run.result()
     assert result.output == "Done."
     assert (tmp_path / "bank").exists() != is_on
+
+
+def test_the_prompt_of_an_agent_step_may_have_results_of_an_untrusted_server() -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    agent = {"prompt": "${steps.page.text}", "model": "a:b", "tools": ["bank.*"], "approve": "none"}
+    [step] = read_value({"steps": [{"name": "page", "tool": "web.read"}, {"agent": agent}]}).agent_steps()
+    settings = msgspec.convert(step.params["settings"], AgentSettings)
+    assert settings.has_read == ("web.read",)
+    assert CallRules(settings, ["web"]).decide("bank.pay", {}, Effect.UNSAFE, turn=1).action == "approve"
+    assert CallRules(settings, ["mail"]).decide("bank.pay", {}, Effect.UNSAFE, turn=1).action == "call"
+
+
+@pytest.mark.anyio
+async def test_an_engine_without_agents_refuses_agent_steps() -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    async with Hub({}) as hub, Workflows(hub, SqliteJournal(None)) as workflows:
+        with pytest.raises(WorkflowError) as raised:
+            await workflows.start({"steps": [{"agent": {"prompt": "x", "model": "a:b"}}]})
+    assert raised.value.code == "E-WORKFLOW-AGENT"
+    assert "toolway[agents]" in raised.value.hint

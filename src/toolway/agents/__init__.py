@@ -10,6 +10,7 @@ from __future__ import annotations
 from toolway.agents.agent import Agent as Agent
 from toolway.agents.agent import AgentResult as AgentResult
 from toolway.agents.agent import AgentRun as AgentRun
+from toolway.agents.agent import agent_workflow as agent_workflow
 from toolway.agents.errors import AgentError as AgentError
 from toolway.agents.errors import BudgetUsed as BudgetUsed
 from toolway.agents.events import AgentEvent as AgentEvent

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
@@ -18,6 +18,7 @@ from toolway.agents.transcript import read_messages
 from toolway.errors import ConfigError
 from toolway.hub.hub import Hub
 from toolway.types import Json
+from toolway.workflows.definition import AGENT_WORKFLOW as AGENT_WORKFLOW
 from toolway.workflows.engine import POLL_INTERVAL_S, Run, WorkflowError, Workflows
 from toolway.workflows.journal import FINAL_STATES, RunRecord
 from toolway.workflows.python_workflow import PythonWorkflow
@@ -25,8 +26,6 @@ from toolway.workflows.sqlite_journal import SqliteJournal
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
-
-AGENT_WORKFLOW: Final = "agent"
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from toolway.agents.errors import AgentError
 from toolway.agents.events import AgentEvent, AgentEventLog
 from toolway.agents.hub_toolset import HubToolset
 from toolway.agents.journalled_model import JournalledModel
-from toolway.agents.settings import AgentSettings, matches_any
+from toolway.agents.settings import AgentSettings, may_match
 from toolway.catalog.catalog import Tool
 from toolway.errors import ToolwayError
 from toolway.hub.hub import Hub
@@ -54,7 +54,7 @@ async def run_agent(
     tools = await _list_tools(hub, chosen)
     facts = await run.do(partial(_read_facts, hub, tools, chosen), name="tools", effect=Effect.READ)
     effects, untrusted = facts["effects"], facts["untrusted"]
-    if not effects:
+    if not effects and chosen.tools:
         raise AgentError(
             f"no tool matches {', '.join(chosen.tools)}",
             detail=f"servers: {', '.join(hub.status()) or 'none'}",
@@ -121,7 +121,7 @@ def resolve_model(settings: AgentSettings) -> Model:
 
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     """Return the tools that the agent may use. A server that does not answer has none."""
-    servers = [name for name in hub.status() if any(_may_match(name, pattern) for pattern in settings.tools)]
+    servers = [name for name in hub.status() if any(may_match(name, pattern) for pattern in settings.tools)]
     lists = [hub.list_tools(server=name, timeout=LIST_TIMEOUT_S) for name in servers]
     found: dict[str, Tool] = {}
     for tools in await asyncio.gather(*lists, return_exceptions=True):
@@ -130,19 +130,17 @@ async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     return found
 
 
-def _may_match(server: str, pattern: str) -> bool:
-    head = pattern.partition(".")[0]
-    return matches_any(f"{server}.x", [head if "*" in head else f"{head}.*"])
-
-
 async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:
     """Return the effects of the tools, and the servers whose results may contain instructions of strangers."""
     terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
     effects = {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
     if settings.untrusted == "none":
         return {"effects": effects, "untrusted": []}
-    marked = {tools[name].server for name, found in terms.items() if found is not None and found.untrusted}
-    return {"effects": effects, "untrusted": sorted(marked | set(settings.untrusted))}
+    untrusted = {tools[name].server for name, found in terms.items() if found is not None and found.untrusted}
+    untrusted.update(settings.untrusted)
+    if settings.has_read:
+        untrusted.update(name for name, server in hub._core.servers.items() if server.untrusted)
+    return {"effects": effects, "untrusted": sorted(untrusted)}
 
 
 def _model_settings(settings: AgentSettings) -> ModelSettings:

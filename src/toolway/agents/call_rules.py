@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from toolway.agents.settings import AgentSettings
+from toolway.agents.settings import AgentSettings, may_match
 from toolway.types import Effect, Json
 
 WARN_AFTER: Final = 3  # equal calls with equal results, after which the model gets a note
@@ -39,7 +39,10 @@ class CallRules:
         own = () if settings.untrusted == "none" else settings.untrusted
         self._untrusted = frozenset(own if untrusted is None else untrusted)
         self._unknown: set[str] = set()  # unsafe calls that may have been executed
-        self._read_untrusted: dict[str, int] = {}  # untrusted servers, and the turn of their first result
+        #: Untrusted servers that the model has read from, and the turn of the first result; 0 if it is in the prompt.
+        self._read_untrusted = {
+            name: 0 for name in sorted(self._untrusted) if any(may_match(name, each) for each in settings.has_read)
+        }
         self._repeats: dict[str, int] = {}
         self.calls = 0
 

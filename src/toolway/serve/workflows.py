@@ -170,6 +170,7 @@ class WorkflowService:
 
     async def _open(self) -> None:
         """Open the journal, retried until it succeeds, and add the server `workflows` to the hub."""
+        from toolway.agents.agent import agent_workflow
         from toolway.hub.hub import Hub
         from toolway.workflows.engine import Workflows
         from toolway.workflows.mcp_tools import WorkflowServer
@@ -177,7 +178,9 @@ class WorkflowService:
         engine: Workflows | None = None
         while engine is None:
             try:
-                opening = Workflows(Hub._from_core(self._hub), self._open_journal(), access=self._access)
+                hub = Hub._from_core(self._hub)
+                code = [agent_workflow(hub)]
+                opening = Workflows(hub, self._open_journal(), code=code, access=self._access)
                 engine = await opening.__aenter__()
                 break
             except ToolwayError as exc:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect
-from toolway.workflows.definition import ChildStep, Definition, ForeachStep, ToolStep, Verify, inner_blocks
+from toolway.workflows.definition import AgentStep, ChildStep, Definition, ForeachStep, ToolStep, Verify, inner_blocks
 from toolway.workflows.step_planner import honours_key, time_limit
 
 _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "nothing known"}
@@ -36,11 +36,27 @@ def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]
     for step in definition.walk():
         if isinstance(step, ToolStep):
             rows.append(_row(step, terms, step.name in per_item))
+        elif isinstance(step, AgentStep):
+            rows.append(_agent_row(step))
         elif isinstance(step, ChildStep):
             rows.append(CrashRow(step.name, f"workflow {step.workflow.name}", "", "the same run goes on", ""))
             inner = crash_table(step.workflow, terms)
             rows += [row._replace(step=f"{step.name}/{row.step}") for row in inner]
     return rows
+
+
+def _agent_row(step: AgentStep) -> CrashRow:
+    """Return the row of an agent step: its run is found again by its key, and goes on from its own journal."""
+    settings = step.settings
+    text = "the same run goes on: at most one answer is asked for again, no unsafe call is repeated"
+    if settings.on_unknown == "ask":
+        text += ", an unknown outcome asks you"
+    advice = []
+    if settings.approve == "none":
+        advice.append("approve: none lets the model make unsafe calls without a person")
+    if settings.budget.usd is None and settings.budget.tokens is None:
+        advice.append(f"add budget: 0.50usd; now the limit is {settings.budget.requests} requests")
+    return CrashRow(step.name, f"agent {settings.model}", "", text, "; ".join(advice))
 
 
 def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: bool) -> CrashRow:

@@ -11,12 +11,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from toolway.config.agent_settings import AgentSettings
 from toolway.types import Effect, Json
 from toolway.workflows.schedule import Schedule
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
+AGENT_WORKFLOW: Final = "agent"  # name of the workflow of agent runs
 DEFAULT_VERIFY_DELAY_S: Final = 5.0  # before the read of `verify`
 
 #: What happens to a step that may have been executed: ask a person, fail, or call again.
@@ -159,6 +161,26 @@ class ChildStep(Step, frozen=True, kw_only=True):
     params: Any = {}
     assign: str | None = None
 
+    def data_of(self, output: Any) -> Any:
+        """Return the data of the step from the output of the run."""
+        return output
+
+
+class AgentRuns(msgspec.Struct, frozen=True):
+    """Reference to the workflow of agent runs by its name. The engine is given that workflow from outside."""
+
+    name: str = AGENT_WORKFLOW
+
+
+class AgentStep(ChildStep, frozen=True, kw_only=True):
+    """A model that works on a prompt with tools, as a child run. Its answer is the data of the step."""
+
+    workflow: Any = AgentRuns()
+    settings: AgentSettings
+
+    def data_of(self, output: Any) -> Any:
+        return output["output"]
+
 
 class SetStep(Step, frozen=True, kw_only=True):
     """Workflow step that sets variables to values computed from other data."""
@@ -191,6 +213,16 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         """Return all steps, also those inside other steps, in the order of the file."""
         found: list[Step] = []
         _collect(self.steps, found)
+        return found
+
+    def agent_steps(self) -> list[AgentStep]:
+        """Return the agent steps of the workflow and its children."""
+        found: list[AgentStep] = []
+        for step in self.walk():
+            if isinstance(step, AgentStep):
+                found.append(step)
+            elif isinstance(step, ChildStep) and isinstance(step.workflow, Definition):
+                found += step.workflow.agent_steps()
         return found
 
     def tool_names(self) -> set[str]:

@@ -13,7 +13,7 @@ import contextlib
 import datetime
 import json
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway._version import __version__
 from toolway.errors import ToolwayError
@@ -41,10 +41,15 @@ from toolway.workflows.engine import WorkflowError, Workflows, may_answer
 from toolway.workflows.files import STATUS_TOOL
 from toolway.workflows.journal import FINAL_STATES, Entry, RunRecord
 
+if TYPE_CHECKING:
+    from toolway.workflows.temporal import TemporalWorkflows
+
 DEFAULT_WAIT_S: Final = 45.0  # longest wait of one call; a hub's calls end after 60 s by default
 POLL_INTERVAL_MS: Final = 1000  # advice for clients with a task
 KEY_META_KEY: Final = "toolway/idempotencyKey"  # the same key gives the same run
 MAX_SUBSCRIBED_TASKS: Final = 100  # of one subscription
+CHILD_POLL_INTERVAL_S: Final = 1.0  # between two searches for child runs that ask
+MAX_CHILD_RUNS: Final = 100  # in one search
 _STATUS_SCHEMA: Final[Json] = {
     "type": "object",
     "required": ["run"],
@@ -414,6 +419,50 @@ class WorkflowTransport:
             async for record in self._workflows.watch(id):
                 # The hub subscribes for all of its clients; the gateway has checked whose task it is.
                 self._tell("notifications/tasks", await self._task(id, caller or record.caller))
+
+
+async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) -> list[RunRecord]:
+    """Return the run and the child runs below it that ask a person now."""
+    found: list[RunRecord] = []
+    todo = [id]
+    for _ in range(MAX_CHILD_RUNS):
+        if not todo:
+            break
+        record, _, entries, _ = await workflows.load(todo.pop())
+        if workflows.is_asking(record):
+            found.append(record)
+        todo += [each.body["run"] for each in entries if each.kind == "child" and each.state == "waiting"]
+    return found
+
+
+async def wait_until_asked(
+    workflows: Workflows | TemporalWorkflows, id: str, on_change: Callable[[RunRecord], None]
+) -> tuple[RunRecord, list[RunRecord]]:
+    """Wait until a run has ended, or the run or a child run below it asks a person.
+
+    Return its state and the runs that ask. `on_change` is called at each change of the run.
+    """
+
+    async def watch() -> RunRecord:
+        async for record in workflows.watch(id):
+            on_change(record)
+            if record.state in FINAL_STATES or workflows.is_asking(record):
+                return record
+        raise AssertionError("a watch ends with a final state")
+
+    watching = asyncio.ensure_future(watch())
+    try:
+        while True:
+            await asyncio.wait({watching}, timeout=CHILD_POLL_INTERVAL_S)
+            if watching.done():
+                record = watching.result()
+                return record, [] if record.state in FINAL_STATES else [record]
+            record = await workflows.get(id)
+            if record.state == "waiting" and (asking := await find_asking_runs(workflows, id)):
+                return record, asking
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def _form_of(question: Json) -> Json:

@@ -16,9 +16,11 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
+from toolway.config.agent_settings import AgentSettings, read_agent_settings
 from toolway.errors import ConfigError
 from toolway.types import Effect, Json
 from toolway.workflows.definition import (
+    AgentStep,
     AskStep,
     Case,
     Catch,
@@ -66,6 +68,7 @@ _KINDS: Final[Mapping[str, tuple[str, ...]]] = {  # the key that names the kind 
     "approve": (),
     "ask": (),
     "workflow": ("params", "assign"),
+    "agent": ("assign",),
     "set": (),
     "end": (),
     "fail": (),
@@ -133,6 +136,7 @@ class _Reader:
         self._assigned: set[str] = set()
         self._default_tries = 3
         self._continues = False  # a failed step does not stop the run
+        self._agents: list[tuple[str, Json]] = []  # names and settings of the agent steps
 
     def read(self, value: Any, default_name: str) -> Definition:
         body = self._mapping(value, ())
@@ -162,6 +166,7 @@ class _Reader:
             body=body,
             hash=hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest(),
         )
+        self._mark_prompts(definition)
         self._check_expressions(definition)
         return definition
 
@@ -386,6 +391,29 @@ class _Reader:
         step["workflow"] = {**child.body, "name": child.name}  # a run keeps the text of its children
         params = self._mapping(step.get("params") or {}, (*at, "params"))
         return ChildStep(**common, workflow=child, params=params, assign=self._variable(step.get("assign"), at))
+
+    def _read_agent(self, step: Json, at: _Location, common: Json) -> Step:
+        where = (*at, "agent")
+        agent = dict(self._mapping(step["agent"], where))
+        prompt = self._text(agent.pop("prompt", None), (*where, "prompt"))
+        self._check_keys(
+            agent, ("prompt", *(each for each in AgentSettings.__struct_fields__ if each != "has_read")), where
+        )
+        self._schema(agent.get("output"), (*where, "output"))
+        try:
+            settings = read_agent_settings(agent)
+        except ConfigError as exc:
+            raise self._error(where, f"{exc.message}: {exc.detail}" if exc.detail else exc.message, exc.hint) from exc
+        params: Json = {"prompt": prompt, "settings": msgspec.to_builtins(settings)}
+        self._agents.append((common["name"], params["settings"]))
+        return AgentStep(**common, params=params, settings=settings, assign=self._variable(step.get("assign"), at))
+
+    def _mark_prompts(self, definition: Definition) -> None:
+        """Note for each agent step which results may be in its prompt: those of all other steps."""
+        names = definition.tool_names()
+        for name, settings in self._agents:
+            others = {pattern for other, each in self._agents if other != name for pattern in each["tools"]}
+            settings["has_read"] = sorted(names | others)
 
     def _variable(self, name: Any, at: _Location) -> str | None:
         """Return the checked name of the variable that gets the data of a step; None if the step sets none."""

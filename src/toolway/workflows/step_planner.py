@@ -376,9 +376,10 @@ class StepPlanner:
             return "pending"
         if entry.state == "failed":
             return Failure({**entry.body, "step": path}, entry.body.get("executed") == "unknown")
-        scope["steps"][step.name] = step_value("done", entry.body["data"])
+        data = step.data_of(entry.body["data"])
+        scope["steps"][step.name] = step_value("done", data, data if isinstance(data, str) else None)
         if step.assign is not None:
-            scope[step.assign] = entry.body["data"]
+            scope[step.assign] = data
         return "done"
 
     def _read_child(self, path: str, entry: Entry) -> Entry:
@@ -615,6 +616,7 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
     error = {
         "code": cause.get("code") or "E-WORKFLOW",
         "message": f"the run {child['run']} is {child['state']}: {cause.get('message', '')}",
+        **{key: cause[key] for key in ("detail", "hint") if cause.get(key)},
         "executed": cause.get("executed", "yes"),
         "run": child["run"],
     }

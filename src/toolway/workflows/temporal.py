@@ -29,7 +29,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from toolway.hub.call_policy import CallTerms
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json
-from toolway.workflows.definition import Definition
+from toolway.workflows.definition import AgentRuns, Definition
 from toolway.workflows.engine import Run, WorkflowError, Workflows, check_inputs
 from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord
 from toolway.workflows.planner import plan
@@ -230,6 +230,10 @@ class TemporalRun:
 
     async def _call_child(self, action: CallAction, intent: Entry) -> Entry:
         assert self._record is not None
+        if isinstance(action.child, AgentRuns):
+            error = {"code": "E-WORKFLOW-AGENT", "message": "agent steps cannot run on a Temporal server"}
+            hint = "run the workflow with a journal of Toolway: --journal runs.db"
+            return replace(intent, kind="child", state="failed", body={**error, "hint": hint, "executed": "no"})
         child: Definition = action.child
         id = f"{workflow.info().workflow_id}/{action.path}"
         record = replace(self._record, id=id, workflow=child.name, definition=child.hash, input=action.args, asks=[])

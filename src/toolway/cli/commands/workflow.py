@@ -268,21 +268,22 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
 
 async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None) -> ExitCode:
     """Show the progress of a run until it ends or asks; print its output."""
-    from toolway.workflows.journal import FINAL_STATES
+    from toolway.workflows.mcp_tools import wait_until_asked
 
     output.info(f"run {id}", "dim")
     with output.spinner(f"running {id}") as update:
-        async for record in workflows.watch(id):
-            update(f"{id}: {record.state}")
-            if record.state in FINAL_STATES or workflows.is_asking(record):
-                break
-    record = await workflows.get(id)
+        record, asking = await wait_until_asked(workflows, id, lambda record: update(f"{id}: {record.state}"))
+    children = [each for each in asking if each.id != id]
     if output.as_json:
-        output.print_json(_run_to_json(record))
+        found = {"children": [_run_to_json(each) for each in children]} if children else {}
+        output.print_json({**_run_to_json(record), **found})
     elif record.state == "done":
         output.print_line(json.dumps(record.output, ensure_ascii=False, indent=2))
-    if record.state == "asks":
-        _print_questions(output, record, journal)
+    if asking:
+        for each in asking:
+            _print_questions(output, each, journal)
+        if children:
+            output.info(f"then: toolway workflow resume {id}{_journal_flag(journal)}")
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
@@ -448,7 +449,7 @@ async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIte
     from toolway.hub.hub import Hub
 
     loaded = load_masked_config(context.output, context.target_options.config)
-    used = {name.partition(".")[0] for name in definition.tool_names()}
+    used = {name.partition(".")[0] for name in definition.tool_names()}  # agents start theirs when they list tools
     servers = {name: replace(server, lazy=name not in used) for name, server in loaded.servers.items()}
     async with Hub(replace(loaded, servers=servers)) as hub:
         yield hub
@@ -466,13 +467,14 @@ async def _open_workflows(
     hub: Hub, journal: str | None, code: Sequence[PythonWorkflow] = ()
 ) -> AsyncIterator[Workflows | TemporalWorkflows]:
     """Open a workflow engine that executes runs in this process."""
+    from toolway.agents.agent import agent_workflow
     from toolway.workflows.engine import Workflows
 
     if journal is not None and journal.startswith(TEMPORAL_URL):
         async with _open_temporal(hub, journal) as workflows:
             yield workflows
     else:
-        async with Workflows(hub, journal_file(journal), code=code) as local:
+        async with Workflows(hub, journal_file(journal), code=[agent_workflow(hub), *code]) as local:
             yield local
 
 

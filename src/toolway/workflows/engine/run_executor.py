@@ -18,7 +18,7 @@ from toolway.events import RunStepEnded
 from toolway.hub.hub import Hub
 from toolway.hub.instrumentation import WorkflowTrace
 from toolway.types import Effect, Json
-from toolway.workflows.definition import Definition
+from toolway.workflows.definition import AgentRuns, Definition
 from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError
 from toolway.workflows.engine.run_steps import FileSteps, RunSteps
@@ -264,7 +264,7 @@ class RunExecutor(ScheduledRuns):
         """
         try:
             run = await self.start(
-                action.child,
+                self._agent_workflow() if isinstance(action.child, AgentRuns) else action.child,
                 action.args,
                 key=f"{CHILD_KEY}{parent.id}/{action.path}",
                 caller=parent.caller,
@@ -275,8 +275,8 @@ class RunExecutor(ScheduledRuns):
             await asyncio.sleep(JOURNAL_RETRY_S)
             return replace(intent, kind="child", state="not_executed", ended=self._clock())
         except ToolwayError as exc:
-            error = {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"}
-            return replace(intent, kind="child", state="failed", body=error, ended=self._clock())
+            error = {"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint}
+            return replace(intent, kind="child", state="failed", body={**error, "executed": "no"}, ended=self._clock())
         child = await run.status()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHORT_WAIT_S):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from toolway.events import Event, RunAction, RunChanged
 from toolway.hub.hub import Hub
 from toolway.types import Json
-from toolway.workflows.definition import Definition
+from toolway.workflows.definition import AGENT_WORKFLOW, Definition
 from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError, check_form, check_inputs, check_parameters, check_person
 from toolway.workflows.journal import (
@@ -123,6 +123,8 @@ class StoredRuns:
         else:
             definition = read_definition(workflow)
             check_inputs(definition, values)
+            if definition.agent_steps():
+                self._agent_workflow()
         self._definitions[definition.hash] = definition
         now = self._clock()
         record = RunRecord(
@@ -141,6 +143,18 @@ class StoredRuns:
             self._emit(RunAction(EVENT_SERVER, record.id, "started", who=caller))
         self._wake.set()
         return Run(self, created.id)
+
+    def _agent_workflow(self) -> PythonWorkflow:
+        """Return the workflow of agent runs. Raises `WorkflowError` if this engine was not given it."""
+        found = self._code.get(AGENT_WORKFLOW)
+        if found is None:
+            raise WorkflowError(
+                "this program cannot execute agent steps",
+                detail="Workflows was not given the workflow of agent runs",
+                hint="pip install 'toolway[agents]', and Workflows(…, code=[toolway.agents.agent_workflow(hub)])",
+                code="E-WORKFLOW-AGENT",
+            )
+        return found
 
     async def get(self, id: str) -> RunRecord:
         """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
