@@ -48,7 +48,7 @@ class AgentRunReader:
             await journal.close()
 
     def is_agent(self, record: RunRecord) -> bool:
-        """Return True if a run is one of an agent."""
+        """Return True if a workflow run is one of an agent."""
         if record.workflow != AGENT_WORKFLOW:
             return False
         try:
@@ -58,7 +58,7 @@ class AgentRunReader:
         return True
 
     def read_messages(self, record: RunRecord, entries: Sequence[Entry]) -> list[Json]:
-        """Return the conversation of a run."""
+        """Return the conversation of an agent run: prompt, answers of the model and results of its calls."""
         return read_messages(record, entries)
 
     def describe(self, record: RunRecord, entries: Sequence[Entry], now: float) -> Json:
@@ -118,7 +118,10 @@ class AgentRunReader:
 
 
 def _read_facts(entries: Sequence[Entry]) -> Json:
-    """Return effects of tools and untrusted servers, as of the start of the run; {} if it has not begun."""
+    """Return the effects of tools and the untrusted servers that the journal stored at the start of a run.
+
+    {} if the run has not begun.
+    """
     found: Any = next(((each.body or {}).get("data") for each in entries if each.path == "tools"), None)
     return found if isinstance(found, dict) else {}
 
