@@ -138,7 +138,10 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _engines(self, reader: AgentReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
-        """Open all journals: that of the gateway, and that of the command. Also return why one cannot be read."""
+        """Open the journals with agent runs: that of the gateway, and that of the command `toolway agent`.
+
+        Also return why one of them cannot be read.
+        """
         own = self._get_engine()
         engines = [("gateway", own)] if own is not None else []
         manager = reader.open_command_journal()
@@ -154,7 +157,7 @@ class AgentsAdmin:
 
     @asynccontextmanager
     async def _find(self, id: str) -> AsyncIterator[tuple[AgentReader, Workflows, str]]:
-        """Open the journal that has an agent run. Raises `NotFound`."""
+        """Open the journal that contains an agent run. Raises `NotFound` if none does."""
         reader = self._get_reader()
         missing = NotFound(f"there is no agent run {id}", hint="toolway agent ls")
         if reader is None:
@@ -191,7 +194,7 @@ class AgentsAdmin:
         return {**row, **usage, "prompt": self._text(prompt)[:MAX_PROMPT_CHARS], "place": place}
 
     def _message(self, message: Json) -> Json:
-        """Return a message with the fields that all messages have. Arguments are JSON texts."""
+        """Return a message of a conversation with the fields that all messages have. Arguments are JSON texts."""
         calls = [self._call_fields({"effect": "", **each}) for each in message.get("tool_calls") or []]
         names = self._key_names()
         by = str(message.get("approved_by") or "")

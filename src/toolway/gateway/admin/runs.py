@@ -63,7 +63,7 @@ class RunsAdmin:
         return self.describe(record, entries, messages)
 
     def describe(self, record: RunRecord, entries: list[Entry], messages: list[RunMessage]) -> Json:
-        """Return the JSON of one run."""
+        """Return one workflow run as JSON."""
         names = self._key_names()
         ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
         return {
@@ -137,7 +137,7 @@ class RunsAdmin:
     # -- JSON
 
     def row(self, record: RunRecord, names: dict[str, str]) -> Json:
-        """Return the row of a run in a list. `names` has the names of API keys."""
+        """Return a workflow run as a row for lists of runs. `names` has the names of API keys."""
         questions = [
             {"step": each["path"], "kind": each["kind"], "title": each["title"], "until": each.get("until")}
             for each in record.asks
