@@ -178,7 +178,7 @@ class _Importer:
                 raise self._refuse(step, f"the action {action.get('type')} cannot be imported", "use retry or end")
 
     def _resolve(self, value: Json) -> Json:
-        """Return a reusable object of `components` for a reference to it."""
+        """Return the object that a reference of the document names, such as `$components.parameters.x`."""
         reference = value.get("reference")
         if reference is None:
             return value

@@ -130,7 +130,7 @@ class Expressions:
 
 
 class _Prepared(NamedTuple):
-    """An expression as all runs of a definition use it."""
+    """A compiled expression, which all runs of a workflow definition share."""
 
     program: Callable[[Mapping[str, Any]], Any]
     used: frozenset[str]  # variables

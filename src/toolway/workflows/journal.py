@@ -144,7 +144,7 @@ class RunJournal(Protocol):
         ...
 
     async def get(self, run: str) -> RunRecord:
-        """Return a run. Raises `KeyError`."""
+        """Return the stored record of a run. Raises `KeyError` if there is no such run."""
         ...
 
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
@@ -175,7 +175,7 @@ class RunJournal(Protocol):
         ...
 
     async def changed(self) -> bool:
-        """Return True if another process has written since the last call."""
+        """Return True if another process has written to the journal since this method was last called."""
         ...
 
     async def close(self) -> None: ...

@@ -82,7 +82,7 @@ class Decision(msgspec.Struct):
 
     @property
     def is_one_unsafe_call(self) -> bool:
-        """True if nothing can be planned before this call has ended, whatever happens meanwhile."""
+        """Return True if a decision is exactly one unsafe call, so that nothing can be planned before it has ended."""
         waits_only = (self.due is None or self.due_at_end) and not self.questions
         return waits_only and len(self.calls) == 1 and self.calls[0].effect is Effect.UNSAFE
 

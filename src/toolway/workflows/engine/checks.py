@@ -1,4 +1,4 @@
-"""Checks of the inputs and answers of runs: their schemas, and who may answer."""
+"""Checks of the inputs of workflow runs and of answers to their questions: schemas, and who may answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution of one run: it is planned, its intents and outcomes are written, its calls are made.
+"""Execution of one workflow run: decides its next actions, writes intents and outcomes, makes the calls.
 
 An unsafe call is sent only after its intent is on disk.
 """
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunExecutor(ScheduledRuns):
-    """The runs in a journal, and the execution of one of them until it ends, waits or asks."""
+    """Stored runs (`StoredRuns`) with the execution of one of them, until it ends, waits or asks a person."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
@@ -181,7 +181,7 @@ class RunExecutor(ScheduledRuns):
         return outcome
 
     def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
-        """Return the new state of the run if it changes: the end, a wait, a question, or undoing."""
+        """Return how the stored run changes by a decision, such as to a wait or to its end; None if it does not."""
         asks = [_as_json(each) for each in decision.questions]
         if decision.end is not None:
             end = decision.end

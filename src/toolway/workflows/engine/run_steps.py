@@ -1,4 +1,4 @@
-"""The steps of one run, from a file or from Python code: they are planned, and called."""
+"""Steps of one workflow run, from a file or from Python code: decides which come next, and calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a journal: they are started, read, watched, answered and cancelled.
+"""Workflow runs in a journal: start, read, watch, answer and cancel them.
 
 `Workflows` (`workflows.py`) executes them too.
 """

@@ -1,4 +1,4 @@
-"""`RunContext`: the run, as its function sees it."""
+"""`RunContext`: the run as its workflow function sees it, with the methods for steps, waits and questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result and failure of a step, as the code gets them, and `verify` for an unknown outcome."""
+"""Result and failure of a step, as a workflow function gets them, and `verify` for an unknown outcome."""
 
 from __future__ import annotations
 
