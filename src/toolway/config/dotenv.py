@@ -130,7 +130,7 @@ def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
 
 
 class DotenvVariables(Mapping[str, str]):
-    """Environment variables with those of a `.env` file behind them.
+    """Environment variables, completed by those of a `.env` file. The environment wins.
 
     The `.env` of a project is not reviewed by `toolway trust`. So with `is_project` its variables must not be used in
     the `PROGRAM_KEYS`.
