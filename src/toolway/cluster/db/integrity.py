@@ -44,7 +44,7 @@ _WRONG_KEY: Final = "it was written with another key, or changed"
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """Expected sums of the rows of a tenant, and the number of their changes."""
+    """Expected sums of the marks (keyed hashes) of a tenant's rows, and the number of changes so far."""
 
     lineage: str = ""  # random, new if the database was set up or taken over; "" = nothing was written yet
     count: int = 0  # number of changes

@@ -46,7 +46,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class LinkCallHead(msgspec.Struct, frozen=True, array_like=True):
-    """Part of a call that is the same for many calls: server, fence, principal and endpoint.
+    """Part of a call that is the same for many calls: server, fence (ownership number), principal, endpoint.
 
     New fields are only added at the end, with a default: nodes of two versions work side by side.
     """
