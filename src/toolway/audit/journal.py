@@ -145,7 +145,7 @@ class Journal:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def left_run(self) -> str:
-        """Return the run that left the segments behind, as its `log.open` record names it; empty if there are none."""
+        """Return the name of the writer process (`run` in `log.open`) that left segment files behind; else ""."""
         for path in self._paths():
             header = path.read_bytes()[: _HEADER.size]
             if len(header) == _HEADER.size:
