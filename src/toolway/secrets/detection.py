@@ -142,7 +142,7 @@ def _position_before(position: int, escapes: list[list[int]]) -> int:
 
 
 def _decoded_forms(form: str) -> Iterator[bytes]:
-    """Yield a form after each decoding, with spaces for `+`: a secret may contain what is taken for an escape."""
+    """Yield the secret `form` as a text contains it after one, two or more URL decodings, with spaces for `+`."""
     data = form.encode("utf-8", "surrogatepass")
     for _ in range(MAX_DECODINGS):
         if len(data) >= MIN_SECRET_CHARS:
