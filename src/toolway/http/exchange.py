@@ -270,7 +270,7 @@ class HeadCache(Generic[T]):
 
 
 class KnownHead(Generic[T]):
-    """Head of the last message of a connection.
+    """Parsed HTTP head (start line and headers) of the last message of a connection.
 
     Most messages of a connection have the head of the one before, and comparing is cheaper than a search.
     """
