@@ -110,7 +110,10 @@ class CallReader:
         return self._read_parts(body)
 
     def _read_parts(self, body: bytes) -> ClientCall | None:
-        """Read a body whose `_meta` or order of keys is not that of the last one."""
+        """Return the tool call in a body whose `_meta` or order of keys differs from the last one.
+
+        None if it is unusual.
+        """
         try:
             parts = _split(body)
         except (ValueError, RecursionError):
