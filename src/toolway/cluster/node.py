@@ -70,6 +70,7 @@ from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPee
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import Notify
 from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.flights import NodeCall, NodeFlight
 from toolway.gateway.mcp.responses import RpcResult
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
@@ -134,7 +135,6 @@ class ClusterNode:
             forwarding_info=forwarding_info_for,
             per_caller_in_cluster=self.router.is_per_caller,
             open_vector_store=self._open_vector_store if options.worker is None else None,
-            plans_in_cluster=options.worker is not None,
         )
         self.gateway_hooks = GatewayAttachment(
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
@@ -442,7 +442,12 @@ class GatewayAttachment(ClusterHooks):
         self._call_verifier = ForwardedCallVerifier(self._server_view)
         self._node_endpoint = NodeEndpoint(self.token_verifier, self.handle_call)
         self._links = LinkServer(
-            context.id, context.proofs, self.token_verifier, self.handle_call, self._refuse_node_request
+            context.id,
+            context.proofs,
+            self.token_verifier,
+            self.handle_call,
+            self._refuse_node_request,
+            self._begin_flight,
         )
         self._admin = self._create_admin()
         self.sessions: SharedSessions | None = None  # set by `attach`
@@ -537,6 +542,12 @@ class GatewayAttachment(ClusterHooks):
     def gauges(self) -> Mapping[str, float]:
         gauges = self._context.gauges()
         return gauges if self.workers is None else {name: gauges[name] for name in gauges if name != "nats"}
+
+    def _begin_flight(self, token: CallToken, message: Message, call: NodeCall) -> NodeFlight | None:
+        """Execute a forwarded call without a coroutine, if it is a usual one. Raises `RpcFailure` as `handle_call`."""
+        if message.method != "tools/call" or self._gateway is None:
+            return None
+        return self._gateway.begin_forwarded(*self._call_verifier.resolve(token), message, call)
 
     def _refuse_node_request(self, is_overloaded: bool) -> RpcFailure | None:
         assert self._gateway is not None  # the node listens only after `attach`

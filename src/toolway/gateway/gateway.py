@@ -32,7 +32,7 @@ from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
-from toolway.gateway.mcp.flights import ClientFlights
+from toolway.gateway.mcp.flights import ClientFlights, NodeCall, NodeFlight, NodeFlights
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.legacy_sse import LegacySseEndpoint
@@ -163,6 +163,7 @@ class Gateway:
         self.http_server.begin_flight = ClientFlights(
             hub, self.router, self._authenticator, self._dispatcher, self._modern, legacy, self.legacy_sessions
         ).begin
+        self._node_flights = NodeFlights(hub, self._dispatcher)
         if api_keys is not None:
             api_keys.on_revoked(self.router.disconnect)
             api_keys.on_revoked(self.search_tools.log.forget)
@@ -188,6 +189,13 @@ class Gateway:
         It raises `RpcFailure` if the call is rejected or fails.
         """
         return self._modern.handle_forwarded
+
+    @property
+    def begin_forwarded(
+        self,
+    ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, NodeCall], NodeFlight | None]:
+        """Handler for forwarded calls that need no coroutine. It returns None if `handle_forwarded` must be used."""
+        return self._node_flights.begin
 
     def set_advertised_host(self, host: str) -> None:
         """Accept this host name, by which other nodes reach the gateway, in Host headers; "" is ignored."""

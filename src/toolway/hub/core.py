@@ -277,7 +277,6 @@ class HubCore:
             self._argument_validator,
             self._auth,
             self._instrumentation,
-            environment,
             enabled=audit_log is None and not middleware,
         )
         self.flights: Flights  # calls under way that no coroutine waits for
@@ -737,6 +736,11 @@ class HubCore:
         return self._planner.find(tool, caller)
 
     # -- for the gateway ----------------------------------------------------------------------------------------------
+
+    @property
+    def observes_forwarded(self) -> bool:
+        """True if a sink or a tracer wants to know of calls that another node forwards."""
+        return self._instrumentation.enabled_for_forwarded
 
     def new_call_state(self, *, keep_raw: bool, forwarded: bool = False) -> CallState:
         """Create the state of a new call; it records phase timings if calls are observed."""

@@ -99,6 +99,8 @@ class Dispatcher:
         successor gets the call.
         """
         upstream = sent.upstream
+        if self._forwarding_info is not None:
+            call.state.forwarding_info = self._forwarding_info(call)
         try:
             return await self._exchange(call, upstream, sent.tool, (sent.session, sent.exchange))
         except (ServerUnavailable, NotFound) as exc:

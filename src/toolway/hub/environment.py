@@ -47,7 +47,6 @@ class HubEnvironment:
         None  # in a cluster: wraps each transport, because the server may run elsewhere
     )
     forwarding_info: Callable[[Call], Any] | None = None  # in a cluster: data about a call for the transports
-    plans_in_cluster: bool = False  # in a cluster: the transports can send calls without waiting (hub/plan.py)
     per_caller_in_cluster: Callable[[str], bool] | None = (
         None  # in a cluster: True if a remote server separates callers
     )

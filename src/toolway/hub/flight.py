@@ -19,7 +19,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -48,6 +48,16 @@ _EXECUTED: Final = Certainty.EXECUTED
 _log = logging.getLogger(__name__)
 
 
+class CallOrigin(NamedTuple):
+    """Origin of a call in a cluster: data for the node that it is forwarded to."""
+
+    principal: str  # id
+    principal_name: str
+    endpoint: str
+    request_id: str  # `X-Request-ID` that the client sent
+    timeout: float | None  # seconds that the client gives the call, if it says so
+
+
 class Flight(ABC):
     """One call under way that is driven by callbacks; no coroutine waits for its result."""
 
@@ -66,6 +76,7 @@ class Flight(ABC):
         "request_bytes",
     )
 
+    is_forwarded: ClassVar[bool] = False  # another node of a cluster sent the call, and reports it
     in_library: ClassVar[bool] = False  # the caller is a program, whose current trace the call may belong to
 
     def __init__(self, flights: Flights, plan: Plan, arguments: Json, call_id: str, meta: Json | None = None) -> None:
@@ -101,6 +112,10 @@ class Flight(ABC):
     def hand_over(self, taken: TakenOverCall) -> None:
         """Let a coroutine of the caller await `taken.resume()`. If it never starts, call `taken.discard()`."""
 
+    def origin(self) -> CallOrigin | None:
+        """Return where the call entered a cluster; None if it must not be forwarded without the pipeline."""
+        return None
+
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
@@ -118,7 +133,7 @@ class Flight(ABC):
             except ValueError:
                 return False  # a value that is not JSON
         context: str | None = ""  # of the trace that the call is left out of
-        if flights.instrumentation.is_tracing:
+        if flights.instrumentation.is_tracing and not self.is_forwarded:
             context = flights.instrumentation.skip_trace(in_library=self.in_library)
         if context is None or not limiter.acquire_nowait(plan.caller):
             return False
@@ -152,7 +167,7 @@ class Flight(ABC):
         self._started_at = phase_clock()
         plan.budget.record_attempt(now)
         flights.add(self)
-        if flights.instrumentation.wants_attempts:
+        if flights.instrumentation.wants_attempts and not self.is_forwarded:
             flights.instrumentation.on_sent(self.build_call())
         return True
 
@@ -181,7 +196,7 @@ class Flight(ABC):
             try:
                 self.land(result, frame, self._exchange.id)
             finally:
-                if flights.instrumentation.enabled:
+                if flights.instrumentation.enabled and not self.is_forwarded:
                     self._report(result)
         except Exception:
             _log.exception("the result of %s could not be passed on or reported", plan.target)

@@ -16,7 +16,6 @@ from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog, Tool
 from toolway.config.schema import Server
 from toolway.hub.call_policy import CallPolicies, ToolPolicy
-from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.arguments import ArgumentValidator
@@ -145,7 +144,6 @@ class Planner:
         argument_validator: ArgumentValidator,
         auth: AuthManager,
         instrumentation: Instrumentation,
-        environment: HubEnvironment,
         *,
         enabled: bool,
     ) -> None:
@@ -156,10 +154,7 @@ class Planner:
         self.argument_validator = argument_validator
         self.auth = auth
         self.instrumentation = instrumentation
-        # In a cluster each call carries data for the node that owns the server.
-        in_cluster = environment.forwarding_info is not None or environment.wrap_transport is not None
-        may_plan = not in_cluster or environment.plans_in_cluster
-        self.enabled = enabled and may_plan and os.environ.get(SWITCH) != "off"
+        self.enabled = enabled and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from toolway.cluster.routing import link_frames
 from toolway.cluster.routing.link_frames import (
@@ -237,9 +237,10 @@ class Link(asyncio.Protocol):
 class LinkExchange(StreamExchange):
     """One call that this node sent on a link (a connection between nodes), and its outcome."""
 
-    __slots__ = ("inbound",)
+    __slots__ = ("inbound", "route")
 
     inbound: InboundHandler
+    route: Any  # for the transport that sent it
 
 
 class CallerLink(Link):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Final
 
@@ -30,8 +30,9 @@ from toolway.cluster.routing.link import MAX_CALLS, CalledLink
 from toolway.cluster.routing.link_frames import LinkKeys
 from toolway.cluster.routing.node_http import CallHandler, parse_request
 from toolway.gateway.mcp.errors import OUTCOME_UNKNOWN, OVERLOADED, RpcFailure
-from toolway.gateway.mcp.responses import encode_error
-from toolway.gateway.router import NODE_LINK_PATH, NODE_LINK_PROTOCOL
+from toolway.gateway.mcp.flights import NodeCall, NodeFlight
+from toolway.gateway.mcp.responses import RpcResult, encode_error
+from toolway.gateway.router import MAX_LIGHT_BYTES, NODE_LINK_PATH, NODE_LINK_PROTOCOL
 from toolway.http.request import HttpTarget
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import INVALID_REQUEST
@@ -123,7 +124,8 @@ class CallerIdentity:
 class LinkServer:
     """All links that other nodes have opened to this one, and the calls that they send (`LinkHandler`).
 
-    `handler` executes a call. `refusal(overloaded)` returns the reason to execute nothing now, or None.
+    `handler` executes a call; `begin_flight` does so without a coroutine, or returns None. `refusal(overloaded)`
+    returns the reason to execute nothing now, or None.
     """
 
     def __init__(
@@ -133,12 +135,14 @@ class LinkServer:
         verifier: CallTokenVerifier,
         handler: CallHandler,
         refusal: Callable[[bool], RpcFailure | None],
+        begin_flight: Callable[[CallToken, jsonrpc.Message, NodeCall], NodeFlight | None],
     ) -> None:
         self._node = node
         self._proofs = proofs
         self._verifier = verifier
         self._handler = handler
         self._refusal = refusal
+        self._begin_flight = begin_flight
         self._links: set[CalledLink] = set()
         self._heads: dict[bytes, LinkCallHead] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -175,10 +179,25 @@ class LinkServer:
         if refusal is not None:
             link.reply(number, _encode_failure(number, refusal))
             return
-        task = asyncio.get_running_loop().create_task(self._run(link, number, token, request))
-        link.calls[number] = task
-        self._tasks.add(task)
-        task.add_done_callback(lambda task: self._on_done(link, number, task))
+        call = LinkCall(self, link, number)
+        link.calls[number] = call
+        try:
+            self._execute(call, token, request)
+        except RpcFailure as failure:
+            call.reply(_encode_failure(number, failure))
+        except Exception:
+            log.exception("forwarded call failed")
+            call.reply(_encode_failure(number, _INTERNAL_FAILURE))
+
+    def _execute(self, call: LinkCall, token: CallToken, request: bytes) -> None:
+        """Begin to execute a call, as a flight if it is a usual one. Raises `RpcFailure` if it is rejected."""
+        if len(request) > MAX_LIGHT_BYTES:
+            call.run(self._handle_large(token, request, call))
+            return
+        message = _parse_light(request, call.number)
+        call.flight = self._begin_flight(token, message, call)
+        if call.flight is None:
+            call.run(self._handler(token, message, call.notify))
 
     def _open(self, link: CalledLink, content: memoryview) -> tuple[CallToken, float, bytes]:
         """Return the token, expiry and request of a received call. Raises `ValueError` if the call is malformed."""
@@ -213,39 +232,27 @@ class LinkServer:
         )
         return token, ticket.expires, bytes(content[end:])
 
-    async def _run(self, link: CalledLink, number: int, token: CallToken, request: bytes) -> None:
-        """Execute a call that another node sent on a link, and send the reply."""
+    async def _handle_large(self, token: CallToken, request: bytes, call: LinkCall) -> RpcResult:
+        message = await parse_request(request)
+        _check_id(message, call.number)
+        return await self._handler(token, message, call.notify)
 
-        def notify(method: str, params: Json) -> None:
-            if number in link.calls:
-                link.notify(number, jsonrpc.encode_notification(method, params))
-
-        try:
-            message = await parse_request(request)
-            if message.id != number:
-                raise RpcFailure(INVALID_REQUEST, "the request has another number", {"executed": "no"})
-            reply = jsonrpc.encode_result(number, await self._handler(token, message, notify))
-        except RpcFailure as failure:
-            reply = _encode_failure(number, failure)
-        except Exception:
-            log.exception("forwarded call failed")
-            reply = _encode_failure(number, _INTERNAL_FAILURE)
-        if link.calls.pop(number, None) is not None:
-            link.reply(number, reply)
-
-    def _on_done(self, link: CalledLink, number: int, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if link.calls.get(number) is task:
-            del link.calls[number]
-            if task.cancelled():  # by the shutdown of the gateway; its outcome is not known
-                link.reply(number, _encode_failure(number, _INTERNAL_FAILURE))
-        if not self._tasks:
+    def on_ended(self, task: asyncio.Task[None] | None) -> None:
+        """Learn that a call, or the task that handled it, has ended."""
+        if task is not None:
+            self._tasks.discard(task)
+        if self._is_going:
             self._changed.set()
 
+    def on_task(self, task: asyncio.Task[None]) -> None:
+        """Learn that a task handles a call."""
+        self._tasks.add(task)
+
     def on_cancel(self, link: CalledLink, number: int) -> None:
-        task = link.calls.pop(number, None)
-        if isinstance(task, asyncio.Task):
-            task.cancel()
+        call = link.calls.pop(number, None)
+        if isinstance(call, LinkCall):
+            call.cancel()
+            self.on_ended(None)
 
     def on_too_large(self, link: CalledLink, number: int) -> None:
         failure = RpcFailure(OVERLOADED, "the request is too large for the node", {"executed": "no", "certainty": "C0"})
@@ -254,9 +261,9 @@ class LinkServer:
     def on_lost(self, link: CalledLink) -> None:
         self._links.discard(link)
         calls, link.calls = link.calls, {}
-        for task in calls.values():
-            if isinstance(task, asyncio.Task):
-                task.cancel()
+        for call in calls.values():
+            if isinstance(call, LinkCall):
+                call.cancel()
         self._changed.set()
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
@@ -269,17 +276,18 @@ class LinkServer:
 
     async def wait_idle(self) -> None:
         """Wait, without a time limit, until no call is being executed."""
-        while self._tasks:
+        while self._tasks or len(self):
             self._changed.clear()
             await self._changed.wait()
 
     async def cancel_all(self, timeout: float = 1.0) -> None:
         """Cancel all calls; wait for their replies, at most `timeout` seconds."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
+        for link in self._links:
+            for call in list(link.calls.values()):
+                if isinstance(call, LinkCall):
+                    call.cancel()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout)
 
     async def close(self, timeout: float = 5.0) -> None:
         """Wait until the callers have closed their links, at most `timeout` seconds; then close them."""
@@ -293,6 +301,74 @@ class LinkServer:
             waiting.cancel()
         for link in list(self._links):
             link.abort("this node shuts down")
+
+
+class LinkCall:
+    """One call of another node that is being executed, by a flight or a task."""
+
+    __slots__ = ("_link", "_server", "_task", "flight", "number")
+
+    def __init__(self, server: LinkServer, link: CalledLink, number: int) -> None:
+        self._server = server
+        self._link = link
+        self.number = number
+        self._task: asyncio.Task[None] | None = None
+        self.flight: NodeFlight | None = None
+
+    def reply(self, message: bytes) -> None:
+        """Send the JSON-RPC response, unless the caller does not wait any more."""
+        if self._link.calls.pop(self.number, None) is not None:
+            self._link.reply(self.number, message)
+            self._server.on_ended(None)
+
+    def notify(self, method: str, params: Json) -> None:
+        """Send a notification that belongs to the call."""
+        if self.number in self._link.calls:
+            self._link.notify(self.number, jsonrpc.encode_notification(method, params))
+
+    def run(self, work: Awaitable[RpcResult]) -> asyncio.Task[None]:
+        """Let a task await the result and send it, or the error. Return the task."""
+        self._task = task = asyncio.get_running_loop().create_task(self._run(work))
+        self._server.on_task(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    async def _run(self, work: Awaitable[RpcResult]) -> None:
+        try:
+            reply = jsonrpc.encode_result(self.number, await work)
+        except RpcFailure as failure:
+            reply = _encode_failure(self.number, failure)
+        except Exception:
+            log.exception("forwarded call failed")
+            reply = _encode_failure(self.number, _INTERNAL_FAILURE)
+        self.reply(reply)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self.reply(_encode_failure(self.number, _INTERNAL_FAILURE))
+        self._server.on_ended(task)
+
+    def cancel(self) -> None:
+        """Stop the call; what was sent to the server is cancelled there."""
+        if self._task is not None:
+            self._task.cancel()
+        elif self.flight is not None:
+            self.flight.left()
+
+
+def _parse_light(request: bytes, number: int) -> jsonrpc.Message:
+    """Parse a request of usual size. Raises `RpcFailure` if it is not a request with this number."""
+    try:
+        message = jsonrpc.parse_message(request)
+    except jsonrpc.InvalidMessage as bad:
+        raise RpcFailure(INVALID_REQUEST, f"invalid request: {bad.reason}", {"executed": "no"}) from None
+    _check_id(message, number)
+    return message
+
+
+def _check_id(message: jsonrpc.Message, number: int) -> None:
+    if message.kind != "request" or message.id != number:
+        raise RpcFailure(INVALID_REQUEST, "a node must send a request with its number", {"executed": "no"})
 
 
 _INTERNAL_FAILURE: Final = RpcFailure(

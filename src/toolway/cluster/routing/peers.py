@@ -277,13 +277,18 @@ class Peer:
     def _is_avoided(self) -> bool:
         return self._loop.time() < self._avoid_until
 
+    def on_sent(self) -> None:
+        """Learn that a call was sent that no task waits for. If the node stops responding, its link is ended."""
+        self._last_used = self._loop.time()
+        self._start_watching()
+
     def _start_watching(self) -> None:
         if self._watch_task is None or self._watch_task.done():
             self._watch_task = self._loop.create_task(self._watch())
 
     async def _watch(self) -> None:
         async with self._bus.watch(self.id) as listener:
-            while self._waiting_tasks or self._loop.time() < self._last_used + WATCH_LINGER_S:
+            while self._waiting_tasks or len(self._link or ()) or self._loop.time() < self._last_used + WATCH_LINGER_S:
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S / 2)
                 silence = listener.seconds_silent
                 if self._loop.time() - silence > self._wrong_process_at:

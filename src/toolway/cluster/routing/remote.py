@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
@@ -27,6 +27,7 @@ from toolway.cluster.db.nodes import NodeStatus
 from toolway.cluster.node_auth import CallToken, CallTokenSealer, issue_call_token, new_call_key, new_use_id
 from toolway.cluster.replication.catalog import SharedCatalog, answer_catalog_request, is_catalog_request
 from toolway.cluster.routing.call_cipher import CallCipher, ForwardedRequest
+from toolway.cluster.routing.link import LinkExchange
 from toolway.cluster.routing.node_http import NodeHttpTransport
 from toolway.cluster.routing.node_link import encode_call, link_head, new_ticket
 from toolway.cluster.routing.owned import OwnerTransportBase, moved_error
@@ -42,6 +43,7 @@ from toolway.errors import (
 )
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.errors import ERROR_DATA_KEY, TIMEOUT_META_KEY
+from toolway.hub.flight import Flight
 from toolway.protocol.constants import INVALID_PARAMS
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Call, Certainty, Json
@@ -49,9 +51,11 @@ from toolway.upstream.transport import (
     SEND_TOO_LATE,
     SERVER_MOVED,
     WRONG_NODE,
+    ExchangeListener,
     InboundHandler,
     JSONRPCError,
     Request,
+    RequestExchange,
     Transport,
     TransportError,
     TransportInfo,
@@ -138,7 +142,53 @@ class RemoteTransport(OwnerTransportBase):
     async def open(self, inbound: InboundHandler) -> None:
         self._inbound = inbound
 
-    async def request(self, request: Request) -> Json:
+    # -- StartingTransport --------------------------------------------------------------------------------------------
+
+    def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
+        """Send a call of a flight on the link to the owner, if there is one that can be used at once."""
+        origin = listener.origin() if isinstance(listener, Flight) else None
+        if origin is None or self._stopped:
+            return None
+        assert isinstance(listener, Flight)
+        context, plan = self._context, listener.plan
+        instance = self._instances[0] if len(self._instances) == 1 else self._select_instance(plan.caller)
+        ownership = context.owner_cache.get(instance)
+        node = context.get_node(ownership.node) if ownership is not None else None
+        if ownership is None or node is None or ownership.node == context.id or not node.info.address:
+            return None
+        peer = context.peers.get(ownership.node, node.info.address)
+        link = peer.ready_link
+        if link is None or peer.unavailable_reason:
+            return None
+        use_id = new_use_id()
+        head = link_head(ownership, origin.principal, plan.caller, origin.principal_name, origin.endpoint)
+        ticket = new_ticket(listener.call_id, use_id, None, origin.request_id)
+        remaining = origin.timeout if origin.timeout is not None else plan.policy.timeout
+        remaining -= min(OWNER_HEAD_START_S, remaining / HEAD_START_DIVISOR)
+        params = {**request.params, "_meta": _add_timeout(request.params["_meta"], round(remaining * 1000))}
+        sent = Request(request.method, params, request.call_state)
+        exchange = link.start(encode_call(head, ticket), sent, self._inbound, listener)
+        exchange.route = (link, peer, ownership, use_id)
+        peer.on_sent()
+        return exchange
+
+    async def wait(self, exchange: RequestExchange, request: Request) -> Json:
+        assert isinstance(exchange, LinkExchange)
+        link, peer, ownership, use_id = exchange.route
+        try:
+            return await self._explain(peer.run_while_alive(link.wait(exchange)), request)
+        except _OwnerUnavailable as exc:
+            self._context.owner_cache.invalidate(ownership)
+            return await self.request(request, None if exc.is_confirmed else use_id)
+
+    def abandon(self, exchange: RequestExchange, request: Request) -> None:
+        assert isinstance(exchange, LinkExchange)
+        exchange.route[0].abandon(exchange)
+
+    # -- Transport ----------------------------------------------------------------------------------------------------
+
+    async def request(self, request: Request, use_id: str | None = None) -> Json:
+        """Send a request to the owner. A `use_id` is that of an earlier attempt, which may have arrived."""
         info: ForwardingInfo | None = request.call_state.forwarding_info
         if info is None and is_catalog_request(request):
             return await self._answer_from_catalog(request)
@@ -146,10 +196,10 @@ class RemoteTransport(OwnerTransportBase):
             raise TransportError(f"{self._server} is not owned by this node", Certainty.NOT_SENT, code=WRONG_NODE)
         loop = asyncio.get_running_loop()
         limit = loop.time() + OWNER_TIMEOUT_S
-        instance = self._select_instance(info or self._default_info)
+        instance = self._select_instance((info or self._default_info).caller)
         latest_send = info.deadline - OWNER_HEAD_START_S if info is not None and info.deadline else math.inf
         waited = False
-        use_id = new_use_id()
+        use_id = use_id or new_use_id()
         while True:
             reason: str
             ownership = self._context.owner_cache.get(instance) or await self._context.owner_cache.lookup(instance)
@@ -206,15 +256,15 @@ class RemoteTransport(OwnerTransportBase):
         """Send no more requests, because another transport replaces this one."""
         self._stopped = True
 
-    def _select_instance(self, info: ForwardingInfo) -> ServerInstance:
+    def _select_instance(self, caller: str) -> ServerInstance:
         """Return the server instance for a caller: always the same, as it may hold state for it.
 
         Requests without a caller rotate through the instances.
         """
         if len(self._instances) == 1:
             return self._instances[0]
-        if info.caller:
-            number = int.from_bytes(blake2b(info.caller.encode(), digest_size=4).digest(), "big")
+        if caller:
+            number = int.from_bytes(blake2b(caller.encode(), digest_size=4).digest(), "big")
         else:
             self._next_number = number = self._next_number + 1
         return self._instances[number % len(self._instances)]
@@ -226,20 +276,25 @@ class RemoteTransport(OwnerTransportBase):
 
         Raises `_OwnerUnavailable` if the owner has not executed it and will not.
         """
-        attempt = request.call_state
         context = self._context
-        info = attempt.forwarding_info or self._default_info
+        info = request.call_state.forwarding_info or self._default_info
         params = with_timeout(request.params, info, head_start_divisor)
+        if not node.info.address:
+            return await self._explain(self._send_over_nats(node, ownership, request, params, info, use_id), request)
+        peer = context.peers.get(ownership.node, node.info.address)
+        if reason := peer.unavailable_reason:
+            raise _OwnerUnavailable(reason)
+        sending = self._send_to_peer(peer, ownership, request, params, info, use_id)
+        return await self._explain(peer.run_while_alive(sending), request)
+
+    async def _explain(self, work: Awaitable[Json], request: Request) -> Json:
+        """Await the result of a request that was sent to its owner, and classify the error if there is one.
+
+        Raises `_OwnerUnavailable` if the owner has not executed it and will not.
+        """
+        attempt = request.call_state
         try:
-            if not node.info.address:
-                key = (ownership.node, node.epoch)
-                transport = self._node_transports.get(key) or await self._open_once(key, context.nats_transport(node))
-                token = token_for_call(info, ownership, context.id, use_id)
-                return await transport.request(forwarded_request(request, params, token, context.sealer))
-            peer = context.peers.get(ownership.node, node.info.address)
-            if reason := peer.unavailable_reason:
-                raise _OwnerUnavailable(reason)
-            return await peer.run_while_alive(self._send_to_peer(peer, ownership, request, params, info, use_id))
+            return await work
         except PeerTimeout:
             raise _owner_lost_error(attempt.certainty, "its owner stopped responding") from None
         except TransportError as exc:
@@ -258,6 +313,14 @@ class RemoteTransport(OwnerTransportBase):
                 raise
             attempt.certainty = error.certainty or Certainty.NOT_SENT
             raise TransportError(exc.message, attempt.certainty, call_error=error) from None
+
+    async def _send_over_nats(
+        self, node: NodeStatus, ownership: Ownership, request: Request, params: Json, info: ForwardingInfo, use_id: str
+    ) -> Json:
+        key, context = (ownership.node, node.epoch), self._context
+        transport = self._node_transports.get(key) or await self._open_once(key, context.nats_transport(node))
+        token = token_for_call(info, ownership, context.id, use_id)
+        return await transport.request(forwarded_request(request, params, token, context.sealer))
 
     async def _send_to_peer(
         self,
@@ -405,6 +468,13 @@ def with_timeout(params: Json, info: ForwardingInfo, head_start_divisor: int = H
     # The node closer to the server knows the outcome better.
     remaining -= min(OWNER_HEAD_START_S, remaining / head_start_divisor)
     return {**params, "_meta": {**(params.get("_meta") or {}), TIMEOUT_META_KEY: max(1, round(remaining * 1000))}}
+
+
+def _add_timeout(meta: msgspec.Raw | Json, milliseconds: int) -> msgspec.Raw | Json:
+    """Return the `_meta` of a request, encoded or not, with the time that its owner has for it."""
+    if isinstance(meta, dict):
+        return {**meta, TIMEOUT_META_KEY: milliseconds}
+    return msgspec.Raw(b'{"%b":%d,%b' % (TIMEOUT_META_KEY.encode(), milliseconds, bytes(meta)[1:]))
 
 
 def forwarded_request(request: Request, params: Json, token: CallToken, sealer: CallTokenSealer) -> ForwardedRequest:

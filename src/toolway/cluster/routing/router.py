@@ -278,20 +278,23 @@ class RoutedTransport:
         return await self.selected.request(request)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call without waiting and return its exchange; None if the route is not to the server itself."""
+        """Send a call without waiting, to the server or on the link to its owner, and return its exchange.
+
+        None if the call would have to wait: then nothing was sent.
+        """
         selected = self._selected
-        if isinstance(selected, OwnedTransport | DirectTransport) and not self._rerouted.is_set():
+        if isinstance(selected, OwnedTransport | DirectTransport | RemoteTransport) and not self._rerouted.is_set():
             return selected.start(request, listener)
         return None
 
     async def wait(self, exchange: RequestExchange, request: Request) -> Json:
         selected = self.selected
-        assert isinstance(selected, OwnedTransport | DirectTransport)  # `start` sent it
+        assert isinstance(selected, OwnedTransport | DirectTransport | RemoteTransport)  # `start` sent it
         return await selected.wait(exchange, request)
 
     def abandon(self, exchange: RequestExchange, request: Request) -> None:
         selected = self.selected
-        assert isinstance(selected, OwnedTransport | DirectTransport)
+        assert isinstance(selected, OwnedTransport | DirectTransport | RemoteTransport)
         selected.abandon(exchange, request)
 
     async def notify(self, method: str, params: Json) -> None:

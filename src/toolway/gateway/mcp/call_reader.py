@@ -24,7 +24,7 @@ from toolway.protocol.constants import (
 )
 from toolway.types import Json
 
-_PARAMS: Final = frozenset({"name", "arguments", "_meta"})
+PARAMS: Final = frozenset({"name", "arguments", "_meta"})
 _OWN_META_KEYS: Final = frozenset(
     {PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY, TIMEOUT_META_KEY}
 )
@@ -148,7 +148,7 @@ class CallReader:
         raw_meta: Any = params.get("_meta")
         if not self._routing.matches("tools/call", params, raw_meta):
             return None
-        meta = _check_meta(raw_meta, raw_meta[CLIENT_CAPABILITIES_META_KEY])
+        meta = check_meta(raw_meta, raw_meta[CLIENT_CAPABILITIES_META_KEY])
         return ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta) if meta is not None else None
 
 
@@ -199,7 +199,7 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
     name, raw_meta = params.get("name"), params.get("_meta", _NO_META)
     if type(name) is not str or type(raw_meta) is not dict or PROTOCOL_VERSION_META_KEY in raw_meta:
         return None
-    meta = _check_meta(raw_meta, _NO_META)  # the capabilities of the client are those of its session
+    meta = check_meta(raw_meta, _NO_META)  # the capabilities of the client are those of its session
     return (id_, name, ClientCall(jsonrpc.encode_json(id_), params["arguments"], meta)) if meta is not None else None
 
 
@@ -208,14 +208,14 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
     try:
         value: Any = jsonrpc.decode_json(body)
         params, id_ = value["params"], value["id"]
-        if value["method"] != "tools/call" or not params.keys() <= _PARAMS or not jsonrpc.is_valid_id(id_):
+        if value["method"] != "tools/call" or not params.keys() <= PARAMS or not jsonrpc.is_valid_id(id_):
             return None
         return (id_, params) if type(params["arguments"]) is dict else None
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None  # the router says what is wrong with it
 
 
-def _check_meta(value: Json, capabilities: object) -> ClientMeta | None:
+def check_meta(value: Json, capabilities: object) -> ClientMeta | None:
     """Return the checked `_meta` of a request; None if it asks for something that only the middleware chain does."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)

@@ -1,4 +1,4 @@
-"""Tool calls of HTTP clients that need no task: from the bytes of the request to the bytes of the response.
+"""Tool calls of HTTP clients and of other nodes that need no task: from the request to the bytes of the response.
 
 Such a call is a flight (hub/flight.py): callbacks of the two connections drive it. `ClientFlights.begin` takes a
 request only if nothing about it is unusual. Otherwise it does nothing, and the router handles the request and reports
@@ -14,34 +14,50 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import ClassVar, Final
+from collections.abc import Awaitable
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
-from toolway.gateway.mcp.call_reader import CallReader, ClientCall, ListReader, read_session_call
-from toolway.gateway.mcp.context import RequestContext
+from toolway.gateway.mcp.call_reader import (
+    PARAMS,
+    CallReader,
+    ClientCall,
+    ClientMeta,
+    ListReader,
+    check_meta,
+    read_session_call,
+)
+from toolway.gateway.mcp.context import ForwardedCall, RequestContext, client_request_id
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
+from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
 from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, RoutingHeaders
 from toolway.gateway.mcp.replay_buffer import ResumableResponse
-from toolway.gateway.mcp.responses import finalize_raw_result, finalize_result
+from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import SEARCH_ENDPOINT, Principal
 from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
-from toolway.hub.flight import Flight, TakenOverCall
+from toolway.hub.flight import CallOrigin, Flight, TakenOverCall
 from toolway.hub.plan import SWITCH, Plan
 from toolway.protocol import jsonrpc
-from toolway.protocol.constants import HANDSHAKE_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    MODERN_PROTOCOL_VERSIONS,
+    PROTOCOL_VERSION_META_KEY,
+)
 from toolway.types import Call, Effect, Era, Json
 from toolway.upstream.session import DEFAULT_LOG_LEVEL
+from toolway.upstream.transport import RequestExchange
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan
 MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a legacy client
@@ -295,6 +311,20 @@ class ClientFlights:
         return (plan, ClientCall(call.id, arguments, call.meta, name)) if plan is not None else None
 
 
+def _encode_response(
+    era: Era, request_id: bytes, result: Json, frame: bytes, exchange: RequestExchange
+) -> tuple[bytes, bytes | memoryview, bytes]:
+    """Return the response to a request with this encoded id, in three parts. `frame` is the server's response."""
+    received: bytes | memoryview | None = exchange.received
+    if not received:
+        received = jsonrpc.slice_result(frame, exchange.id) if frame else None
+    raw = finalize_raw_result(era, result, received) if received is not None else None
+    if raw is not None:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b' % (request_id, raw.prefix), raw.received, raw.suffix
+    prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % request_id
+    return prefix, jsonrpc.encode_json(finalize_result(era, result)), b"}"
+
+
 class ClientFlight(Flight):
     """One tool call of a modern HTTP client that is driven by callbacks, without a task."""
 
@@ -314,16 +344,7 @@ class ClientFlight(Flight):
         http = self._http
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
-        received: bytes | memoryview | None = self._exchange.received
-        if not received:
-            received = jsonrpc.slice_result(frame, id) if frame else None
-        raw = finalize_raw_result(self.era, result, received) if received is not None else None
-        if raw is not None:
-            prefix = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (self._call.id, raw.prefix)
-            http.reply_json(prefix, raw.received, raw.suffix)
-        else:
-            prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
-            http.reply_json(prefix, jsonrpc.encode_json(finalize_result(self.era, result)), b"}")
+        http.reply_json(*_encode_response(self.era, self._call.id, result, frame, self._exchange))
         if self._planned.plan is None:
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
@@ -339,6 +360,16 @@ class ClientFlight(Flight):
     def _take_over_in_task(self) -> asyncio.Task[None] | None:
         taken = self.take_over()
         return taken.task if taken is not None else None
+
+    def origin(self) -> CallOrigin:
+        planned, timeout = self._planned, self._call.meta.value.get(TIMEOUT_META_KEY)
+        return CallOrigin(
+            planned.principal.id,
+            planned.principal.name,
+            planned.endpoint,
+            client_request_id(self._http.request),
+            None if timeout is None else timeout / 1000,
+        )
 
     def build_call(self) -> Call:
         params = {**self.params, "_meta": self._call.meta.value}
@@ -433,3 +464,118 @@ class SessionFlight(ClientFlight):
     def _send(self, message: bytes) -> bool:
         """Send the client a message that belongs to the call."""
         return self._response is not None and self._response.try_send(message)
+
+
+# -- calls of other nodes ---------------------------------------------------------------------------------------------
+
+
+class NodeCall(Protocol):
+    """A call of another node, to which a flight replies."""
+
+    def reply(self, message: bytes) -> None:
+        """Send the JSON-RPC response."""
+        ...
+
+    def run(self, work: Awaitable[RpcResult]) -> asyncio.Task[None]:
+        """Let a task await the result and send it, or the error. Return the task."""
+        ...
+
+
+class NodeFlights:
+    """Begins flights for the calls that other nodes forward to this one."""
+
+    def __init__(self, hub: HubCore, dispatcher: RequestDispatcher) -> None:
+        self.hub = hub
+        self.dispatcher = dispatcher
+
+    def begin(
+        self,
+        principal: Principal,
+        view: EndpointView,
+        forwarded: ForwardedCall,
+        message: jsonrpc.Message,
+        call: NodeCall,
+    ) -> NodeFlight | None:
+        """Send a call that another node forwards. None if the pipeline must handle it: then nothing was done."""
+        params = message.body
+        value = params.get("_meta")
+        if (
+            message.method != "tools/call"
+            or forwarded.idempotency_key is not None
+            or self.hub.observes_forwarded
+            or type(value) is not dict
+            or not params.keys() <= PARAMS
+            or type(params.get("arguments")) is not dict
+            or value.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS
+            or CLIENT_CAPABILITIES_META_KEY not in value
+        ):
+            return None
+        meta = check_meta(value, value[CLIENT_CAPABILITIES_META_KEY])
+        if meta is None:
+            return None
+        tool = view.find_item("tools", params.get("name"))
+        plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
+        if plan is None:
+            return None
+        flight = NodeFlight(self, plan, principal, view, forwarded, message, meta, call)
+        return flight if flight.begin(meta.capabilities) else None
+
+
+class NodeFlight(Flight):
+    """Flight of one call that another node forwards. That node reports it, and decides about retries."""
+
+    __slots__ = ("_call", "_forwarded", "_message", "_owner", "_principal", "_view")
+
+    is_forwarded = True
+
+    def __init__(
+        self,
+        owner: NodeFlights,
+        plan: Plan,
+        principal: Principal,
+        view: EndpointView,
+        forwarded: ForwardedCall,
+        message: jsonrpc.Message,
+        meta: ClientMeta,
+        call: NodeCall,
+    ) -> None:
+        super().__init__(owner.hub.flights, plan, message.body["arguments"], forwarded.call_id, meta.extra)
+        self._owner = owner
+        self._principal = principal
+        self._view = view
+        self._forwarded = forwarded
+        self._message = message
+        self._call = call
+
+    def land(self, result: Json, frame: bytes, id: int) -> None:
+        assert isinstance(self._message.id, int)
+        self._call.reply(b"".join(_encode_response("modern", b"%d" % self._message.id, result, frame, self._exchange)))
+
+    def left(self) -> None:
+        """Let the pipeline take over and be cancelled: the calling node does not wait any more."""
+        taken = self.take_over()
+        if taken is not None and taken.task is not None:
+            asyncio.get_running_loop().call_soon(taken.task.cancel)  # after its first step, so that it can clean up
+
+    def build_call(self) -> Call:
+        params = {**self.params, "_meta": self._message.body["_meta"]}
+        return self._owner.dispatcher.build_sent_call(self._build_context(), params, self.plan.tool)
+
+    def hand_over(self, taken: TakenOverCall) -> None:
+        taken.task = self._call.run(self._owner.dispatcher.resume(self._build_context(), taken))
+        taken.task.add_done_callback(lambda _: taken.discard())
+
+    def _build_context(self) -> RequestContext:
+        meta: Json = self._message.body["_meta"]
+        return RequestContext(
+            self._principal,
+            self._view,
+            self._forwarded.endpoint,
+            "modern",
+            meta[CLIENT_CAPABILITIES_META_KEY],
+            idempotency_key=None,
+            request_id=self._message.id,
+            version=meta[PROTOCOL_VERSION_META_KEY],
+            requested_name=self._message.body["name"],
+            forwarded=self._forwarded,
+        )
