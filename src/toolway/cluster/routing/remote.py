@@ -147,7 +147,8 @@ class RemoteTransport(OwnerTransportBase):
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
         """Send a call of a flight on the link to the owner, if there is one that can be used at once."""
         origin = listener.origin() if isinstance(listener, Flight) else None
-        if origin is None or self._stopped:
+        meta: msgspec.Raw | Json | None = request.params.get("_meta")
+        if origin is None or meta is None or self._stopped:
             return None
         assert isinstance(listener, Flight)
         context, plan = self._context, listener.plan
@@ -165,7 +166,7 @@ class RemoteTransport(OwnerTransportBase):
         ticket = new_ticket(listener.call_id, use_id, None, origin.request_id)
         remaining = origin.timeout if origin.timeout is not None else plan.policy.timeout
         remaining -= min(OWNER_HEAD_START_S, remaining / HEAD_START_DIVISOR)
-        params = {**request.params, "_meta": _add_timeout(request.params["_meta"], round(remaining * 1000))}
+        params = {**request.params, "_meta": _add_timeout(meta, round(remaining * 1000))}
         sent = Request(request.method, params, request.call_state)
         exchange = link.start(encode_call(head, ticket), sent, self._inbound, listener)
         exchange.route = (link, peer, ownership, use_id)

@@ -361,7 +361,7 @@ class ClientFlight(Flight):
         taken = self.take_over()
         return taken.task if taken is not None else None
 
-    def origin(self) -> CallOrigin:
+    def origin(self) -> CallOrigin | None:
         planned, timeout = self._planned, self._call.meta.value.get(TIMEOUT_META_KEY)
         return CallOrigin(
             planned.principal.id,
@@ -433,6 +433,9 @@ class SessionFlight(ClientFlight):
         self._id = id
         self._session = session
         self._response: ResumableResponse | None = None  # set if the pipeline has taken over
+
+    def origin(self) -> None:
+        """Return None: a session belongs to a node, and the pipeline forwards its calls with what they may cause."""
 
     def land(self, result: Json, frame: bytes, id: int) -> None:
         self._forget()
