@@ -110,13 +110,13 @@ async def test_many_at_once_get_each_their_own_result(hop: Hop) -> None:
 async def test_a_long_call_is_taken_over_at_both_nodes_and_executed_once(hop: Hop) -> None:
     await hop.warm_up("counter", call="warm", nonce="warm")
     async with growing(hop, 0, 1):
-        assert "result" in (await hop.call("counter", call="c", seconds=2.5, nonce="long")).last
+        assert "result" in (await hop.call("counter", call="c", seconds=4, nonce="long")).last
     assert hop.executed("long") == 1
 
 
 async def test_a_lost_connection_leaves_a_call_unknown_and_the_next_one_works(hop: Hop) -> None:
     await hop.warm_up("counter", call="warm", nonce="warm")
-    waiting = asyncio.create_task(hop.call("counter", call="c", seconds=0.6, nonce="cut"))
+    waiting = asyncio.create_task(hop.call("counter", call="c", seconds=30, nonce="cut"))
     await hop.until_executed("cut")
     hop.owner.tap.cut()
     error = (await waiting).error
