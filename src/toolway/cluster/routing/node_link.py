@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from struct import Struct
 from typing import Final
 
@@ -331,6 +331,8 @@ class LinkCall:
         self._task = task = asyncio.get_running_loop().create_task(self._run(work))
         self._server.on_task(task)
         task.add_done_callback(self._on_done)
+        if isinstance(work, Coroutine):
+            task.add_done_callback(lambda _: work.close())  # of a task that was cancelled before it began
         return task
 
     async def _run(self, work: Awaitable[RpcResult]) -> None:

@@ -506,6 +506,7 @@ class NodeFlights:
             message.method != "tools/call"
             or forwarded.idempotency_key is not None
             or self.hub.observes_forwarded
+            or view.needs_preparation
             or type(value) is not dict
             or not params.keys() <= PARAMS
             or type(params.get("arguments")) is not dict
