@@ -54,7 +54,7 @@ _log = logging.getLogger("toolway.cluster")
 
 
 class PostgresJournal:
-    """Journal of one node in the cluster's database.
+    """Journal of workflow runs in the cluster's database, as one node uses it.
 
     `identity()` returns the id of this node and the number of its lease, None without a lease. `key` is the key of the
     tenant. Methods raise `JournalError` if the database cannot be used.

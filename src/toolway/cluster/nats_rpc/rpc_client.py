@@ -309,10 +309,7 @@ class NatsTransport(OwnerTransportBase):
 
 
 class _CallTarget:
-    """Target for batches of calls to one owner node.
-
-    On the reply subject NATS reports if no node listens.
-    """
+    """Receiver of batched calls over NATS: one owner node. On the reply subject NATS reports if no node listens."""
 
     def __init__(self, rpc_client: NatsRpcClient, subject: str) -> None:
         self._rpc_client = rpc_client

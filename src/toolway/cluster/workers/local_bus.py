@@ -27,7 +27,7 @@ _HEARTBEAT: Final = b"beat "
 
 
 class LocalBus(Bus):
-    """Bus of one worker. `path` is its own socket; the other workers have theirs in the same folder."""
+    """Message bus of one worker process. `path` is its own socket; the other workers have theirs in the same folder."""
 
     def __init__(self, path: str, node: str, on_message: MessageHandler, sealer: CallTokenSealer, tenant: str) -> None:
         super().__init__("workers", node, on_message, lambda: None, tenant, sealer)
