@@ -83,7 +83,10 @@ class ServerRequestRouter:
         await self._turns.wait_first_turn(call)
 
     def is_silent(self, name: str) -> bool:
-        """Return True if the last call of a tool ended without a server request, so that its calls need no turn."""
+        """Return True if the last call of a tool ended without a server request.
+
+        Calls of such a tool need not take turns with other calls on the same pipe.
+        """
         return self._turns.is_silent(name)
 
     def adopt(self, call: Call) -> None:

@@ -143,7 +143,10 @@ class Spawner:
         return Process(pid, *our_fds, exited, self, number)
 
     def _hidden_folders(self, sandbox: Sandbox) -> list[str]:
-        """Return the folders to hide from a server. Raises `SpawnError` if `guard` is not possible."""
+        """Return the folders that the sandbox hides from a server process.
+
+        Raises `SpawnError` if the setting is `guard` and this kernel cannot hide folders.
+        """
         if sandbox == "off" or not self._own_folders:
             return []
         if landlock.abi_version() < landlock.MIN_ABI:
