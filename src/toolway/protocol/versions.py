@@ -130,10 +130,10 @@ def bare_call_params(params: Json) -> Json:
 
 
 def normalize_tool_result(result: Json, *, bare: bool) -> Json:
-    """Return `result` as a tool result; unchanged if it is one.
+    """Return `result` as a valid MCP tool result; unchanged if it is one.
 
-    Any other object becomes the structured content, with its JSON as text. A bare server declares no MCP result, so
-    there only a list of content blocks makes one.
+    Any other object becomes the structured content, with its JSON as text. With `bare`, the server is one without a
+    handshake, whose results need not be MCP results: then only a list of content blocks counts as one.
     """
     if bare:
         if _is_content(result.get("content")):
