@@ -223,7 +223,7 @@ async def _id_of_other(context: HttpFaultContext) -> None:
 
 @http_fault("cut_sse")
 async def _cut_sse(context: HttpFaultContext) -> None:
-    """Cut SSE before, between or inside events (VALUE); ids=1: with event ids; clean=1: orderly."""
+    """End the SSE stream before, between or inside events (VALUE); ids=1: with event ids; clean=1: orderly."""
     cut_position, has_ids = context.setting.value or "before", context.option("ids") in ("1", "True")
     exchange = context.open_stream()
     event_id = f"event-{context.endpoint.next_id()}" if has_ids else ""
