@@ -172,7 +172,7 @@ def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
-    """Return the JSON key of the nodes that own a server; empty if no server is in a cluster."""
+    """Return ("nodes",), the status key with the nodes that own a server, if any server is in a cluster; else ()."""
     return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 
