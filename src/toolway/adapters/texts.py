@@ -79,7 +79,7 @@ def broken_arguments_text(tool: str, problem: str) -> str:
 
 
 def result_text(result: ToolResult) -> str:
-    """Return the text of a result: its texts, else its structured content; what is no text is named."""
+    """Return the text of a tool result: its texts, else its structured content. Images and the like are only named."""
     parts = [part for block in result.content if (part := _block_text(block))]
     if not parts and result.structured_content is not None:
         parts = [json.dumps(result.structured_content, ensure_ascii=False)]
