@@ -228,7 +228,7 @@ class GatewayProcess:
         return await self.gateway.listen(host, port, tls, reuse_port=True)
 
     def _on_others_draining(self) -> None:
-        """Report this worker as not ready to load balancers, because the gateway stops its other workers."""
+        """Report this worker as not ready to load balancers, because its parent stops the other workers."""
         self.gateway.router.ready = False
         self._draining_since = asyncio.get_running_loop().time()
 
