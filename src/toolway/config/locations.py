@@ -100,7 +100,7 @@ def add_private_file(path: str | os.PathLike[str]) -> None:
 
 
 def private_files() -> tuple[str, ...]:
-    """Return the files that were added by `add_private_file`."""
+    """Return the files to hide from servers that were added by `add_private_file`."""
     return tuple(sorted(_private_files))
 
 
