@@ -866,7 +866,7 @@ class HubCore:
         return self._audit_log.writer if self._audit_log is not None else None
 
     def negotiated(self, server: str) -> NegotiatedProtocol | None:
-        """Return the protocol negotiated with a server, or None if it is not ready."""
+        """Return the protocol era, version and capabilities negotiated with a server, or None if it is not ready."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.negotiated if upstream is not None else None
 
