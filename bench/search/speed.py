@@ -89,6 +89,8 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
         view = gateway.router.view_for(LOCAL_ADMIN, "search")
         assert view is not None
         context = RequestContext(LOCAL_ADMIN, view, "search", "modern", {})
+        for _ in range(10):  # the tasks of the servers begin
+            await asyncio.sleep(0)
         gc.collect()
         gc.freeze()  # as `toolway serve` does after the start
         watch = LoopWatch()

@@ -11,11 +11,12 @@ import pytest
 
 from tests.search.tools import definition
 from toolway.catalog.catalog import Catalog, Tool
-from toolway.search import ranking, tool_search
-from toolway.search.index import FIELDS, K1, MAX_REPEATS, B, Index
+from toolway.search import ranking, tool_search, word_scores
+from toolway.search.index import FIELDS, K1, B, Index, Posting
 from toolway.search.ranking import Query, parse_query, rank
 from toolway.search.related import load_related_words
 from toolway.search.tool_search import ServerFacts, ToolSearch
+from toolway.search.word_scores import QueryPart, WeightCache, add_up, best_by_words
 from toolway.search.words import split_name, split_stems
 
 _WORDS = (
@@ -75,7 +76,7 @@ def plain_weights(tool: Tool, about: str) -> dict[str, float]:
         stems = split_stems(text, field.max_words)
         for word, count in Counter(stems).items():
             share = field.weight / (1 - B + B * len(stems) / field.usual_words)
-            found[word] = found.get(word, 0.0) + share * min(count, MAX_REPEATS)
+            found[word] = found.get(word, 0.0) + share * min(count, 2)
     return {word: weight * (K1 + 1) / (weight + K1) for word, weight in found.items()}
 
 
@@ -128,12 +129,18 @@ def test_the_fast_ranking_finds_the_tools_of_the_plain_one(seed: int, monkeypatc
 
     monkeypatch.setattr(ranking, "_add_name_coverage", keep)
     monkeypatch.setattr(ranking, "POOL", 6)
+    monkeypatch.setattr(word_scores, "MIN_ENTRIES", 0)
+    monkeypatch.setattr(word_scores, "FEW", seed % 3)
+    monkeypatch.setattr(word_scores, "FREQUENT", chance.choice((4, 128, 10_000)))
+    cache = WeightCache()
     for _ in range(40):
         query = parse_query(random_text(chance, 12) or "list", related)
-        visible = None if chance.random() < 0.5 else {each for each in index.documents if chance.random() < 0.3}
+        visible = (
+            None if chance.random() < 0.5 else frozenset(each for each in index.documents if chance.random() < 0.3)
+        )
         limit = chance.choice((1, 2, 5))
         named = {each for each in index.find_name(query.key) if visible is None or each in visible}
-        rank(index, query, limit, visible=visible)
+        rank(index, query, limit, visible=visible, cache=cache)
         pool = pools.pop()
         plain = plain_scores(index, query)
         scores = {each: score for each, score in plain.items() if visible is None or each in visible}
@@ -144,3 +151,32 @@ def test_the_fast_ranking_finds_the_tools_of_the_plain_one(seed: int, monkeypatc
         best = sorted((score for each, score in scores.items() if each not in named), reverse=True)
         count = max(0, max(6, 6 * limit) - len(named))
         assert sorted((pool[each] for each in pool.keys() - named), reverse=True) == pytest.approx(best[:count])
+
+
+def random_posting(chance: random.Random, end: int) -> Posting:
+    """Return the posting of a word that few or many tools have."""
+    having = chance.sample(range(end), chance.choice((1, 20, end // 10, end // 2)))
+    entries = [value for number in sorted(having) for value in (number, chance.uniform(0.01, 2.2), 1)]
+    return Posting(b"", b"", b"", 0.0).with_entries(entries)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_many_tools_have_exactly_the_plain_scores(seed: int) -> None:
+    chance, cache = random.Random(seed), WeightCache()
+    end = chance.choice((1500, 3001))
+    postings = [random_posting(chance, end) for _ in range(30)]
+    scopes = [frozenset(chance.sample(range(end), count)) for count in (0, 100, end // 3)]
+    for _ in range(25):
+        factors = chance.choice(((0.001, 0.01, 8.0), (1.0,), (0.2, 2.0, 5.0)))
+        parts = [QueryPart(chance.choice(factors), each) for each in chance.sample(postings, chance.randint(2, 24))]
+        learned = {chance.randrange(end): chance.random() for _ in range(chance.choice((0, 0, 9)))}
+        visible = chance.choice((None, *scopes))
+        plain = add_up(parts, learned)
+        found = best_by_words(end, parts, 60, learned, visible, {7}, cache)
+        assert all(plain[number] == score for number, score in found.items())
+        best, ours = (
+            sorted([(-score, number) for number, score in scores.items() if visible is None or number in visible])[:60]
+            for scores in (plain, found)
+        )
+        assert ours == best
+        assert (7 in found) == (7 in plain) or (visible is not None and 7 not in visible)

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from toolway.catalog.catalog import Catalog, Item
 
-SLICE_TOOLS: Final = 100  # tools that are named in one slice
-SLICE_MERGED: Final = 1_000  # named tools that are put into the list in one slice
-SLICE_SERVERS: Final = 500  # servers in one slice, if nothing of them changed
+SLICE_TOOLS: Final = 50  # tools that are named in one slice
+SLICE_MERGED: Final = 500  # named tools that are put into the list in one slice
+SLICE_SERVERS: Final = 250  # servers in one slice, if nothing of them changed
 
 Includes: TypeAlias = Callable[[Item], bool]
 NameTool: TypeAlias = Callable[[Item, Container[str]], str]  # the tool, names that are taken

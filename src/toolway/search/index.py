@@ -14,7 +14,7 @@ import hashlib
 import math
 from array import array
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -25,7 +25,6 @@ from toolway.catalog.catalog import Tool
 from toolway.search.words import name_key, split_name, split_stems
 
 K1: Final = 1.2  # how soon further hits of the same word stop to count
-MAX_REPEATS: Final = 2  # of a word in one field that count
 B: Final = 0.5  # how much a long field lowers the weight of its words
 
 
@@ -156,10 +155,10 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, ent
     for number, tool in enumerate(tools, base):
         stems = _tool_stems(tool, server_stems, about_stems)
         documents.append(Document(tool, tuple(set(stems[0]))))
-        weighed = _weigh_words(stems)
-        words.update(weighed)
-        for word, (weight, fields) in weighed.items():
-            entries[word] += (number, weight * (K1 + 1) / (weight + K1), fields)
+        weights, fields = _weigh_words(stems)
+        words.update(weights)
+        for word, weight in weights.items():
+            entries[word] += (number, weight * (K1 + 1) / (weight + K1), fields[word] & 255)
     return Segment(server, about, base, tuple(documents), tuple(words), frozenset(server_stems))
 
 
@@ -183,25 +182,29 @@ def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[s
     )
 
 
-def _weigh_words(stems: Sequence[Sequence[str]]) -> dict[str, tuple[float, int]]:
-    """Return the weight and the fields of each word of a definition.
+def _weigh_words(stems: Sequence[Sequence[str]]) -> tuple[dict[str, float], dict[str, int]]:
+    """Return the weight of each word of a definition, and its fields as a bit set in the lower byte.
 
     A word counts at most twice per field: repeating it more often gains nothing and makes the field longer.
     """
-    weighed: dict[str, tuple[float, int]] = {}
-    for bit, (field, words) in enumerate(zip(FIELDS, stems, strict=True)):
-        if not words:
-            continue
-        share, mask = field.weight / (1 - B + B * len(words) / field.usual_words), 1 << bit
-        different = dict.fromkeys(words, (share, mask))
-        if len(different) < len(words):
-            often = (share * MAX_REPEATS, mask)
-            different |= {word: often for word, count in Counter(words).items() if count > 1}
-        for word in weighed.keys() & different:
-            weight, fields = weighed[word]
-            different[word] = (weight + different[word][0], fields | mask)
-        weighed |= different
-    return weighed
+    weights = dict[str, float]()
+    seen = dict[str, int]()  # in the upper byte: the fields that have it twice
+    once, twice = 1, 256
+    for field, words in zip(FIELDS, stems, strict=True):
+        if words:
+            share = field.weight / (1 - B + B * len(words) / field.usual_words)
+            for word in words:
+                bits = seen.get(word, 0)
+                if not bits:
+                    seen[word], weights[word] = once, share
+                elif not bits & once:
+                    seen[word] = bits | once
+                    weights[word] += share
+                elif not bits & twice:
+                    seen[word] = bits | twice
+                    weights[word] += share
+        once, twice = once << 1, twice << 1
+    return weights, seen
 
 
 class Index:

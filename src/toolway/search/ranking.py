@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from toolway.search.index import K1, Document, Index, Posting, field_names
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related
 from toolway.search.results import Reason, ToolMatch
+from toolway.search.word_scores import QueryPart, WeightCache, add_up, best_by_words
 from toolway.search.words import name_key, split_name, split_words, stem
 
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
@@ -31,8 +31,6 @@ SERVER_TOP: Final = 3
 NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
 CAP_RATIO: Final = 0.9  # score of another server's tool that replaces the fourth of one server, as a part of it
 MAX_QUERY_WORDS: Final = 64
-ROUNDING: Final = 1e-9  # more than the relative error of a sum of weights
-SMALLEST: Final = 1e-300  # any score is higher
 POOL: Final = 60  # tools that are considered for the server's share, at least; 6 per result
 FULL_WEIGHT: Final = 1.7  # of a word that is in the name and the description of a tool
 MIN_WORD_FIT: Final = 0.22  # a best match with a lower score by words does not fit well
@@ -49,14 +47,6 @@ class Query:
     related: Mapping[str, tuple[float, str]]  # related stem → weight, word of the query
     key: str  # what all spellings of a name have in common, if the query is a name
     spelled: Mapping[str, str]  # stem → the word as the query spells it
-
-
-class QueryPart(NamedTuple):
-    """One word of a query: the most that it can add to a score, the factor for its weights, and its posting."""
-
-    bound: float
-    factor: float
-    posting: Posting
 
 
 @dataclass(slots=True)
@@ -99,6 +89,7 @@ def rank(
     numbers_by_key: Callable[[str, str, str], int | None] | None = None,
     principal: str = "",
     meaning: Mapping[int, float] | None = None,
+    cache: WeightCache | None = None,
 ) -> Ranked:
     """Return the best `limit` tools for a query.
 
@@ -113,6 +104,7 @@ def rank(
         numbers_by_key: Returns the number of a tool by server, name and hash of its definition, for `history`.
         principal: Whose own earlier queries count in full.
         meaning: Likeness of each tool by meaning, by number; None ranks by words alone.
+        cache: Weights of frequent words, from earlier searches.
     """
     learned: dict[int, float] = {}
     if history is not None and len(history) and numbers_by_key is not None:
@@ -121,13 +113,13 @@ def rank(
     parts, full = _weigh_query(index, query)
     count = max(POOL, 6 * limit)
     if meaning is None:
-        scores = best_by_words(index, parts, count, learned, visible, named)
+        scores = best_by_words(index.end, parts, count, learned, visible, named, cache or WeightCache())
         pool = _add_name_coverage(index, query, _take_best(scores, count, visible, named))
     else:
         scores = add_up(parts, learned)
         pool = _take_best(fuse(scores, meaning, len(index)), count, visible, named)
     shared = _add_server_share(index, pool)
-    order = sorted(shared, key=lambda number: (number not in named, -shared[number], number))
+    order = [each for _, _, each in sorted([(each not in named, -score, each) for each, score in shared.items()])]
     if cap:
         order = _cap_servers(index, query, order, shared, limit, named)
     chosen = order[:limit]
@@ -142,97 +134,21 @@ def rank(
 
 
 def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
-    """Return the query's words with their postings, and the score of a tool that contains all words.
-
-    The word that can add most to a score is the first.
-    """
+    """Return the query's words with their postings, and the score of a tool that contains all words."""
     full = 0.0
     parts = []
+    posting_of, rarity_of = index.posting, index.rarity
     for word, weight in query.words.items():
-        posting = index.posting(word)
-        rarity = index.rarity(posting)
-        full += weight * rarity * FULL_WEIGHT
+        posting = posting_of(word)
+        factor = weight * rarity_of(posting)
+        full += factor * FULL_WEIGHT
         if posting is not None:
-            parts.append(QueryPart(weight * rarity * posting.max_weight, weight * rarity, posting))
+            parts.append(QueryPart(factor, posting))
     for word, (weight, _) in query.related.items():
-        posting = index.posting(word)
+        posting = posting_of(word)
         if posting is not None:
-            factor = weight * index.rarity(posting)
-            parts.append(QueryPart(factor * posting.max_weight, factor, posting))
-    parts.sort(key=lambda part: -part.bound)
+            parts.append(QueryPart(weight * rarity_of(posting), posting))
     return parts, full or 1.0
-
-
-def add_up(parts: Iterable[QueryPart], learned: Mapping[int, float]) -> dict[int, float]:
-    """Return the score of each tool that contains a word: the sum of the words' weights, each times its factor.
-
-    `learned` contains scores to begin with.
-    """
-    scores = dict(learned)
-    get = scores.get
-    for _, factor, posting in parts:
-        for number, weight in posting.pairs():
-            scores[number] = get(number, 0.0) + factor * weight
-    return scores
-
-
-def best_by_words(
-    index: Index,
-    parts: Sequence[QueryPart],
-    count: int,
-    learned: Mapping[int, float],
-    visible: Set[int] | None,
-    named: Set[int],
-) -> dict[int, float]:
-    """Return the scores (as of `add_up`) of at least the best `count` visible tools, and of the tools in `named`.
-
-    If the words occur in many tools, this is faster than `add_up` (MaxScore method): a first group of tools, those with
-    the rarest words, gives a score that the best `count` reach. A tool without any of these words is skipped if its
-    other words cannot add up to that score.
-    """
-    entries = sum(len(part.posting) for part in parts)
-    if entries < len(index) // 4 or index.end > 10 * len(index):
-        return add_up(parts, learned)
-    sums = [0.0] * index.end
-    for number, value in learned.items():
-        sums[number] = value
-    for _, factor, posting in parts:
-        for number, weight in posting.pairs():
-            sums[number] += factor * weight
-    chosen, line = _select(sums, parts, count, learned, visible)
-    scores = {number: score for number in chosen if (score := sums[number]) >= line}
-    for number in named:
-        scores[number] = sums[number]
-    return scores
-
-
-def _select(
-    sums: Sequence[float],
-    parts: Sequence[QueryPart],
-    count: int,
-    learned: Mapping[int, float],
-    visible: Set[int] | None,
-) -> tuple[Iterable[int], float]:
-    """Return candidates that include the best `count` visible tools, and a score that each of these best ones has."""
-    bound = sum(part.bound for part in parts) * (1 + ROUNDING)  # of tools that have none of the words so far
-    chosen, line, taken = set(learned), 0.0, len(learned)
-    for part in parts:
-        if bound < line:
-            return chosen, line
-        taken += len(part.posting)
-        if taken > len(sums) // 3:
-            return range(len(sums)), line or SMALLEST
-        chosen.update(array("I", part.posting.numbers))
-        bound -= part.bound
-        if not line and len(chosen) >= 2 * count:
-            line = _lowest_best([sums[each] for each in (chosen if visible is None else chosen & visible)], count)
-    return chosen, line
-
-
-def _lowest_best(scores: Iterable[float], count: int) -> float:
-    """Return the lowest of the `count` highest scores; 0 if there are fewer scores."""
-    best = heapq.nlargest(count, scores)
-    return best[-1] if len(best) == count else 0.0
 
 
 def _score_history(
@@ -290,14 +206,17 @@ def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
 def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]) -> dict[int, float]:
     """Return the best `count` visible tools with their scores, including all of `named`.
 
-    Of equal ones the first wins.
+    Of tools with equal scores, the first wins.
     """
     pool = {number: scores.get(number, 0.0) for number in named}
     if visible is not None:
         scores = {number: score for number, score in scores.items() if number in visible}
-    line = _lowest_best(scores.values(), count)
-    best = sorted((-score, number) for number, score in scores.items() if score >= line and number not in named)
-    pool.update((number, -score) for score, number in best[: max(0, count - len(pool))])
+    if len(scores) > 2 * count:
+        line = heapq.nlargest(count, scores.values())[-1]
+        scores = {number: score for number, score in scores.items() if score >= line}
+    best = sorted([(-score, number) for number, score in scores.items() if number not in named])
+    for score, number in best[: max(0, count - len(pool))]:
+        pool[number] = -score
     return pool
 
 
@@ -306,30 +225,37 @@ def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) ->
 
     Related words count in part.
     """
-    documents, words, related = index.documents, query.words, query.related
+    documents = index.documents
+    weights = {**query.words, **{word: weight for word, (weight, _) in query.related.items()}}
     raised = {}
     for number, score in pool.items():
         stems = documents[number].name_stems
         covered = 0.0
         for each in stems:
-            if each in words:
-                covered += words[each]
-            elif each in related:
-                covered += related[each][0]
-        raised[number] = score * (1 + NAME_SHARE * min(1.0, covered / (len(stems) or 1)))
+            if each in weights:
+                covered += weights[each]
+        if covered:
+            score *= 1 + NAME_SHARE * min(1.0, covered / len(stems))
+        raised[number] = score
     return raised
 
 
 def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, float]:
     """Return the scores, each raised by a share of the mean of the best three tools of the same server."""
-    by_server: dict[str, list[float]] = {}
-    for number, score in pool.items():
-        by_server.setdefault(index.documents[number].tool.server, []).append(score)
-    shares = {
-        server: SERVER_SHARE * sum(sorted(found, reverse=True)[:SERVER_TOP]) / SERVER_TOP
-        for server, found in by_server.items()
-    }
-    return {number: score + shares[index.documents[number].tool.server] for number, score in pool.items()}
+    documents, by_server = index.documents, dict[str, list[int]]()
+    for number in pool:
+        server = documents[number].tool.server
+        if server in by_server:
+            by_server[server].append(number)
+        else:
+            by_server[server] = [number]
+    shared = {}
+    for numbers in by_server.values():
+        scores = [pool[number] for number in numbers]
+        share = SERVER_SHARE * sum(sorted(scores, reverse=True)[:SERVER_TOP]) / SERVER_TOP
+        for number in numbers:
+            shared[number] = pool[number] + share
+    return shared
 
 
 def _names_server(index: Index, query: Query, server: str) -> bool:

@@ -25,9 +25,10 @@ from toolway.search.index import Entries, Index, Segment, build_segment, definit
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related, load_related_words
 from toolway.search.results import SearchAnswer, SearchNotes, ToolMatch
+from toolway.search.word_scores import WeightCache
 
 THREAD_BUILD_TOOLS: Final = 50  # more new tools are indexed in a thread
-SLICE_SERVERS: Final = 250  # servers whose lists are compared in one slice
+SLICE_SERVERS: Final = 100  # servers whose lists are compared in one slice
 THREAD_SEARCH_TOOLS: Final = 10_000  # more tools are searched in a thread, and the index of more is changed in one
 THREAD_MEANING_TOOLS: Final = 2_000  # the same, by meaning: then every tool has a score
 MAX_LIMIT: Final = 50
@@ -152,6 +153,7 @@ class ToolSearch:
         self._hashes: dict[tuple[str, str], tuple[Tool, str]] = {}  # of tools that have a history
         self._vectors: VectorSource | None = None
         self._building: asyncio.Task[None] | None = None
+        self._weights = WeightCache()
         self._learn = learn
         self._history = CallHistory()
         self.history_version = 0  # grows when something is learned or forgotten
@@ -379,6 +381,7 @@ class ToolSearch:
                 numbers_by_key=partial(self._number_of, index),
                 principal=principal,
                 meaning=self._meaning(index, text),
+                cache=self._weights,
             )
             fits = fits or ranked.fits
             lists.append(ranking.to_matches(index, ranked, step, with_reasons=with_reasons))

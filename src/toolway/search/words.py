@@ -13,7 +13,7 @@ from typing import Final
 
 MAX_WORD_CHARS: Final = 40  # longer runs are cut: they are data, not words
 MAX_KNOWN_WORDS: Final = 32_768  # words whose stems are kept
-_ASCII_WORD: Final = re.compile(r"[a-z0-9]+")
+_TO_WORDS: Final = "".join(each.lower() if each.isalnum() else " " for each in map(chr, range(128))).encode().ljust(256)
 _IDEOGRAPH: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _ANY_WORD: Final = re.compile(rf"[{_IDEOGRAPH}]|(?:(?![{_IDEOGRAPH}])[^\W_])+")
 _MARKS: Final = re.compile("[\u0300-\u036f]+")  # accents, after decomposition
@@ -22,7 +22,7 @@ _INVISIBLE: Final = re.compile(
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_SEPARATORS: Final = re.compile(r"[_\-./]")
+_SEPARATORS: Final = str.maketrans("_-./", "    ")
 
 _STOP_WORDS: Final = """
 a an and are as at be by for from has have i if in into is it its me my of on or our please that the
@@ -81,7 +81,7 @@ def stem(word: str) -> str:
 def _find_words(text: str) -> list[str]:
     """Return all words of a text in lower case, with stop words."""
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())
+        return text.encode().translate(_TO_WORDS).decode().split()  # a quarter of the time of a regular expression
     text = _INVISIBLE.sub("", text)
     plain = _MARKS.sub("", unicodedata.normalize("NFKD", text.lower()))
     return _ANY_WORD.findall(unicodedata.normalize("NFC", plain))
@@ -99,11 +99,11 @@ def split_stems(text: str, limit: int) -> list[str]:
 
 def split_name(name: str) -> str:
     """Return the parts of an identifier, separated by spaces: `createIssue` and `create_issue` are `create issue`."""
-    return _SEPARATORS.sub(" ", name if name.islower() else _CAMEL.sub(" ", name))
+    return (name if name.islower() else _CAMEL.sub(" ", name)).translate(_SEPARATORS)
 
 
 def name_key(name: str) -> str:
     """Return what all spellings of a name have in common: its letters and digits in lower case."""
     if name.isascii():
-        return "".join(_ASCII_WORD.findall(name.lower()))
+        return "".join(_find_words(name))
     return "".join(character for character in _INVISIBLE.sub("", name).lower() if character.isalnum())

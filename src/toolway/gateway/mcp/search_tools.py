@@ -42,7 +42,7 @@ MAX_DESCRIBED: Final = 20  # tools in one request
 MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
 MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
-SLICE_SERVERS: Final = 500  # servers whose tools are collected in one slice
+SLICE_SERVERS: Final = 200  # servers whose tools are collected in one slice
 _DOWN_STATES: Final = frozenset({State.FAILED.value, State.BACKING_OFF.value})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 

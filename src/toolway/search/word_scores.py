@@ -1,0 +1,231 @@
+"""Scores of tools by the words of one query. Pure.
+
+`add_up` is the definition: the sum of the weights of all words, each times its factor. If the words have many tools,
+`best_by_words` finds the best tools without adding up all:
+
+1. A word that many tools have is one large integer with 32 bits for each tool: its weight there, rounded up. One
+   multiplication and one addition add the word to the bounds of all tools, without a loop in Python.
+2. The bounds are only a little higher than the scores. Tools whose bound is too low for the best ones are left out.
+3. The exact scores of the rest are added up.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
+
+from toolway.search.index import Posting
+
+MIN_ENTRIES: Final = 1000  # tools of all words of a query; below, they are just added up
+FREQUENT: Final = 128  # a word is frequent if one of this many tools has it
+FEW: Final = 4  # times the number of wanted tools: so few visible tools are just added up
+LEVELS: Final = 1000  # of a weight of 1 in a bound
+MAX_BOUND: Final = 2**32 - 1
+ROUNDING: Final = 2  # more than the rounding of floats adds to a bound
+ROOM: Final = 1024  # numbers of tools are rounded up to a multiple of it, so that a few new tools change no size
+MAX_WEIGHT_BYTES: Final = 16 * 2**20  # of the frequent words that are kept
+MAX_MASKS: Final = 64  # sets of visible tools that are kept
+_HIGH_BYTE: Final = 3 if sys.byteorder == "little" else 0  # of a bound in memory
+_REACHED: Final = bytes(256) + b"\1" * 256  # from 256 - n on: 1 for each byte that is at least n
+
+
+class QueryPart(NamedTuple):
+    """One word of a query: the factor of its weights, and its tools."""
+
+    factor: float
+    posting: Posting
+
+
+class WordWeights(NamedTuple):
+    """The weights of a frequent word by number of the tool: exact, and rounded up in 32 bits of an integer each."""
+
+    posting: Posting
+    weights: array[float]
+    bounds: int
+
+
+class WeightCache:
+    """Weights of frequent words, and masks of visible tools, for several searches. May be used in threads."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, WordWeights] = {}  # by id of the posting, which is kept, so the id stays its own
+        self._masks: dict[int, tuple[Set[int], int]] = {}  # by id of the set, which is kept as well
+        self._lock = threading.Lock()
+
+    def weights(self, posting: Posting, end: int) -> WordWeights:
+        """Return the weights of a word in all tools below the number `end`."""
+        known = self._words.get(id(posting))
+        if known is not None and len(known.weights) >= end:
+            return known
+        weights, bounds = array("f", bytes(4 * _size(end))), array("I", bytes(4 * _size(end)))
+        for number, weight in posting.pairs():
+            weights[number] = weight
+            bounds[number] = int(weight * LEVELS) + 1
+        known = WordWeights(posting, weights, int.from_bytes(_to_native(bounds).tobytes(), "little"))
+        _keep(self._words, id(posting), known, MAX_WEIGHT_BYTES // (8 * len(weights)), self._lock)
+        return known
+
+    def mask(self, visible: Set[int], end: int) -> int:
+        """Return an integer whose byte is 255 for each visible tool."""
+        known = self._masks.get(id(visible))
+        if known is not None:
+            return known[1]
+        shown = bytearray(end)
+        for number in visible:
+            shown[number] = 255
+        mask = int.from_bytes(shown, "little")
+        if isinstance(visible, frozenset):
+            _keep(self._masks, id(visible), (visible, mask), MAX_MASKS, self._lock)
+        return mask
+
+
+def add_up(parts: Iterable[QueryPart], learned: Mapping[int, float]) -> dict[int, float]:
+    """Return the score of each tool that has one of the words, by number, beginning with the scores `learned`."""
+    scores = dict(learned)
+    get = scores.get
+    for factor, posting in parts:
+        for number, weight in posting.pairs():
+            scores[number] = get(number, 0.0) + factor * weight
+    return scores
+
+
+def best_by_words(
+    end: int,
+    parts: Sequence[QueryPart],
+    count: int,
+    learned: Mapping[int, float],
+    visible: Set[int] | None,
+    named: Set[int],
+    cache: WeightCache,
+) -> dict[int, float]:
+    """Return the scores of `add_up`, at least of the best `count` visible tools and of those in `named`.
+
+    All tools have numbers below `end`.
+    """
+    entries = sum([len(posting) for _, posting in parts])
+    if entries < max(MIN_ENTRIES, end // 4):
+        return add_up(parts, learned)
+    frequent = end // FREQUENT
+    weighed = [cache.weights(part.posting, end) if len(part.posting) > frequent else None for part in parts]
+    if visible is not None and len(visible) <= FEW * count:
+        numbers: Collection[int] = visible
+    else:
+        mask = cache.mask(visible, end) if visible is not None else None
+        numbers = _find_candidates(parts, weighed, count, learned, mask, _size(end)) | named
+    return _add_up_some(parts, weighed, learned, numbers)
+
+
+def _find_candidates(
+    parts: Sequence[QueryPart],
+    weighed: Sequence[WordWeights | None],
+    count: int,
+    learned: Mapping[int, float],
+    mask: int | None,
+    size: int,
+) -> set[int]:
+    """Return tools among which are the best `count` whose byte of the `mask` is set; None: of all."""
+    highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in parts]
+    most_learned = max(learned.values(), default=0.0) * LEVELS
+    most = sum([part.factor * level for part, level in zip(parts, highest, strict=True)]) + most_learned
+    scale = (MAX_BOUND - sum(highest) - ROUNDING) / most  # so that no bound needs more than 32 bits
+    total, slack, rare = 0, ROUNDING, list[tuple[float, Posting]]()
+    for (factor, posting), word, level in zip(parts, weighed, highest, strict=True):
+        scaled = int(factor * scale) + 1
+        slack += scaled + level  # the most by which this word can raise a bound above the score
+        if word is not None:
+            total += scaled * word.bounds
+        else:
+            rare.append((factor * scale * LEVELS, posting))
+    bounds = _to_native(array("I", total.to_bytes(4 * size, "little")))
+    for each, posting in rare:
+        for number, weight in posting.pairs():
+            bounds[number] += int(each * weight) + 1
+    for number, score in learned.items():
+        bounds[number] += int(score * scale * LEVELS) + 1
+    return _select(bounds, count, slack, mask)
+
+
+def _select(bounds: array[int], count: int, slack: int, mask: int | None) -> set[int]:
+    """Return the tools whose bound is above 0, and at most `slack` lower than the bound of the `count`-th highest."""
+    high = bounds.tobytes()[_HIGH_BYTE::4]
+    if mask is not None:
+        high = (int.from_bytes(high, "little") & mask).to_bytes(len(high), "little")
+    level, above = 0, 256  # at least `count` tools reach `level`, fewer reach `above`
+    while above - level > 1:
+        middle = (level + above) // 2
+        if _reach(high, middle).count(1) >= count:
+            level = middle
+        else:
+            above = middle
+    reached = _places(high, level, mask)
+    best = sorted([bounds[number] for number in reached])
+    line = max(1, best[-count] - slack) if len(best) >= count else 1
+    if line >> 24 < level:
+        reached = _places(high, line >> 24, mask)
+    return {number for number in reached if bounds[number] >= line}
+
+
+def _reach(high: bytes, level: int) -> bytes:
+    """Return 1 for each byte that is at least `level`, 0 for the others."""
+    return high.translate(_REACHED[256 - level : 512 - level])
+
+
+def _places(high: bytes, level: int, mask: int | None) -> list[int]:
+    """Return the places of the bytes that are at least `level`, of those in the mask."""
+    if level:
+        flags = _reach(high, level)
+    elif mask is not None:
+        flags = _reach(mask.to_bytes(len(high), "little"), 1)
+    else:
+        return list(range(len(high)))
+    places = []
+    find = flags.find
+    place = find(1)
+    while place >= 0:
+        places.append(place)
+        place = find(1, place + 1)
+    return places
+
+
+def _add_up_some(
+    parts: Sequence[QueryPart],
+    weighed: Sequence[WordWeights | None],
+    learned: Mapping[int, float],
+    chosen: Iterable[int],
+) -> dict[int, float]:
+    """Return the scores of `add_up` of some tools. The order of the words is the same, so the sums are equal."""
+    numbers = list(chosen)
+    places = {number: place for place, number in enumerate(numbers)}
+    scores = [learned.get(number, 0.0) for number in numbers] if learned else [0.0] * len(numbers)
+    for (factor, posting), word in zip(parts, weighed, strict=True):
+        if word is not None:
+            weights = word.weights
+            scores = [score + factor * weights[number] for score, number in zip(scores, numbers, strict=True)]
+        else:
+            for number, weight in posting.pairs():
+                if number in places:
+                    scores[places[number]] += factor * weight
+    return {number: score for number, score in zip(numbers, scores, strict=True) if score}
+
+
+def _size(end: int) -> int:
+    """Return the number of tools for which there is room, if all numbers are below `end`."""
+    return -(-end // ROOM) * ROOM
+
+
+def _to_native(values: array[int]) -> array[int]:
+    """Return values that are little-endian, or become so, in the byte order of the machine."""
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _keep(cache: dict[int, Any], key: int, value: Any, most: int, lock: threading.Lock) -> None:
+    """Add a value to a cache of at most `most` values; the oldest leaves."""
+    with lock:
+        while len(cache) >= max(1, most):
+            del cache[next(iter(cache))]
+        cache[key] = value
