@@ -314,7 +314,7 @@ class RequestDispatcher:
         return await self._complete(context, call, self._hub.request(call), get_binding)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
-        """Return the `Call` for a tool call that was sent as a flight (flights.py), as `dispatch` would build it."""
+        """Return the `Call` for a tool call that was sent without a task (flights.py), as `dispatch` would build it."""
         may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
@@ -328,7 +328,7 @@ class RequestDispatcher:
         return msgspec.structs.replace(call, callbacks=callbacks)
 
     async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
-        """Wait for a call that was sent as a flight (flights.py); return its result.
+        """Wait for a tool call that was sent without a task (flights.py); return its result.
 
         Raises `RpcFailure` if it fails.
         """

@@ -110,9 +110,9 @@ class ClientFlights:
         self._answers_lists = os.environ.get(SWITCH) != "off"
 
     def begin(self, exchange: Exchange) -> bool:
-        """Send the tool call of a request as a flight.
+        """Send the tool call of a request as a flight: callbacks drive it, without a task.
 
-        Return False, with nothing done, if the router must handle it.
+        Return False, with nothing done, if the router must handle the request.
         """
         request, router = exchange.request, self.router
         notes = request.notes
@@ -172,7 +172,7 @@ class ClientFlights:
         return True
 
     def _begin_in_session(self, exchange: Exchange, authenticated: AuthenticatedRequest) -> bool:
-        """Send the tool call of a request in a legacy session as a flight.
+        """Send the tool call of a request in a legacy session as a flight: callbacks drive it, without a task.
 
         Return False, with nothing done, if the router must handle the request.
         """

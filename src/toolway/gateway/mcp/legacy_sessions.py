@@ -207,7 +207,7 @@ class LegacySessions:
         context: RequestContext,
         taken: TakenOverCall,
     ) -> bytes | None:
-        """Wait for a tool call that was sent as a flight (flights.py); return its encoded response.
+        """Wait for a tool call that was sent without a task (flights.py); return its encoded response.
 
         None if the client cancelled the request.
         """

@@ -185,7 +185,7 @@ class ModernEndpoint:
             response.stop_keepalive()
 
     async def resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
-        """Answer a request whose tool call was sent as a flight (flights.py), when its result has arrived."""
+        """Answer a request whose tool call was sent without a task (flights.py), when its result has arrived."""
         response = ResponseWriter(exchange, context.request_id)
         try:
             result = await self._dispatcher.resume(context, taken)
