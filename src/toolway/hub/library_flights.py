@@ -31,7 +31,10 @@ class LibraryFlights:
         self._without_plan: dict[str, float] = {}  # until when
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call as a flight and return it. None, with nothing sent, if it needs the middleware chain."""
+        """Send a tool call that callbacks drive, without the middleware chain, and return it.
+
+        None, with nothing sent, if the call needs the middleware chain.
+        """
         if (meta and not PIPELINE_META_KEYS.isdisjoint(meta)) or (timeout is not None and timeout < MIN_TIMEOUT_S):
             return None
         plan = self._plans.get(name)
