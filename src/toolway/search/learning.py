@@ -124,7 +124,7 @@ class CallHistory:
         return history
 
     def _restore(self, words: str, principal: str, key: ToolKey, definition: str) -> None:
-        """Add a stored query of a principal, whose words are stems already."""
+        """Add a query of a principal from storage. Its words are stems already."""
         stems = frozenset(words.split()[:MAX_QUERY_WORDS])
         if stems:
             self._add(stems, principal, key, definition)
