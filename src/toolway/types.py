@@ -564,8 +564,8 @@ class CallHandler(Protocol):
 class Middleware(Protocol):
     """One step of the middleware chain: inspects a call, passes it on or not, and inspects the result.
 
-    Pass your own to `Hub(middleware=[…])`: a coroutine function of the call and the rest of the chain. It may raise,
-    return a result itself, or pass on other arguments with `call.with_arguments`.
+    Pass your own to `Hub(middleware=[…])`: a coroutine function of the call and the rest of the middleware chain. It
+    may raise, return a result itself, or pass on other arguments with `call.with_arguments`.
 
     Example:
         async def log_calls(call: Call, next: CallHandler) -> CallResult:
