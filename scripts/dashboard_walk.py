@@ -48,7 +48,8 @@ def main() -> int:
             servers |= _many(stack)
         if options.installed is not None:
             servers |= _corpus(options.installed, folder)
-        file = _file(folder, servers)
+        proxy = _free_port()
+        file = _file(folder, servers, proxy)
         url, token = _gateway(stack, folder, file, _cluster(folder) if options.cluster else ())
         _wait(url, token, len(servers), 180)
         print(f"{len(servers)} servers behind {url}", flush=True)
@@ -56,7 +57,7 @@ def main() -> int:
         agent = "" if _lacks_agents() else AGENT_PROMPT
         if agent:
             stack.enter_context(_Process([sys.executable, __file__, "--agent", str(folder / "state" / "runs.db")]))
-        code = _walk(url, token, agent, many=options.many, cluster=options.cluster)
+        code = _walk(url, token, agent, options.only, proxy, many=options.many, cluster=options.cluster)
         load.terminate()
         return code
 
@@ -70,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--cluster", action="store_true", help="start the gateway as node of a cluster, with a SQLite database"
     )
+    parser.add_argument("--only", default="", metavar="PATTERN", help="only steps whose names match")
     parser.add_argument("--load", nargs=2, metavar=("URL", "TOKEN"), help=argparse.SUPPRESS)
     parser.add_argument("--agent", metavar="JOURNAL", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -94,9 +96,14 @@ def _own() -> Json:
     return {**demo, "hostile": hostile, "crm": leaky}
 
 
-def _many(stack: ExitStack) -> Json:
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _many(stack: ExitStack) -> Json:
+    port = _free_port()
     command = [sys.executable, str(WALK / "bad_servers.py"), "many", str(port), str(SERVERS), str(TOOLS)]
     stack.enter_context(_Process(command))
     return {f"many-{number}": {"url": f"http://127.0.0.1:{port}/{number}"} for number in range(SERVERS)}
@@ -116,13 +123,14 @@ def _corpus(installed: Path, folder: Path) -> Json:
     return {server.name: entry_of(server) for server in found}
 
 
-def _file(folder: Path, servers: Json) -> Path:
+def _file(folder: Path, servers: Json, proxy: int) -> Path:
     """Write the config file, with an earlier version for the rollback test."""
     file = folder / "mcp.json"
     (folder / "flows").mkdir(exist_ok=True)
     steps = [{"name": "ok", "approve": "Walk on?"}, {"name": "note", "set": {"walked": True}}]
     (folder / "flows" / "walk.yaml").write_text(json.dumps({"name": "walk", "steps": steps}))
-    flows = {"workflows": [str(folder / "flows" / "*.yaml")]}
+    flows: Json = {"workflows": [str(folder / "flows" / "*.yaml")]}
+    flows["gateway"] = {"origins": [f"http://127.0.0.1:{proxy}"]}
     for block in (flows, {**flows, "groups": {"reading": {"tools": ["weather.*"]}}}):
         text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
         apply_edit(Edit(file, read_file_bytes(file), text.encode()), folder / "toolway" / "backups")
@@ -243,17 +251,20 @@ async def run_agent(journal: str) -> None:
                 await run.result()
 
 
-def _walk(url: str, token: str, agent: str, *, many: bool, cluster: bool) -> int:
+def _walk(url: str, token: str, agent: str, only: str, proxy: int, *, many: bool, cluster: bool) -> int:
     link = url + _ask(url, token, "POST", "dashboard-links")["path"]
     given = {
         "link": link,
         "failing": "crm",
         "reason": "exit code 1",
         "tool": "weather.forecast",
+        "sentence": "will it rain in the city tomorrow",
         "arguments": {"city": "Porto", "days": 2},
         "canary": CANARY,
         "hostile": "hostile",
         "agent": agent,
+        "only": only,
+        "proxy": proxy,
         "many": many,
         "cluster": cluster,
     }

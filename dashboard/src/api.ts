@@ -1,6 +1,8 @@
 // Client of `/admin`. A request needs a cookie that scripts cannot read, and a page key that only this origin has.
 
-const PAGE_KEY = "toolway-page"; // name in the local storage
+import { PREFIX } from "./route";
+
+const PAGE_KEY = `toolway-page${PREFIX}`; // name in the local storage
 
 export class ApiError extends Error {
   constructor(
@@ -28,7 +30,7 @@ async function errorFrom(response: Response): Promise<ApiError> {
 async function request<T>(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(path ? `/admin/${path}` : "/admin", {
+    response = await fetch(`${PREFIX}/admin${path && "/"}${path}`, {
       method,
       headers: body === undefined ? headers() : { ...headers(), "content-type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
@@ -50,7 +52,7 @@ export const remove = <T>(path: string) => request<T>("DELETE", path);
 export async function login(proof: { code: string } | { token: string }): Promise<void> {
   const field: Record<string, string> =
     "code" in proof ? { "x-toolway-code": proof.code } : { authorization: `Bearer ${proof.token}` };
-  const response = await fetch("/dashboard/session", { method: "POST", headers: field });
+  const response = await fetch(`${PREFIX}/dashboard/session`, { method: "POST", headers: field });
   if (!response.ok) throw await errorFrom(response);
   localStorage.setItem(PAGE_KEY, ((await response.json()) as { page: string }).page);
 }
@@ -58,12 +60,12 @@ export async function login(proof: { code: string } | { token: string }): Promis
 export async function logout(): Promise<void> {
   const session = headers();
   localStorage.removeItem(PAGE_KEY);
-  await fetch("/dashboard/session", { method: "DELETE", headers: session });
+  await fetch(`${PREFIX}/dashboard/session`, { method: "DELETE", headers: session });
 }
 
 /** Read the event stream until it ends or is aborted. An EventSource cannot send headers, so the stream is parsed here. */
 export async function streamEvents(onEvent: (name: string, data: unknown) => void, signal: AbortSignal): Promise<void> {
-  const response = await fetch("/admin/events", { headers: { ...headers(), accept: "text/event-stream" }, signal });
+  const response = await fetch(`${PREFIX}/admin/events`, { headers: { ...headers(), accept: "text/event-stream" }, signal });
   if (!response.ok || !response.body) throw await errorFrom(response);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

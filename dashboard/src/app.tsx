@@ -1,9 +1,10 @@
 import { useEffect, useState } from "react";
 import { logout } from "./api";
-import { refresh, useLive } from "./live";
+import { refresh, useAdmin, useLive } from "./live";
 import { ShortcutsDialog } from "./components/shortcuts_dialog";
 import { Icon } from "./components/icons";
 import { SearchDialog, visiblePages } from "./components/search_dialog";
+import { AlertsPage } from "./pages/alerts";
 import { AgentPage, Agents } from "./pages/agents";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
@@ -21,9 +22,12 @@ import { ServerPage } from "./pages/server";
 import { Servers } from "./pages/servers";
 import { ToolPage } from "./pages/tool";
 import { Tools } from "./pages/tools";
-import { Link, useRoute } from "./route";
+import { Link, PREFIX, useRoute } from "./route";
+import { MenuDialog } from "./components/menu_dialog";
+import type { Alert } from "./types";
 import { serverHealth } from "./format";
 
+const PHONE_PAGES = ["/", "/servers", "/calls", "/tools"]; // the menu has the other ones
 const MAC = navigator.platform.startsWith("Mac");
 
 function Page() {
@@ -40,12 +44,25 @@ function Page() {
     case "search": return <Search />;
     case "reliability": return <Reliability />;
     case "groups": return <Groups />;
+    case "alerts": return <AlertsPage />;
     case "keys": return <Keys />;
     case "config": return <Config />;
     case "doctor": return <Doctor />;
     case "events": return <Events />;
-    default: return <div className="empty"><p>Page “{page}” does not exist.</p><Link to="/">Home</Link></div>;
+    default: return <UnknownPage name={page} />;
   }
+}
+
+/** Page for an address that does not exist, with links to the pages that do. */
+function UnknownPage({ name }: { name: string }) {
+  const { overview } = useLive();
+  return (
+    <div className="page">
+      <h1>There is no page “{name.slice(0, 60)}”</h1>
+      <p className="prose">The address may have a typing error, or come from another version of Toolway. These pages exist:</p>
+      <ul className="columns">{visiblePages(overview?.cluster).map(([to, title]) => <li key={to}><Link to={to}>{title}</Link></li>)}</ul>
+    </div>
+  );
 }
 
 function useTheme(): [string, () => void] {
@@ -63,7 +80,9 @@ export function App() {
   const { overview, connected, locked } = useLive();
   const [searchOpen, setSearchOpen] = useState(false);
   const [shortcutsOpen, setShortcutsOpen] = useState(false);
+  const [menuOpen, setMenuOpen] = useState(false);
   const [theme, nextTheme] = useTheme();
+  const alerts = useAdmin<{ alerts: Alert[] }>(locked || !overview ? null : "alerts", overview?.last_event).data?.alerts.length ?? 0;
   const current = `/${parts[0] ?? ""}`;
   const pages = visiblePages(overview?.cluster);
   const title = pages.find(([to]) => to === current)?.[1] ?? "Toolway";
@@ -105,12 +124,18 @@ export function App() {
         </button>
         <nav aria-label="Pages">
           {pages.map(([to, name, icon]) => (
-            <Link key={to} to={to} aria-current={to === current ? "page" : undefined}>
+            <Link key={to} to={to} className={PHONE_PAGES.includes(to) ? "first" : undefined} aria-current={to === current ? "page" : undefined}>
               <Icon name={icon} />
               <span>{name}</span>
               {to === "/servers" && unhealthy > 0 && <span className="count" title={`${unhealthy} unhealthy`}>{unhealthy}</span>}
+              {to === "/alerts" && alerts > 0 && <span className="count" title={`${alerts} open alerts`}>{alerts}</span>}
             </Link>
           ))}
+          <button type="button" className="menubutton" aria-haspopup="dialog" onClick={() => setMenuOpen(true)}>
+            <Icon name="menu" />
+            <span>Menu</span>
+            {alerts > 0 && <span className="count" title={`${alerts} open alerts`}>{alerts}</span>}
+          </button>
         </nav>
         <footer>
           <span className={connected ? "live" : "live off"} role="status">{connected ? "live" : "connecting…"}</span>
@@ -118,10 +143,11 @@ export function App() {
             {theme === "dark" ? "☾" : theme === "light" ? "☀" : "◐"} {theme}
           </button>
           <button type="button" className="quiet" onClick={() => setShortcutsOpen(true)}>Shortcuts</button>
-          <button type="button" className="quiet" onClick={() => void logout().then(() => location.assign("/dashboard"))}>Log out</button>
+          <button type="button" className="quiet" onClick={() => void logout().then(() => location.assign(`${PREFIX}/dashboard`))}>Log out</button>
         </footer>
       </header>
       <main id="main" tabIndex={-1}><Page /></main>
+      {menuOpen && <MenuDialog pages={pages} current={current} theme={theme} nextTheme={nextTheme} close={() => setMenuOpen(false)} />}
       {shortcutsOpen && <ShortcutsDialog close={() => setShortcutsOpen(false)} />}
       {searchOpen && <SearchDialog close={() => setSearchOpen(false)} />}
     </>

@@ -37,6 +37,14 @@ export function formatCount(value: number): string {
 export const formatShare = (part: number, whole: number) =>
   whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–";
 
+const MIN_CALLS_FOR_SHARE = 20; // a share of fewer calls says nothing
+
+/** Format failed calls: a share of many calls, the counts of few. */
+export const formatFailures = (failed: number, calls: number) => (calls >= MIN_CALLS_FOR_SHARE || !failed ? formatShare(failed, calls) : `${failed} of ${calls}`);
+
+/** Return the colour of a number of failed calls: red from one in twenty. */
+export const failureTone = (failed: number, calls: number) => (!failed ? "" : calls >= MIN_CALLS_FOR_SHARE && failed / calls >= 0.05 ? "bad" : "warn");
+
 /** Format a price in USD; null is a price that is not known. */
 export const formatUsd = (value: number | null) => (value === null ? "price unknown" : `$${value.toFixed(value && value < 0.1 ? 4 : 2)}`);
 

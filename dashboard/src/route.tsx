@@ -2,7 +2,9 @@
 
 import { type AnchorHTMLAttributes, type MouseEvent, useSyncExternalStore } from "react";
 
-const BASE = "/dashboard";
+/** Path under which a proxy shows the gateway, such as /toolway; empty without one. The address of this script has it. */
+export const PREFIX = /^(.*)\/dashboard\/files\//.exec(new URL(import.meta.url).pathname)?.[1] ?? "";
+const BASE = `${PREFIX}/dashboard`;
 const listeners = new Set<() => void>();
 
 function subscribe(listener: () => void): () => void {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -27,6 +28,7 @@ def tool(name: str, text: str, **more: Any) -> Json:
 
 
 def hostile(method: str, params: Json) -> Json:
+    print(method, time.monotonic(), file=sys.stderr, flush=True)
     if method == "tools/list":
         return {"tools": [tool("speak", HOSTILE), tool("fail", HOSTILE)]}
     content = [{"type": "text", "text": HOSTILE}, {"type": HTML, "text": HTML}]

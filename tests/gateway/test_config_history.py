@@ -82,3 +82,30 @@ async def test_every_value_is_told_with_the_line_where_it_is_written(tmp_path, m
     written = desk.file.read_text().splitlines()[origins["env.GITHUB_TOKEN"]["line"] - 1]
     assert SECRET + "b" in written
     assert desk.files.value_origins("none") == []
+
+
+async def test_only_harmless_settings_of_a_server_are_changed_in_the_file(tmp_path, monkeypatch):
+    desk = Desk(tmp_path, monkeypatch)
+    before = desk.file.read_bytes()
+    wrongs: list[dict[str, Any]] = [{"command": "sh"}, {"env": {}}, {"enabled": "no"}, {"timeout": {}}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError):
+            await desk.files.change_server("a", wrong)
+    assert desk.file.read_bytes() == before and desk.taken == []
+    await desk.files.change_server("a", {"enabled": False, "timeout": "45s", "lazy": None})
+    assert desk.loaded.servers["a"].timeout.total == 45.0 and not desk.loaded.servers["a"].enabled
+    await desk.files.change_server("a", {"enabled": None, "timeout": None})
+    assert json.loads(desk.file.read_bytes()) == json.loads(before)
+
+
+async def test_a_server_is_removed_from_the_file_and_restored_by_a_rollback(tmp_path, monkeypatch):
+    desk = Desk(tmp_path, monkeypatch)
+    with pytest.raises(NotFound):
+        await desk.files.remove_server("none")
+    assert (await desk.files.remove_server("a"))["removed"] == "a"
+    await desk.files.roll_back(1)
+    assert desk.taken == [["b"], ["a", "b"]] and desk.file.read_bytes() == Desk.text(("a", "b"))
+    desk.objection = ConfigError("it cannot be used")
+    with pytest.raises(ConfigError):
+        await desk.files.remove_server("b")
+    assert desk.file.read_bytes() == Desk.text(("a", "b"))

@@ -136,6 +136,21 @@ async def test_the_page_is_for_everybody_and_may_load_nothing_from_elsewhere(tmp
             assert packed.headers["content-security-policy"] == policy
 
 
+async def test_behind_a_path_prefix_the_page_and_its_cookie_have_it(tmp_path: Path):
+    async with edge(tmp_path) as found:
+        plain = await found.ask("GET", "/dashboard", token=None)
+        fields = {"X-Forwarded-Prefix": "/tools/toolway/"}
+        page = await found.ask("GET", "/dashboard/servers", fields=fields, token=None)
+        assert page.body.count(b'"/tools/toolway/dashboard/files/') == plain.body.count(b'"/dashboard/files/') == 3
+        packed = await found.ask("GET", "/dashboard", fields={**fields, "Accept-Encoding": "gzip"}, token=None)
+        assert gzip.decompress(packed.body) == page.body
+        session = await found.ask("POST", "/dashboard/session", fields=fields)
+        assert "; Path=/tools/toolway/admin;" in session.headers["set-cookie"]
+        for wrong in ("//evil.example", "https://evil.example", '/x"><script>', "/a b", "/..", "/" + "x" * 65, "x"):
+            answer = await found.ask("GET", "/dashboard", fields={"X-Forwarded-Prefix": wrong}, token=None)
+            assert answer.body == plain.body, wrong
+
+
 @pytest.mark.attack("held-18")
 async def test_only_the_files_of_the_page_are_sent(tmp_path: Path):
     async with edge(tmp_path) as found:

@@ -15,7 +15,7 @@ export function Alerts({ compact = false }: { compact?: boolean }) {
   if (!all.length && compact) return null;
   return (
     <section className="card">
-      <h2>Alerts</h2>
+      <h2>{compact ? <Link to="/alerts">Alerts</Link> : "Open"}</h2>
       {!all.length && <p className="muted">No alerts: no login is required, no server has failed, and no outcome is unknown.</p>}
       <ul className="alerts">
         {all.slice(0, limit).map((each) => (
@@ -35,7 +35,7 @@ export function Alerts({ compact = false }: { compact?: boolean }) {
           </li>
         ))}
       </ul>
-      {all.length > limit && <p>{compact ? <Link to="/keys">and {all.length - limit} more</Link> : `and ${all.length - limit} more`}</p>}
+      {all.length > limit && <p>{compact ? <Link to="/alerts">and {all.length - limit} more</Link> : `and ${all.length - limit} more`}</p>}
     </section>
   );
 }

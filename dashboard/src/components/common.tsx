@@ -152,10 +152,11 @@ export function Tabs({ tabs, selected, onSelect, label }: {
 }
 
 /** Confirmation dialog for an action, with the error if the action fails. */
-export function ConfirmDialog({ title, text, confirmLabel, danger = true, action, extra, children }: {
+export function ConfirmDialog({ title, text, confirmLabel, danger = true, action, extra, typed, children }: {
   title: string;
   text: string;
   extra?: ReactNode; // further fields
+  typed?: string; // a name that the person must type
   confirmLabel: string;
   danger?: boolean;
   action: () => Promise<unknown>;
@@ -164,12 +165,14 @@ export function ConfirmDialog({ title, text, confirmLabel, danger = true, action
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
+  const [entered, setEntered] = useState("");
   const name = useId();
   const confirm = async () => {
     setBusy(true);
     setError(null);
     try {
       await action();
+      setEntered("");
       dialog.current?.close();
     } catch (failed) {
       setError(failed as ApiError);
@@ -183,10 +186,11 @@ export function ConfirmDialog({ title, text, confirmLabel, danger = true, action
         <h2 id={name}>{title}</h2>
         <p>{text}</p>
         {extra}
+        {typed && <label className="field">Type {typed} to confirm<input type="text" autoComplete="off" spellCheck={false} value={entered} onChange={(event) => setEntered(event.target.value)} /></label>}
         {error && <ErrorBox error={error} />}
         <div className="actions">
           <button type="button" onClick={() => dialog.current?.close()}>Cancel</button>
-          <button type="button" className={danger ? "danger" : "primary"} disabled={busy} onClick={() => void confirm()}>
+          <button type="button" className={danger ? "danger" : "primary"} disabled={busy || (typed !== undefined && entered.trim() !== typed)} onClick={() => void confirm()}>
             {busy ? "…" : confirmLabel}
           </button>
         </div>

@@ -14,6 +14,8 @@ const PATHS: Record<string, string> = {
   config: "M3 5h7M13 5h2M3 9h2M8 9h7M3 13h7M13 13h2M10 3.5v3M5 7.5v3M10 11.5v3",
   doctor: "M3 9h3l1.5-3 2.5 6 1.5-3H15M9 2.5a6.5 6.5 0 1 0 .01 0",
   events: "M9 2.5a6.5 6.5 0 1 0 .01 0M9 5.5V9l2.5 1.5",
+  alerts: "M9 2.5a4 4 0 0 1 4 4v3l1.5 3h-11L5 9.5v-3a4 4 0 0 1 4-4M7.5 15h3",
+  menu: "M3 5h12M3 9h12M3 13h12",
   find: "M8 3a5 5 0 1 0 .01 0M11.6 11.6 15 15",
 };
 

@@ -26,6 +26,7 @@ const PAGES: Page[] = [
   ["/tools", "Tools", "tools"],
   ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],
+  ["/alerts", "Alerts", "alerts"],
   ["/groups", "Groups", "groups"],
   ["/keys", "Keys", "keys"],
   ["/config", "Config", "config"],
@@ -61,7 +62,7 @@ export function SearchDialog({ close }: { close: () => void }) {
     [servers, cluster, tools],
   );
   const found = useMemo(() => {
-    const byName = search(all, text, (each) => each.title, 12);
+    const byName = search(all, text, (each) => each.title, text ? 12 : 20);
     if (!text || !ranked) return byName;
     const names = new Set(byName.slice(0, 6).map((each) => each.title));
     const byTask = ranked.tools.filter((each) => each.score > 0).map(toChoice).filter((each) => !names.has(each.title));
@@ -79,7 +80,7 @@ export function SearchDialog({ close }: { close: () => void }) {
         role="combobox"
         aria-expanded="true"
         aria-controls="found"
-        aria-activedescendant={`found-${cursor}`}
+        aria-activedescendant={found.length ? `found-${cursor}` : undefined}
         aria-label="Search for a page, a server, a tool or a task"
         placeholder="Search for a page, a server, a tool or a task"
         value={text}
@@ -110,7 +111,7 @@ export function SearchDialog({ close }: { close: () => void }) {
             <span className="hint">{choice.hint}</span>
           </li>
         ))}
-        {found.length === 0 && <li role="option" aria-selected="false" className="muted">No match for “{text}”</li>}
+        {found.length === 0 && <li role="option" aria-selected="false" className="muted none">No match for “{text}”</li>}
       </ul>
     </dialog>
   );

@@ -1,10 +1,10 @@
 import { useState } from "react";
 import { post } from "../api";
 import { useLive } from "../live";
-import { ActionButton, CopyButton, Badge } from "../components/common";
+import { ActionButton, CopyButton, Badge, Health } from "../components/common";
 import { Link, path } from "../route";
 import type { Report } from "../types";
-import type { Tone } from "../format";
+import { type Tone, serverHealth } from "../format";
 
 const TONES: Record<string, Tone> = { ok: "good", warn: "warn", fail: "bad", skip: "idle", note: "idle" };
 
@@ -12,6 +12,7 @@ export function Doctor() {
   const { overview } = useLive();
   const [report, setReport] = useState<Report | null>(null);
   const [name, setName] = useState("");
+  const unhealthy = overview?.servers.filter((each) => serverHealth(each)[0] === "bad") ?? [];
   return (
     <div className="page">
       <div className="bar">
@@ -25,17 +26,38 @@ export function Doctor() {
         </label>
         <ActionButton className="primary" action={async () => setReport(await post<Report>("doctor", name ? { server: name } : {}))}>Run doctor</ActionButton>
       </div>
+      {!report && unhealthy.length > 0 && (
+        <section className="card" aria-label="Unhealthy servers">
+          <h2>Unhealthy now</h2>
+          <ul className="attention">
+            {unhealthy.slice(0, 8).map((server) => (
+              <li key={server.server}>
+                <Health server={server} />
+                <div><Link to={path("servers", server.server)}>{server.server}</Link> <p>{server.why}</p><ActionButton action={async () => { setName(server.server); setReport(await post<Report>("doctor", { server: server.server })); }}>Check {server.server}</ActionButton></div>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
       {!report && <p className="prose">The doctor checks the files and starts a second process of each server. It reports each problem with its cause and a hint. It takes as long as the slowest start.</p>}
       {report && <Checks report={report} />}
     </div>
   );
 }
 
+const RANK: Record<string, number> = { fail: 0, warn: 1 };
+
+/** Return the subjects with problems first, as in the terminal. */
+function worstFirst(subjects: Report["subjects"]): Report["subjects"] {
+  const rank = (subject: Report["subjects"][number]) => Math.min(2, ...subject.checks.map((check) => RANK[check.state] ?? 2));
+  return [...subjects].sort((a, b) => rank(a) - rank(b));
+}
+
 export function Checks({ report }: { report: Report }) {
   return (
     <div className="checks">
       <p className="sentence">{report.first_line}</p>
-      {report.subjects.map((subject) => (
+      {worstFirst(report.subjects).map((subject) => (
         <section key={`${subject.kind} ${subject.name} ${subject.source}`} className="card">
           <h2>{subject.kind === "server" ? <Link to={path("servers", subject.name)}>{subject.name}</Link> : subject.name} <small className="muted">{subject.way}</small></h2>
           <ul>

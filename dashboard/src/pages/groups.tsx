@@ -1,6 +1,6 @@
 import { useAdmin } from "../live";
 import { Copyable, Empty, ErrorBox, Tabs } from "../components/common";
-import { Link, path, setQuery, useRoute } from "../route";
+import { Link, PREFIX, path, setQuery, useRoute } from "../route";
 import type { Endpoints } from "../types";
 import { formatCount, estimateTokens } from "../format";
 
@@ -27,7 +27,7 @@ export function Groups() {
   if (!data) return <p className="muted wait">…</p>;
   const [, , format] = CLIENTS.find(([id]) => id === client) ?? CLIENTS[0]!;
   const selected = query.get("at") ?? "";
-  const url = `${location.origin}/mcp${selected ? `/${selected}` : ""}`;
+  const url = `${location.origin}${PREFIX}/mcp${selected ? `/${selected}` : ""}`;
   const name = selected ? `toolway-${selected.replace("/", "-")}` : "toolway";
   return (
     <div className="page">

@@ -3,7 +3,7 @@ import { useAdmin, useLive } from "../live";
 import { Alerts } from "../components/alerts";
 import { Link, path } from "../route";
 import type { Endpoints, Overview, ServerRow } from "../types";
-import { formatAge, serverHealth, formatCount, formatSeconds, formatShare, estimateTokens } from "../format";
+import { formatAge, serverHealth, formatCount, formatSeconds, failureTone, formatFailures, estimateTokens } from "../format";
 
 export function Home() {
   const { overview, error } = useLive();
@@ -20,7 +20,7 @@ export function Home() {
       <div className="columns">
         <Ranking title="Busiest" overview={overview} value={(s) => s.minutes.calls} show={(s) => `${formatCount(s.minutes.calls)} calls`} />
         <Ranking title="Slowest" overview={overview} value={(s) => s.minutes.p95 ?? 0} show={(s) => `p95 ${formatSeconds(s.minutes.p95)}`} />
-        <Ranking title="Most failures" overview={overview} value={(s) => s.minutes.errors} show={(s) => formatShare(s.minutes.errors, s.minutes.calls)} />
+        <Ranking title="Most failures" overview={overview} value={(s) => s.minutes.errors} show={(s) => formatFailures(s.minutes.errors, s.minutes.calls)} />
         <Failures />
         <Costs />
       </div>
@@ -58,7 +58,7 @@ function Tiles({ overview }: { overview: Overview }) {
         <dd>{formatCount(minutes.calls)}<Sparkline values={minutes.per_minute} errors={minutes.errors_per_minute} label={`${minutes.calls} calls, ${minutes.errors} failed`} /></dd>
       </div>
       <div><dt>Per minute</dt><dd>{rate < 10 ? rate.toFixed(1) : formatCount(Math.round(rate))}</dd></div>
-      <div><dt>Failed</dt><dd className={minutes.errors ? "bad" : ""}>{formatShare(minutes.errors, minutes.calls)}</dd></div>
+      <div><dt>Failed</dt><dd className={failureTone(minutes.errors, minutes.calls)}>{formatFailures(minutes.errors, minutes.calls)}</dd></div>
       <div><dt>p50</dt><dd>{formatSeconds(minutes.p50)}</dd></div>
       <div><dt>p95</dt><dd>{formatSeconds(minutes.p95)}</dd></div>
       <div><dt>p99</dt><dd>{formatSeconds(minutes.p99)}</dd></div>

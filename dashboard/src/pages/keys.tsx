@@ -2,7 +2,6 @@ import { type FormEvent, useState } from "react";
 import { type ApiError, post, remove } from "../api";
 import { useAdmin, useLive } from "../live";
 import { ConfirmDialog, Copyable, Empty, Badge, ErrorBox } from "../components/common";
-import { Alerts } from "../components/alerts";
 import { Link } from "../route";
 import type { Endpoints, Key } from "../types";
 import { formatAge, formatCount } from "../format";
@@ -15,7 +14,7 @@ export function Keys() {
   const lastCall = (name: string) => calls.find((call) => call.principal === name);
   return (
     <div className="page">
-      <h1>Keys and alerts</h1>
+      <h1>Keys</h1>
       {stats && (
         <dl className="tiles">
           <div><dt>Connections</dt><dd>{stats.connections}</dd></div>
@@ -25,7 +24,6 @@ export function Keys() {
         </dl>
       )}
       {stats && stats.pending > 0 && <p className="prose">A server has sent a request to its client, and the client has not answered yet. The client shows the request; it ends with the call.</p>}
-      <Alerts />
       {error && <ErrorBox error={error} />}
       {created && (
         <section className="card" role="status">

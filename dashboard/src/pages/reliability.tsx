@@ -1,10 +1,10 @@
 import { useMemo } from "react";
 import { useAdmin, useLive } from "../live";
-import { Empty, EventText, Badge, Outcome, ProportionBar } from "../components/common";
+import { Empty, EventText, Badge, Health, Outcome, ProportionBar } from "../components/common";
 import { BreakerCard } from "../components/breakers";
 import { Link, path } from "../route";
 import type { Breaker } from "../types";
-import { formatAge, formatCount, outcomeText, formatShare } from "../format";
+import { formatAge, formatCount, outcomeText, formatFailures, serverState } from "../format";
 
 const CLASSES: [title: string, test: RegExp][] = [
   ["timeout", /TIMEOUT|SLOW|NO-ANSWER/],
@@ -31,18 +31,25 @@ export function Reliability() {
   }, [calls]);
   const failed = classes.reduce((sum, [, count]) => sum + count, 0);
   const servers = overview?.servers ?? [];
+  const down = servers.filter((server) => serverState(server.state)[0] === "bad");
   const busy = servers.filter((server) => server.restarts > 0 || server.retries_denied > 0 || server.queued > 0).sort((a, b) => b.restarts - a.restarts);
   const open = data?.breakers.filter((each) => each.position !== "closed") ?? [];
   const closed = data?.breakers.filter((each) => each.position === "closed") ?? [];
   return (
     <div className="page">
       <h1>Reliability</h1>
+      {down.length > 0 && (
+        <section className="card why bad" aria-label="Servers that are down">
+          <h2>{down.length === 1 ? "1 server is" : `${down.length} servers are`} down</h2>
+          <ul className="attention">{down.slice(0, 8).map((server) => <li key={server.server}><Health server={server} /><div><Link to={path("servers", server.server)}>{server.server}</Link> <span className="muted">{server.why}</span></div></li>)}</ul>
+        </section>
+      )}
       <section>
         <h2>Breakers {open.length ? <Badge tone="bad">{open.length} open</Badge> : <Badge tone="good">all closed</Badge>}</h2>
         <div className="columns">
           {[...open, ...closed].slice(0, 24).map((each) => <BreakerCard key={`${each.server}.${each.tool}`} breaker={each} done={reload} />)}
         </div>
-        {!open.length && !closed.length && <p className="muted">No failures in the last 10 seconds.</p>}
+        {!open.length && !closed.length && <p className="muted">No breaker has counted a failed call in the last 10 seconds.</p>}
       </section>
       <div className="columns">
         <section className="card">
@@ -72,7 +79,7 @@ export function Reliability() {
                   <tr key={server.server}>
                     <td><Link to={path("servers", server.server)}>{server.server}</Link></td>
                     <td className="right">{server.restarts}</td><td className="right">{server.queued}</td><td className="right">{server.retries}</td>
-                    <td className="right">{server.retries_denied}</td><td className="right">{formatShare(server.minutes.errors, server.minutes.calls)}</td>
+                    <td className="right">{server.retries_denied}</td><td className="right">{formatFailures(server.minutes.errors, server.minutes.calls)}</td>
                   </tr>
                 ))}
               </tbody>

@@ -1,14 +1,14 @@
-import { useEffect, useState } from "react";
-import { post } from "../api";
+import { useEffect, useRef, useState } from "react";
+import { ApiError, post, remove } from "../api";
 import { refresh, useAdmin, useLive } from "../live";
 import { ActionButton, ConfirmDialog, Empty, Hint, EventText, Health, JsonView, Badge, ErrorBox, Sparkline, Tabs } from "../components/common";
 import { BreakerCard } from "../components/breakers";
 import { CallTable } from "../components/call_table";
 import { Timeline } from "../components/timeline";
 import { ToolTable } from "../components/tool_table";
-import { Link, setQuery, useRoute } from "../route";
-import type { ServerDetail, Report, Server } from "../types";
-import { formatAge, formatTime, serverHealth, formatCount, formatSeconds, formatShare, formatSpan, serverState } from "../format";
+import { Link, go, setQuery, useRoute } from "../route";
+import type { GatewayEvent, ServerDetail, Report, Server } from "../types";
+import { formatAge, formatTime, serverHealth, formatCount, formatSeconds, failureTone, formatFailures, formatSpan, serverState } from "../format";
 import { Checks } from "./doctor";
 
 const TABS: [string, string][] = [
@@ -36,6 +36,14 @@ export function ServerPage({ name }: { name: string }) {
     reload();
     await refresh();
   };
+  const removeServer = async () => {
+    await remove(`config/servers/${name}`).catch(async (failed: ApiError) => {
+      if (failed.status !== 404) throw failed;
+      await remove(`servers/${name}`); // it was added until the next reload, and is not in the file
+    });
+    await refresh();
+    go("/servers");
+  };
   const open = shown.breakers.some((each) => !each.tool && each.position !== "closed");
   return (
     <div className="page">
@@ -52,6 +60,9 @@ export function ServerPage({ name }: { name: string }) {
               {(open) => <button type="button" onClick={open}>Disable</button>}
             </ConfirmDialog>
           )}
+          <ConfirmDialog title={`Remove ${name}?`} text="Its entry is removed from the config file, its process ends, and clients lose its tools. The page Config can roll this back." confirmLabel="Remove" typed={name} action={removeServer}>
+            {(open) => <button type="button" onClick={open}>Remove</button>}
+          </ConfirmDialog>
           {open ? (
             <ActionButton action={run(`breakers/${name}/reset`)}>Reset breaker</ActionButton>
           ) : (
@@ -66,8 +77,8 @@ export function ServerPage({ name }: { name: string }) {
       {tab === "" && <Why name={name} detail={shown} />}
       {tab === "calls" && <CallTable fixed={{ server: name }} />}
       {tab === "tools" && <ToolTable server={name} />}
-      {tab === "log" && <Log status={shown.status} />}
-      {tab === "config" && <Definition detail={shown} />}
+      {tab === "log" && <Log name={name} status={shown.status} />}
+      {tab === "config" && <><Settings name={name} detail={shown} done={reload} /><Definition detail={shown} /></>}
       {tab === "resilience" && <Resilience name={name} detail={shown} done={reload} />}
     </div>
   );
@@ -83,7 +94,7 @@ function Why({ name, detail }: { name: string; detail: ServerDetail }) {
         <h2>Why</h2>
         <p className="reason">{status.why || serverState(status.state)[1]}</p>
         <Hint text={status.hint} />
-        {status.last_error && status.state !== "ready" && <p><strong>Last error</strong> {status.last_error}</p>}
+        {status.last_error && status.state !== "ready" && !status.why.includes(status.last_error) && <p><strong>Last error</strong> {status.last_error}</p>}
         {tail && status.state !== "ready" && (<><h3>Last lines of stderr</h3><pre tabIndex={0}>{tail}</pre></>)}
         {status.problems.length > 0 && (<><h3>Ignored items</h3><ul>{status.problems.map((each) => <li key={each}>{each}</li>)}</ul></>)}
         <div className="actions">
@@ -93,7 +104,7 @@ function Why({ name, detail }: { name: string; detail: ServerDetail }) {
       </section>
       <dl className="tiles">
         <div className="wide"><dt>Calls, last 30 minutes</dt><dd>{formatCount(minutes.calls)}<Sparkline values={minutes.per_minute} errors={minutes.errors_per_minute} label={`${minutes.calls} calls`} /></dd></div>
-        <div><dt>Failed</dt><dd className={minutes.errors ? "bad" : ""}>{formatShare(minutes.errors, minutes.calls)}</dd></div>
+        <div><dt>Failed</dt><dd className={failureTone(minutes.errors, minutes.calls)}>{formatFailures(minutes.errors, minutes.calls)}</dd></div>
         <div><dt>p50</dt><dd>{formatSeconds(minutes.p50)}</dd></div>
         <div><dt>p95</dt><dd>{formatSeconds(minutes.p95)}</dd></div>
         <div><dt>In flight</dt><dd>{status.in_flight}</dd></div>
@@ -104,8 +115,8 @@ function Why({ name, detail }: { name: string; detail: ServerDetail }) {
         <h2>Events</h2>
         {detail.events.length === 0 && <p className="muted">No events yet.</p>}
         <ol className="events">
-          {detail.events.slice(0, 20).map((event) => (
-            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={formatAge(event.at)}>{formatTime(event.at)}</time> <EventText event={event} /></li>
+          {groupEvents(detail.events).slice(0, 20).map(({ event, times }) => (
+            <li key={event.n}><time dateTime={new Date(event.at * 1000).toISOString()} title={formatAge(event.at)}>{formatTime(event.at)}</time> <EventText event={event} />{times > 1 && <small className="muted">{times} times</small>}</li>
           ))}
         </ol>
       </section>
@@ -113,9 +124,78 @@ function Why({ name, detail }: { name: string; detail: ServerDetail }) {
   );
 }
 
-function Log({ status }: { status: Server }) {
-  if (!status.stderr.trim()) return <Empty title="No output on stderr." command={`toolway logs ${status.server}`} />;
-  return <pre className="log" tabIndex={0} aria-label="stderr">{status.stderr}</pre>;
+/** Join events with the same state, or without a state with the same text: a server that restarts again and again has one line for each. */
+function groupEvents(events: GatewayEvent[]): { event: GatewayEvent; times: number }[] {
+  const found = new Map<string, { event: GatewayEvent; times: number }>();
+  for (const event of events) {
+    const key = `${event.kind} ${event.state || event.text}`;
+    const known = found.get(key);
+    if (known) known.times += 1;
+    else found.set(key, { event, times: 1 });
+  }
+  return [...found.values()];
+}
+
+const FOLLOW_INTERVAL_MS = 1000;
+
+/** Last lines of stderr. They follow the server until the person pauses them. */
+function Log({ name, status }: { name: string; status: Server }) {
+  const [follows, setFollows] = useState(true);
+  const [tick, setTick] = useState(0);
+  const box = useRef<HTMLPreElement>(null);
+  const [text, setText] = useState(status.stderr);
+  const { data } = useAdmin<Server>(`servers/${name}`, tick);
+  useEffect(() => {
+    if (!follows) return;
+    const timer = setInterval(() => document.visibilityState === "visible" && setTick((n) => n + 1), FOLLOW_INTERVAL_MS);
+    return () => clearInterval(timer);
+  }, [follows]);
+  useEffect(() => {
+    if (data && follows) setText(data.stderr);
+  }, [data, follows]);
+  useEffect(() => {
+    if (follows && box.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [text, follows]);
+  return (
+    <>
+      <div className="bar">
+        <button type="button" aria-pressed={follows} onClick={() => setFollows(!follows)}>{follows ? "Pause" : "Follow"}</button>
+        <span className="muted">The last lines of stderr{follows ? ", updated every second" : ", paused"}. In a terminal: <code>toolway logs {name} -f</code></span>
+      </div>
+      {text.trim() ? <pre ref={box} className="log follow" tabIndex={0} aria-label="stderr">{text}</pre> : <Empty title="No output on stderr." />}
+    </>
+  );
+}
+
+const DURATIONS: [key: string, title: string][] = [["timeout", "Timeout of a call"], ["startTimeout", "Timeout of a start"], ["idleTimeout", "Stop after idle time"]];
+
+/** Form for the settings that can be changed in the config file. */
+function Settings({ name, detail, done }: { name: string; detail: ServerDetail; done: () => void }) {
+  const written = Object.fromEntries(detail.origins.map((each) => [each.path, each.value.replace(/^"|"$/g, "")]));
+  const [changes, setChanges] = useState<Record<string, string | boolean | null>>({});
+  const change = (key: string, value: string | boolean | null) => setChanges({ ...changes, [key]: value });
+  const text = (key: string) => (key in changes ? String(changes[key] ?? "") : (written[key] ?? ""));
+  const checked = (key: string, fallback: boolean) => (key in changes ? changes[key] === true : key in written ? written[key] === "true" : fallback);
+  if (detail.origins.length === 0) return null;
+  return (
+    <section className="card" aria-label="Edit">
+      <h2>Edit</h2>
+      <div className="form">
+        <label className="inline"><input type="checkbox" checked={checked("enabled", detail.status.state !== "disabled")} onChange={(event) => change("enabled", event.target.checked)} /> Enabled</label>
+        <label className="inline"><input type="checkbox" checked={checked("lazy", false)} onChange={(event) => change("lazy", event.target.checked)} /> Start at the first call</label>
+        {DURATIONS.map(([key, title]) => (
+          <div key={key} className="field">
+            <label htmlFor={`edit-${key}`}>{title} <small>for example 30s or 5m; empty: the default</small></label>
+            <input id={`edit-${key}`} type="text" value={text(key)} onChange={(event) => change(key, event.target.value.trim() || null)} />
+          </div>
+        ))}
+      </div>
+      <div className="actions">
+        <ActionButton className="primary" action={async () => { await post(`config/servers/${name}`, changes); setChanges({}); done(); await refresh(); }}>Save in the config file</ActionButton>
+        <span className="muted">The server restarts if that is necessary. Command, address and secrets are changed in a terminal: <code>toolway edit {name}</code></span>
+      </div>
+    </section>
+  );
 }
 
 function Definition({ detail }: { detail: ServerDetail }) {

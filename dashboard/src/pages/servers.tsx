@@ -6,7 +6,7 @@ import { search } from "../components/fuzzy";
 import { type Column, Table, sortRows } from "../components/table";
 import { Link, go, path, setQuery, useRoute } from "../route";
 import type { ServerRow } from "../types";
-import { serverHealth, formatCount, formatSeconds, formatShare } from "../format";
+import { serverHealth, formatCount, formatSeconds, formatFailures } from "../format";
 
 const ORDER: Record<string, number> = { bad: 0, warn: 1, good: 2, idle: 3 };
 const VALUES: Record<string, (row: ServerRow) => string | number> = {
@@ -65,7 +65,7 @@ export function Servers() {
       ),
     },
     { id: "p95", title: "p95", width: "64px", right: true, phone: true, show: (row) => formatSeconds(row.minutes.p95) },
-    { id: "errors", title: "Failed", width: "54px", right: true, show: (row) => formatShare(row.minutes.errors, row.minutes.calls) },
+    { id: "errors", title: "Failed", width: "54px", right: true, show: (row) => formatFailures(row.minutes.errors, row.minutes.calls) },
     { id: "flight", title: "In flight", width: "62px", right: true, show: (row) => `${row.in_flight} / ${row.limit}` },
     { id: "tools", title: "Tools", width: "46px", right: true, show: (row) => row.tools },
     { id: "restarts", title: "Restarts", width: "62px", right: true, show: (row) => row.restarts },

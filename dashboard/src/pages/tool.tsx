@@ -2,9 +2,9 @@ import { useState } from "react";
 import { type ApiError, post } from "../api";
 import { useAdmin } from "../live";
 import { ResultView } from "../components/result";
-import { Copyable, JsonView, Badge, ErrorBox, Tabs, cliCommand } from "../components/common";
+import { ConfirmDialog, Copyable, JsonView, Badge, ErrorBox, Tabs, cliCommand } from "../components/common";
 import { Form, defaultArguments } from "../components/form";
-import { Link, path } from "../route";
+import { Link, PREFIX, path } from "../route";
 import type { Result, ToolDetail } from "../types";
 import { formatCount, estimateTokens } from "../format";
 
@@ -54,7 +54,7 @@ function Playground({ tool }: { tool: ToolDetail }) {
   return (
     <section className="card playground" aria-label="Playground">
       <Tabs label="Form of the call" tabs={TABS} selected={tab} onSelect={(id) => { setTab(id); setText(null); }} />
-      {tab === "form" && <Form schema={tool.raw.inputSchema ?? {}} value={args} change={setArgs} run={run} />}
+      {tab === "form" && <Form schema={tool.raw.inputSchema ?? {}} value={args} change={setArgs} run={tool.destructive ? () => {} : run} />}
       {tab === "json" && (
         <>
           <textarea aria-label="Arguments as JSON" spellCheck={false} rows={10} value={text ?? JSON.stringify(args, null, 2)} onChange={(event) => write(event.target.value)} aria-invalid={invalid !== ""} />
@@ -65,9 +65,14 @@ function Playground({ tool }: { tool: ToolDetail }) {
       {tab === "python" && <Copyable block text={python(tool, args)} />}
       {tab === "curl" && <Copyable block text={curl(tool, args)} />}
       <div className="actions">
-        <button type="button" className="primary" disabled={stop !== null || invalid !== ""} onClick={run}>{stop ? "Running…" : "Call"}</button>
+        {tool.destructive ? (
+          <ConfirmDialog title={`Call ${tool.server}.${tool.tool}?`} text="This is a real call, and the server marks the tool as destructive: it may delete or overwrite something." confirmLabel="Call" typed={tool.tool} action={async () => run()}>
+            {(open) => <button type="button" className="danger" disabled={stop !== null || invalid !== ""} onClick={open}>{stop ? "Running…" : "Call"}</button>}
+          </ConfirmDialog>
+        ) : (
+          <button type="button" className="primary" disabled={stop !== null || invalid !== ""} onClick={run}>{stop ? "Running…" : "Call"}</button>
+        )}
         {stop && <button type="button" onClick={() => stop.abort()}>Cancel</button>}
-        {tool.destructive && <span className="muted">This is a real call, and the tool is marked as destructive.</span>}
       </div>
       {error && <ErrorBox error={error} />}
       {result && <ResultView result={result} />}
@@ -116,5 +121,5 @@ function curl(tool: ToolDetail, args: Arguments): string {
     `MCP-Protocol-Version: ${version}`, "Mcp-Method: tools/call", `Mcp-Name: ${tool.model_name}`,
   ];
   const data = JSON.stringify(body).replaceAll("'", `'\\''`);
-  return [`curl ${location.origin}/mcp`, ...fields.map((each) => `  -H "${each}"`), `  -d '${data}'`].join(" \\\n");
+  return [`curl ${location.origin}${PREFIX}/mcp`, ...fields.map((each) => `  -H "${each}"`), `  -d '${data}'`].join(" \\\n");
 }

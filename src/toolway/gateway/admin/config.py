@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 from toolway.config.editing import document, jsonc
-from toolway.config.editing.document import Backup, Edit, apply_edit, read_file_bytes
+from toolway.config.editing.document import Backup, ConfigDocument, Edit, apply_edit, read_file_bytes
 from toolway.config.loader import (
     LoadedConfig,
     decode_config,
@@ -24,6 +25,15 @@ from toolway.config.schema import Server
 from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
 from toolway.errors import ConfigError, NotFound
 from toolway.types import Json
+
+#: Settings of a server that `/admin` can change in the file, with the types of their values.
+EDITABLE_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "enabled": bool,
+    "lazy": bool,
+    "timeout": (str, int, float),
+    "startTimeout": (str, int, float),
+    "idleTimeout": (str, int, float),
+}
 
 
 class ConfigHistory:
@@ -104,14 +114,60 @@ class ConfigHistory:
         The rollback itself can be rolled back. Raises `NotFound` if there is no such version. Raises `ConfigError` if
         it is invalid; the file is then unchanged.
         """
-        edit = self._rollback_edit(number)
+        return {"version": number, **await self._apply(self._rollback_edit(number))}
+
+    async def remove_server(self, name: str) -> Json:
+        """Remove the entry of a server from the configuration file and reload the gateway. It can be rolled back.
+
+        Raises `NotFound` if the file has no such entry. Raises `ConfigError` if the result is invalid; the file is then
+        unchanged.
+        """
+        document, path = self._open_entry(name)
+        document.remove(path)
+        return {"removed": name, **await self._apply(document.to_edit())}
+
+    async def change_server(self, name: str, changes: Json) -> Json:
+        """Change settings of a server in the configuration file and reload the gateway. None removes a setting.
+
+        Only `EDITABLE_SETTINGS` can be changed: none of them decides what is started, or who gets a secret. Raises
+        `ValueError`, `NotFound` or `ConfigError`; the file is then unchanged.
+        """
+        if unknown := sorted(changes.keys() - EDITABLE_SETTINGS.keys()):
+            raise ValueError(f"{unknown[0][:50]} cannot be changed here: use toolway edit {name}")
+        for key, value in changes.items():
+            if value is not None and not isinstance(value, EDITABLE_SETTINGS[key]):
+                raise ValueError(f"{key} has the wrong type")
+        document, path = self._open_entry(name)
+        for key, value in changes.items():
+            if value is not None:
+                document.set((*path, key), value)
+            elif document.get((*path, key)) is not None:
+                document.remove((*path, key))
+        if changes.get("enabled") is not None and document.get((*path, "disabled")) is not None:
+            document.remove((*path, "disabled"))  # another spelling
+        return {"server": name, **await self._apply(document.to_edit())}
+
+    def _open_entry(self, name: str) -> tuple[ConfigDocument, tuple[str | int, ...]]:
+        """Return the configuration file for editing, and the key path of a server's entry. Raises `NotFound`."""
+        document = ConfigDocument(self._file)
+        root, entries = find_server_map(jsonc.parse_jsonc(document.text, str(self._file)), str(self._file))
+        written = next((each for each in entries if name in (each, normalize_name(each))), None)
+        if written is None or not isinstance(document.get((*root, written)), dict):
+            raise NotFound(
+                f"{name} has no entry of its own in {self._file}",
+                server=name,
+                hint=f"toolway config show {name} --origin",
+            )
+        return document, (*root, written)
+
+    async def _apply(self, edit: Edit) -> Json:
+        """Write an edit and reload the gateway. If it rejects the file, the file gets its old content back."""
         apply_edit(edit)
         try:
-            result = await self._reload()
+            return await self._reload()
         except ConfigError:
             apply_edit(Edit(self._file, edit.after, edit.before or b""))
             raise
-        return {"version": number, **result}
 
     @property
     def _file(self) -> Path:

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from toolway._lazy import compile_pattern
 from toolway.gateway.authenticator import Authenticator, RequestDenied, json_error
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.sealing import Sealer
@@ -33,6 +34,8 @@ _log = logging.getLogger("toolway.gateway")
 DASHBOARD_PATH: Final = "/dashboard"
 SESSION_PATH: Final = f"{DASHBOARD_PATH}/session"
 _ASSETS_PREFIX: Final = f"{DASHBOARD_PATH}/files/"
+PREFIX_HEADER: Final = "x-forwarded-prefix"
+_PREFIX: Final = compile_pattern(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,63}){1,8}")
 _CONTENT_TYPES: Final = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -85,18 +88,21 @@ class DashboardEndpoint:
         elif request.path.startswith(_ASSETS_PREFIX):
             self._send_file(exchange, request.path.removeprefix(_ASSETS_PREFIX), "public, max-age=31536000, immutable")
         else:  # every view of the page has its own path, all served by the same document
-            self._send_file(exchange, "index.html", "no-cache")
+            self._send_file(exchange, "index.html", "no-cache", _read_prefix(request))
 
-    def _send_file(self, exchange: Exchange, name: str, cache_control: str) -> None:
+    def _send_file(self, exchange: Exchange, name: str, cache_control: str, prefix: str = "") -> None:
         found = self._load_file(name)
         if found is None:
             exchange.reply(*json_error(404, "file not found"))
             return
         kind, plain, compressed = found
+        if prefix:
+            plain = plain.replace(b'"' + _ASSETS_PREFIX.encode(), f'"{prefix}{_ASSETS_PREFIX}'.encode())
+            compressed = gzip.compress(plain, 6, mtime=0)
         fields = [
             ("content-type", kind),
             ("cache-control", cache_control),
-            ("vary", "accept-encoding"),
+            ("vary", f"accept-encoding, {PREFIX_HEADER}"),
             *_SECURITY_HEADERS,
         ]
         if "gzip" in exchange.request.headers.get("accept-encoding", ""):
@@ -126,18 +132,18 @@ class DashboardEndpoint:
         Raises `RequestDenied` if the request is cross-origin or not from an administrator.
         """
         request = exchange.request
-        host = request.headers.get("host", "")
+        host, prefix = request.headers.get("host", ""), _read_prefix(request)
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise RequestDenied(403, "origin may not use the dashboard")
         if request.method == "DELETE":
             self._browser_sessions.end(request)
-            exchange.reply(204, b"", (cookie_header(host, "", seconds=0, secure=self._uses_tls()),))
+            exchange.reply(204, b"", (cookie_header(host, "", seconds=0, secure=self._uses_tls(), prefix=prefix),))
         elif request.method == "POST":
             cookie, page_key = self._browser_sessions.start(self._authenticate_admin(request))
             fields: Headers = (
                 ("content-type", JSON_TYPE),
                 ("cache-control", "no-store"),
-                cookie_header(host, cookie, seconds=SESSION_LIFETIME_S, secure=self._uses_tls()),
+                cookie_header(host, cookie, seconds=SESSION_LIFETIME_S, secure=self._uses_tls(), prefix=prefix),
             )
             exchange.reply(200, jsonrpc.encode_json({"page": page_key}), fields)
         else:
@@ -160,6 +166,15 @@ class DashboardEndpoint:
         if not principal.admin:
             raise RequestDenied(403, "administrator access required", "use the token of this machine")
         return principal
+
+
+def _read_prefix(request: HttpRequest) -> str:
+    """Return the path prefix under which a proxy shows the gateway, such as `/toolway`; "" if there is none.
+
+    The browser of an attacker cannot send this header with a link. A value that is not a plain path is ignored.
+    """
+    value = request.headers.get(PREFIX_HEADER, "").rstrip("/")
+    return value if _PREFIX.fullmatch(value) else ""
 
 
 def _asset_names() -> frozenset[str]:
@@ -318,8 +333,9 @@ def cookie_name(host: str) -> str:
     return f"toolway-{port}" if port.isdigit() else "toolway"
 
 
-def cookie_header(host: str, value: str, *, seconds: float, secure: bool) -> tuple[str, str]:
-    parts = [f"{cookie_name(host)}={value}", "Path=/admin", f"Max-Age={seconds:.0f}", "HttpOnly", "SameSite=Strict"]
+def cookie_header(host: str, value: str, *, seconds: float, secure: bool, prefix: str = "") -> tuple[str, str]:
+    path = f"Path={prefix}/admin"
+    parts = [f"{cookie_name(host)}={value}", path, f"Max-Age={seconds:.0f}", "HttpOnly", "SameSite=Strict"]
     return "set-cookie", "; ".join([*parts, "Secure"] if secure else parts)
 
 

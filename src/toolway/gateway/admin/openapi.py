@@ -494,6 +494,29 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "published_to?": _STRING,
         }
     ),
+    "ServerSettings": _object(
+        {
+            "enabled?": _nullable("boolean"),
+            "lazy?": _nullable("boolean"),
+            **{key: {"type": ["string", "number", "null"]} for key in ("timeout?", "startTimeout?", "idleTimeout?")},
+        }
+    ),
+    "ServerChanged": _object(
+        {
+            "server": _STRING,
+            "changed": {"type": ["object", "array"]},
+            "problems?": _STRINGS,
+            "published_to?": _STRING,
+        }
+    ),
+    "ServerRemoved": _object(
+        {
+            "removed": _STRING,
+            "changed": {"type": ["object", "array"]},
+            "problems?": _STRINGS,
+            "published_to?": _STRING,
+        }
+    ),
     "DoctorRun": _object({"server?": _STRING}),
     "DoctorReport": _object({"state": _STRING, "first_line": _STRING, "subjects": _array(_ANY_OBJECT)}),
     "DashboardLink": _object({"path": _STRING}),

@@ -203,6 +203,20 @@ class OverviewAdmin:
         self._activity.add_event("change", "", f"configuration rolled back to version {number}")
         return result
 
+    async def change_server(self, name: str, body: Json) -> Json:
+        """Change settings of a server in the configuration file."""
+        result = await self._history().change_server(name, body)
+        self._activity.add_event(
+            "change", name, f"{', '.join(sorted(body))} changed in the configuration by an operator"
+        )
+        return result
+
+    async def remove_server(self, name: str) -> Json:
+        """Remove a server from the configuration file."""
+        result = await self._history().remove_server(name)
+        self._activity.add_event("change", name, "removed from the configuration by an operator")
+        return result
+
     def _history(self) -> ConfigHistory:
         if self._config_history is None:
             raise ConfigError("no configuration file", detail="the servers were passed to the gateway in code")

@@ -381,6 +381,21 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         "POST",
+        "/admin/config/servers/{name}",
+        "Change settings of a server in the configuration file; null removes one",
+        "ServerChanged",
+        lambda a, r: a.overview.change_server(r["name"], r.body),
+        body="ServerSettings",
+    ),
+    Route(
+        "DELETE",
+        "/admin/config/servers/{name}",
+        "Remove a server from the configuration file; a rollback restores it",
+        "ServerRemoved",
+        lambda a, r: a.overview.remove_server(r["name"]),
+    ),
+    Route(
+        "POST",
         "/admin/doctor",
         "Examine all servers, or one",
         "DoctorReport",
