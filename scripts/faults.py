@@ -47,7 +47,7 @@ ABOUT: Final = """\
 
 Faults that the tests inject, and the guarantees that hold meanwhile. Every row is one fault. Its tests cause it with
 real processes and sockets, next to a healthy server that is called all the time. A section that names a date of its own
-was run then; the others at the date below.
+was run at that date; each other section at the date below.
 """
 INVARIANTS: Final = """\
 After every row, the invariants named in its last column were checked:
@@ -258,12 +258,12 @@ def _replace_sections(
     """Return the page with new sections for the groups that were run. Each says when and how it was run."""
     head, *old = page.split("\n## ")
     sections = {section[0]: f"## {section.strip()}" for section in old}
-    head = head.partition("After every row")[0].strip()
+    whole_run = head.partition("After every row")[0].strip().split("\n\n")[-2:]  # its totals and facts
     for group in options.groups:
         totals = _totals({row: each for row, each in results.items() if row[0] == group}, crashed)
         facts = _facts(f"--seeds {options.seeds} --groups {options.groups} --write")
         sections[group] = _section(group, lines, f"{totals}\n\n{facts}\n\n")
-    parts = [head, INVARIANTS.strip(), *(sections[group] for group in GROUPS if group in sections)]
+    parts = [ABOUT.strip(), *whole_run, INVARIANTS.strip(), *(sections[group] for group in GROUPS if group in sections)]
     return "\n\n".join(parts) + "\n"
 
 
