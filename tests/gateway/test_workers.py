@@ -109,7 +109,7 @@ def server_processes(run: Program) -> list[int]:
                 found.append(pid)
         except OSError:
             continue
-    return found
+    return sorted(found)
 
 
 @pytest.fixture(scope="module")
@@ -205,6 +205,35 @@ async def test_a_changed_file_and_a_reload_reach_all_workers(workers: Workers) -
         async with asyncio.timeout(60):
             while "added__echo" in await _tools(workers.client(worker)):
                 await asyncio.sleep(0.05)
+
+
+async def test_worker_0_executes_the_workflows_that_any_worker_starts_and_answers(workers: Workers) -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    steps = [
+        {"name": "ok", "approve": "Count?"},
+        {"name": "count", "tool": "fake.counter", "params": {"nonce": "${run.id}"}},
+    ]
+    flow = workers.run.folder / "flow.json"
+    flow.write_text(json.dumps({"toolway": "workflow/1", "name": "flow", "steps": steps}))
+    workers.run.write(workers.servers, workflows=[str(flow)])
+    await workers.json(1, "POST", "/admin/reload")
+    for worker in (0, 1):
+        async with asyncio.timeout(60):
+            while "workflows__flow" not in await _tools(workers.client(worker)):
+                await asyncio.sleep(0.05)
+    clients = [workers.client(worker) for worker in (0, 1)]
+    runs = [(await client.call("workflows__flow", {})).data["run"] for client in clients]
+    for run, worker in zip(runs, (1, 0), strict=True):
+        await workers.json(worker, "POST", f"/admin/runs/{run}/approve", {"yes": True})
+    for run in runs:
+        for client in clients:
+            async with asyncio.timeout(60):
+                while "run" in (await client.call("workflows__run_status", {"run": run})).data:  # not the output
+                    await asyncio.sleep(0.05)
+    effects = (await clients[1].call("fake__stats", {})).data["effects"]
+    assert [str(effects).count(run) for run in runs] == [1, 1]
+    workers.run.write(workers.servers)
+    await workers.json(0, "POST", "/admin/reload")
 
 
 async def _tools(client: Rider) -> set[str]:

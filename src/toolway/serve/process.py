@@ -125,9 +125,10 @@ class GatewayProcess:
             lambda text: self.gateway.activity.add_event("change", "", text),
             (alerts or AlertSettings()).asks_after,
             self._reload_lock,
-            self._cluster_node.is_first if self._cluster_node is not None else lambda: True,
+            self._cluster_node.is_first if self._cluster_node is not None and parent is None else lambda: True,
+            executes=cluster is None or cluster.worker is None or cluster.worker.is_first,
         )
-        if self._cluster_node is not None and parent is None:
+        if self._cluster_node is not None:
             self._cluster_node.router.in_process = frozenset({SERVER_NAME})  # each node has it
         self._tool_filters = _create_tool_filters(settings)
         self.hub.apply_search_settings(settings.search)
@@ -233,12 +234,11 @@ class GatewayProcess:
         self._draining_since = asyncio.get_running_loop().time()
 
     async def _start_workflows(self) -> None:
-        if self._parent is None:
-            await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
+        await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
 
     def _open_run_journal(self) -> Path | RunJournal:
         """Return the journal that all nodes of a cluster share, or the file of this gateway. Raises `ConfigError`."""
-        if self._cluster_node is not None:
+        if self._cluster_node is not None and self._parent is None:
             return self._cluster_node.open_run_journal()
         return self._state_dir.folder / JOURNAL_NAME
 
@@ -407,9 +407,8 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
-        if self._parent is None:
-            await self._workflows.load(loaded.gateway.workflows, loaded.servers)
-            servers = self._workflows.with_server(servers)
+        await self._workflows.load(loaded.gateway.workflows, loaded.servers)
+        servers = self._workflows.with_server(servers)
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)

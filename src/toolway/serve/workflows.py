@@ -4,7 +4,8 @@ A file that cannot be used is reported and costs the other workflows and servers
 opened, because another gateway uses it, opening is tried again until it succeeds.
 
 In a cluster, each node has the server `workflows` in its own process. All nodes share the definitions, which are part
-of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs.
+of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs. The
+workers of one gateway share the journal in a file: worker 0 executes the runs, each worker starts and answers them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class WorkflowService:
 
     `open_journal` returns the journal, or the file of one; it may raise `ConfigError`. `lock` is held while the servers
     of the hub are changed. `is_reporter` returns True at the one node of a cluster that reports runs which wait too
-    long for a person.
+    long for a person. With `executes=False`, another process executes the runs.
     """
 
     def __init__(
@@ -96,6 +97,8 @@ class WorkflowService:
         asks_after: float,
         lock: asyncio.Lock,
         is_reporter: Callable[[], bool] = lambda: True,
+        *,
+        executes: bool = True,
     ) -> None:
         self._hub = hub
         self._open_journal = open_journal
@@ -103,6 +106,7 @@ class WorkflowService:
         self._on_problem = on_problem
         self._lock = lock
         self._is_reporter = is_reporter
+        self._executes = executes
         self._sources: tuple[str | Mapping[str, Any], ...] = ()  # patterns of files, and definitions
         self._definitions: list[Definition] = []
         self._opening: asyncio.Task[None] | None = None
@@ -180,7 +184,8 @@ class WorkflowService:
             try:
                 hub = Hub._from_core(self._hub)
                 code = [agent_workflow(hub)]
-                opening = Workflows(hub, self._open_journal(), code=code, access=self._access)
+                journal, access = self._open_journal(), self._access
+                opening = Workflows(hub, journal, code=code, access=access, executes=self._executes)
                 engine = await opening.__aenter__()
                 break
             except ToolwayError as exc:
@@ -191,7 +196,8 @@ class WorkflowService:
             await asyncio.sleep(OPEN_RETRY_S)
         self._journal_issue = None
         self.engine = engine
-        self._watching = asyncio.create_task(self._watch_questions(engine))
+        if self._executes:
+            self._watching = asyncio.create_task(self._watch_questions(engine))
         async with self._lock:
             self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
             if self._sources and SERVER_NAME not in self._hub.servers:
@@ -205,7 +211,7 @@ class WorkflowService:
         """
         from toolway.workflows.journal import JournalError
 
-        if self.engine is None:
+        if self.engine is None or not self._executes:
             return
         self._is_scheduled = True
         try:

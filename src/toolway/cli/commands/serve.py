@@ -165,8 +165,6 @@ def run_workers(
         audit = loaded.gateway.audit
         if audit is not None and audit.to != "postgresql":
             raise reject_combination(f"an audit log in a file ({audit.to})", "such a log has one writer")
-        if loaded.gateway.workflows:
-            raise reject_combination("workflows of the gateway", "the journal of their runs has one process")
         configure_logging(
             "json" if output.as_json else loaded.gateway.telemetry.log,
             verbose=output.verbose,

@@ -44,6 +44,7 @@ class Workflows(RunExecutor):
         code: Python workflows whose runs may be in the journal. A workflow that is started here is added.
         clock: Wall clock in seconds since 1970.
         access: Rights of those who start runs. None allows every call.
+        executes: False starts, shows and answers runs that another process executes.
 
     Example:
         async with Hub("mcp.json") as hub, Workflows(hub, "runs.db") as workflows:
@@ -59,9 +60,11 @@ class Workflows(RunExecutor):
         code: Iterable[PythonWorkflow] = (),
         clock: Callable[[], float] = time.time,
         access: RunAccess | None = None,
+        executes: bool = True,
     ) -> None:
         super().__init__(hub, clock, access)
         self._journal_source = journal
+        self._executes = executes
         self._code.update((each.name, each) for each in code)
         self._scheduler: asyncio.Task[None] | None = None
         self._hold: int | None = None  # the lock of the journal, held until the servers of the hub have ended
@@ -76,9 +79,11 @@ class Workflows(RunExecutor):
     async def __aenter__(self) -> Self:
         source = self._journal_source
         if isinstance(source, str | os.PathLike):
-            self._journal = await asyncio.to_thread(SqliteJournal, Path(source))
+            self._journal = await asyncio.to_thread(SqliteJournal, Path(source), owner=self._executes)
         else:
             self._journal = source
+        if not self._executes:
+            return self
         self._journal.on_changed = self._wake.set
         if isinstance(self._journal, SqliteJournal) and self._journal.lock_fd is not None:
             self._hold = await self._hub._core.spawner.hold(self._journal.lock_fd)
@@ -96,6 +101,9 @@ class Workflows(RunExecutor):
         Unfinished runs go on later.
         """
         if self._scheduler is None:
+            if not self._executes and self._journal is not None:
+                await self._journal.close()
+                self._journal = None
             return
         self.stop_taking()
         await self._scheduler
