@@ -28,6 +28,7 @@ from toolway.catalog.catalog import Tool
 from toolway.errors import ToolwayError
 from toolway.hub.hub import Hub
 from toolway.types import Effect, Json
+from toolway.workflows.definition import AGENT_META_KEY
 from toolway.workflows.python_workflow import RunContext
 
 LIST_TIMEOUT_S = 30.0
@@ -120,14 +121,23 @@ def resolve_model(settings: AgentSettings) -> Model:
 
 
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
-    """Return the tools that the agent may use. A server that does not answer has none."""
+    """Return the tools that the agent may use. A server that does not answer has none.
+
+    Tools that start agents are left out: an agent cannot start itself, and its budget is that of all its requests.
+    """
     servers = [name for name in hub.status() if any(may_match(name, pattern) for pattern in settings.tools)]
     lists = [hub.list_tools(server=name, timeout=LIST_TIMEOUT_S) for name in servers]
     found: dict[str, Tool] = {}
     for tools in await asyncio.gather(*lists, return_exceptions=True):
         if isinstance(tools, list):
-            found.update((tool.qualified_name, tool) for tool in tools if settings.selects(tool.qualified_name))
+            found.update((each.qualified_name, each) for each in tools if _is_offered(each, settings))
     return found
+
+
+def _is_offered(tool: Tool, settings: AgentSettings) -> bool:
+    meta = tool.raw.get("_meta")
+    starts_agents = isinstance(meta, dict) and meta.get(AGENT_META_KEY) is True
+    return settings.selects(tool.qualified_name) and not starts_agents
 
 
 async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:

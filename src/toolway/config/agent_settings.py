@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final, Literal, TypeAlias
 
@@ -19,6 +19,9 @@ from toolway.types import Effect, Json
 DEFAULT_REQUESTS: Final = 50
 _BUDGET_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(usd|tokens|calls|requests|s|m|h)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+_AGENT_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_FILE_KEYS: Final = {"baseUrl": "base_url", "maxTokens": "max_tokens", "onUnknown": "on_unknown"}
 
 #: Which calls need the approval of a person: those of unsafe tools, all, none, or those of tools with these patterns.
 ApprovalPolicy: TypeAlias = Literal["unsafe", "all", "none"] | list[str]
@@ -111,6 +114,48 @@ def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
     if not settings.model.strip():
         raise ConfigError("an agent has no model", hint="write model: openai:gpt-5", code="E-AGENT-SETTINGS")
     return settings
+
+
+class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent of a configuration, which the gateway offers as a tool."""
+
+    settings: AgentSettings
+    description: str = ""
+
+
+def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, ConfiguredAgent]:
+    """Return the agents in the key `toolway.agents` of a configuration, by name. `expand` replaces variables.
+
+    Raises `ConfigError` if an entry is not valid.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            "toolway.agents is not an object",
+            hint='write "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
+            code="E-AGENT-SETTINGS",
+        )
+    found = {}
+    for name, entry in value.items():
+        if not _AGENT_NAME.fullmatch(name) or not isinstance(entry, Mapping):
+            raise ConfigError(
+                f"the agent {str(name)[:64]!r} cannot be used",
+                detail="its name has other characters than letters, digits and _, or its entry is not an object",
+                hint='write "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
+                code="E-AGENT-SETTINGS",
+            )
+        keys: Json = {_FILE_KEYS.get(str(key), str(key)): part for key, part in entry.items()}
+        description = keys.pop("description", "")
+        for key in ("model", "base_url"):
+            if isinstance(keys.get(key), str):
+                keys[key] = expand(keys[key])
+        try:
+            settings = read_agent_settings(keys)
+        except ConfigError as exc:
+            raise ConfigError(
+                f"the agent {name} cannot be used: {exc.message}", detail=exc.detail, hint=exc.hint, code=exc.code
+            ) from exc
+        found[name] = ConfiguredAgent(settings=settings, description=str(description))
+    return found
 
 
 def matches_any(tool: str, patterns: Iterable[str]) -> bool:

@@ -7,6 +7,7 @@
   "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
   "search": {"model": "minilm"},
+  "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"], "budget": "0.50usd,40calls"}},
   "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
 }
 
@@ -38,6 +39,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, h
 
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
+    from toolway.config.agent_settings import ConfiguredAgent
     from toolway.types import Json
 
 DEFAULT_GATEWAY_PORT: Final = 8765
@@ -187,6 +189,7 @@ class GatewaySettings:
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)  # metrics, traces and logs
     search: SearchSettings = field(default_factory=SearchSettings)  # tool search
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
+    agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
@@ -240,6 +243,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         telemetry=parse_telemetry(block.get("telemetry"), variables),
         search=parse_search(block.get("search"), variables),
         workflows=_parse_workflows(block.get("workflows"), variables),
+        agents=_parse_agents(block.get("agents"), variables),
     )
     fields.reject_unknown(
         "toolway.gateway",
@@ -281,6 +285,14 @@ def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Js
                 code=CONFIG_KEY_CODE,
             )
     return (*patterns, *definitions)
+
+
+def _parse_agents(value: Any, variables: Mapping[str, str]) -> Mapping[str, ConfiguredAgent]:
+    if value is None:
+        return {}
+    from toolway.config.agent_settings import read_agent_entries
+
+    return read_agent_entries(value, lambda text: FieldReader({"text": text}, variables).get_text("text") or "")
 
 
 def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:

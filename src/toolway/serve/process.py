@@ -234,7 +234,8 @@ class GatewayProcess:
         self._draining_since = asyncio.get_running_loop().time()
 
     async def _start_workflows(self) -> None:
-        await self._workflows.start(self._active_config.gateway.workflows, self._active_config.servers)
+        gateway = self._active_config.gateway
+        await self._workflows.start(gateway.workflows, self._active_config.servers, gateway.agents)
 
     def _open_run_journal(self) -> Path | RunJournal:
         """Return the journal that all nodes of a cluster share, or the file of this gateway. Raises `ConfigError`."""
@@ -407,7 +408,7 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
-        await self._workflows.load(loaded.gateway.workflows, loaded.servers)
+        await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
         servers = self._workflows.with_server(servers)
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded

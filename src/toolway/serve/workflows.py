@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway.config.schema import ConfigIssue, Server
-from toolway.errors import AccessDenied, ToolwayError
+from toolway.errors import AccessDenied, ConfigError, ToolwayError
 from toolway.events import RunAsks
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 
 if TYPE_CHECKING:
+    from toolway.config.agent_settings import ConfiguredAgent
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
     from toolway.workflows.journal import RunJournal
@@ -109,6 +110,7 @@ class WorkflowService:
         self._executes = executes
         self._sources: tuple[str | Mapping[str, Any], ...] = ()  # patterns of files, and definitions
         self._definitions: list[Definition] = []
+        self._agents: dict[str, ConfiguredAgent] = {}
         self._opening: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._asks_after = asks_after
@@ -125,7 +127,7 @@ class WorkflowService:
 
     def with_server(self, servers: dict[str, Server]) -> dict[str, Server]:
         """Return the servers of a configuration with the server of the workflows, if there is one."""
-        if self._server is None or not self._sources or SERVER_NAME in servers:
+        if self._server is None or not self._has_tools or SERVER_NAME in servers:
             return servers
         return {**servers, SERVER_NAME: _definition_of(self._server)}
 
@@ -140,14 +142,23 @@ class WorkflowService:
                 found.append((file, stat.st_mtime_ns, stat.st_size))
         return found
 
-    async def load(self, sources: Sequence[str | Mapping[str, Any]], servers: Iterable[str]) -> None:
+    @property
+    def _has_tools(self) -> bool:
+        return bool(self._sources or self._agents)
+
+    async def load(
+        self,
+        sources: Sequence[str | Mapping[str, Any]],
+        servers: Iterable[str],
+        agents: Mapping[str, ConfiguredAgent] | None = None,
+    ) -> None:
         """Read the workflows and begin to open the journal, if there are any.
 
         `sources` are patterns of files, and definitions. `servers` are the names of the configured servers: none of
         them may be called `workflows`.
         """
-        self._sources = tuple(sources)
-        if not self._sources:
+        self._sources, self._agents = tuple(sources), dict(agents or {})
+        if not self._has_tools:
             self._definitions, self._file_issues = [], ()
         else:
             from toolway.workflows.files import read_workflows
@@ -155,22 +166,49 @@ class WorkflowService:
             self._definitions, issues = await asyncio.to_thread(read_workflows, self._sources)
             if SERVER_NAME in servers:
                 issues.append(_name_taken_issue())
+            issues += await asyncio.to_thread(self._check_agents)
             known = {each.message for each in self._file_issues}
             self._file_issues = tuple(issues)
             for issue in issues:
                 if issue.message not in known:
                     self._report(issue)
         if self._server is not None:
-            self._server.set_definitions(self._definitions)
+            self._server.set_definitions(self._definitions, self._agents)
             await self._schedule()
-        elif self._sources and self._opening is None:
+        elif self._has_tools and self._opening is None:
             self._opening = asyncio.create_task(self._open())
 
-    async def start(self, sources: Sequence[str | Mapping[str, Any]], servers: Iterable[str]) -> None:
+    async def start(
+        self,
+        sources: Sequence[str | Mapping[str, Any]],
+        servers: Iterable[str],
+        agents: Mapping[str, ConfiguredAgent] | None = None,
+    ) -> None:
         """Read the workflows, open the journal and add the server; continue the runs that a crash interrupted."""
-        await self.load(sources, servers)
+        await self.load(sources, servers, agents)
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
+
+    def _check_agents(self) -> list[ConfigIssue]:
+        """Return the problems of the configured agents. One with the name of a workflow is not offered."""
+        from toolway.agents.agent import require_package
+        from toolway.workflows.files import STATUS_TOOL
+
+        issues = []
+        taken = {STATUS_TOOL, *(each.name for each in self._definitions)}
+        for name in sorted(taken & self._agents.keys()):
+            del self._agents[name]
+            detail = "a workflow, or a tool of the gateway, has this name"
+            hint = "rename it in toolway.agents"
+            issues.append(
+                ConfigIssue("", f"the agent {name} is not offered", detail, hint, "E-AGENT-SETTINGS", "error")
+            )
+        if self._agents:
+            try:
+                require_package()
+            except ConfigError as exc:
+                issues.append(ConfigIssue.from_error(exc))
+        return issues
 
     async def _open(self) -> None:
         """Open the journal, retried until it succeeds, and add the server `workflows` to the hub."""
@@ -199,8 +237,8 @@ class WorkflowService:
         if self._executes:
             self._watching = asyncio.create_task(self._watch_questions(engine))
         async with self._lock:
-            self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles)
-            if self._sources and SERVER_NAME not in self._hub.servers:
+            self._server = WorkflowServer(engine, self._definitions, roles=self._access.roles, agents=self._agents)
+            if self._has_tools and SERVER_NAME not in self._hub.servers:
                 await self._hub.add_server(SERVER_NAME, _definition_of(self._server))
             await self._schedule()
 

@@ -19,6 +19,7 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 AGENT_WORKFLOW: Final = "agent"  # name of the workflow of agent runs
+AGENT_META_KEY: Final = "toolway/agent"  # `_meta` key of tools that start agents; agents do not see such tools
 DEFAULT_VERIFY_DELAY_S: Final = 5.0  # before the read of `verify`
 
 #: What happens to a step that may have been executed: ask a person, fail, or call again.

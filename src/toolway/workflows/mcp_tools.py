@@ -12,10 +12,13 @@ import asyncio
 import contextlib
 import datetime
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from toolway._version import __version__
+from toolway.config.agent_settings import ConfiguredAgent
 from toolway.errors import ToolwayError
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -36,8 +39,8 @@ from toolway.upstream.transport import (
     TransportError,
     TransportInfo,
 )
-from toolway.workflows.definition import Definition, ToolStep
-from toolway.workflows.engine import WorkflowError, Workflows, may_answer
+from toolway.workflows.definition import AGENT_META_KEY, AGENT_WORKFLOW, AgentRuns, Definition, ToolStep
+from toolway.workflows.engine import WorkflowError, Workflows, check_form, may_answer
 from toolway.workflows.files import STATUS_TOOL
 from toolway.workflows.journal import FINAL_STATES, Entry, RunRecord
 
@@ -54,6 +57,12 @@ _STATUS_SCHEMA: Final[Json] = {
     "type": "object",
     "required": ["run"],
     "properties": {"run": {"type": "string", "description": "Id of the run."}},
+}
+_AGENT_SCHEMA: Final[Json] = {
+    "type": "object",
+    "required": ["prompt"],
+    "properties": {"prompt": {"type": "string", "description": "The task for the agent."}},
+    "additionalProperties": False,
 }
 _APPROVAL_FORM: Final[Json] = {
     "type": "object",
@@ -81,6 +90,7 @@ class WorkflowServer:
         definitions: The workflows.
         wait_s: Seconds that a call without the tasks extension waits for its run.
         roles: Names and roles of a caller, for questions that only some may answer.
+        agents: Agents that are tools too, by name.
 
     Example:
         async with Hub({"flow": WorkflowServer(workflows, [definition])}) as hub:
@@ -94,12 +104,14 @@ class WorkflowServer:
         *,
         wait_s: float = DEFAULT_WAIT_S,
         roles: Callable[[str], tuple[str, ...]] = lambda caller: (),
+        agents: Mapping[str, ConfiguredAgent] | None = None,
     ) -> None:
         self.workflows = workflows
         self.wait_s = wait_s
         self.roles = roles
         self.stopping = asyncio.Event()
         self._definitions = {each.name: each for each in definitions}
+        self.agents: Mapping[str, ConfiguredAgent] = dict(agents or {})
         self._transports: set[WorkflowTransport] = set()
 
     @property
@@ -107,10 +119,13 @@ class WorkflowServer:
         """Return the definitions of all workflows, by name."""
         return self._definitions
 
-    def set_definitions(self, definitions: Iterable[Definition]) -> None:
-        """Replace the workflows. Runs keep the definition that they were started with."""
-        before, self._definitions = self._definitions, {each.name: each for each in definitions}
-        if before != self._definitions:
+    def set_definitions(
+        self, definitions: Iterable[Definition], agents: Mapping[str, ConfiguredAgent] | None = None
+    ) -> None:
+        """Replace the workflows and agents. Runs keep the definition that they were started with."""
+        before = (self._definitions, self.agents)
+        self._definitions, self.agents = {each.name: each for each in definitions}, dict(agents or {})
+        if before != (self._definitions, self.agents):
             for transport in self._transports:
                 transport.notify_list_changed()
 
@@ -214,12 +229,16 @@ class WorkflowTransport:
             "annotations": {"readOnlyHint": True},
         }
         tools = [self._tool_of(each) for each in self._server.definitions.values()]
-        return {"resultType": "complete", "tools": [*tools, status]}
+        agents = [_agent_tool(name, agent) for name, agent in self._server.agents.items()]
+        return {"resultType": "complete", "tools": [*tools, *agents, status]}
 
     def _tool_of(self, definition: Definition) -> Json:
         steps = [step for step in definition.walk() if isinstance(step, ToolStep)]
         reads = all((step.effect or self._workflows.effect_of(step.tool)) is Effect.READ for step in steps)
+        has_agents = bool(definition.agent_steps())
+        reads = reads and not has_agents
         return {
+            **({"_meta": {AGENT_META_KEY: True}} if has_agents else {}),
             "name": definition.name,
             "description": definition.description or f"Workflow with {len(steps)} tool calls.",
             "inputSchema": definition.inputs or {"type": "object"},
@@ -238,7 +257,11 @@ class WorkflowTransport:
                 return await self._follow(request, record, with_forms=answered)
             if name == STATUS_TOOL:
                 return await self._follow(request, await self._find_run(arguments.get("run"), caller))
-            definition = self._server.definitions.get(str(name))
+            definition: Definition | AgentRuns | None = self._server.definitions.get(str(name))
+            if (agent := self._server.agents.get(str(name))) is not None:
+                definition = AgentRuns()
+                check_form(_AGENT_SCHEMA, arguments, code="E-WORKFLOW-INPUT", subject=f"the input of {name}")
+                arguments = {"prompt": arguments["prompt"], "settings": msgspec.to_builtins(agent.settings)}
             if definition is None:
                 raise JSONRPCError(INVALID_PARAMS, f"Unknown tool: {name}")
             key = _meta(params).get(KEY_META_KEY)
@@ -272,7 +295,7 @@ class WorkflowTransport:
                 task.cancel()
             await asyncio.gather(waiting, stopping, return_exceptions=True)
         if record.state == "done":
-            return _result(record.output if isinstance(record.output, dict) else {"result": record.output})
+            return _result_of(record)
         if record.state in FINAL_STATES:
             return _failure({"run": record.id, "state": record.state, **(record.error or {})})
         if with_forms and _has_forms(params) and self._workflows.is_asking(record):
@@ -386,8 +409,7 @@ class WorkflowTransport:
         if record.state in FINAL_STATES:
             task["status"] = _TASK_STATES.get(record.state, "failed")
             if record.state == "done":
-                output = record.output if isinstance(record.output, dict) else {"result": record.output}
-                task["result"] = _result(output)
+                task["result"] = _result_of(record)
             elif record.state != "cancelled":
                 error = record.error or {}
                 data = {"run": record.id, "state": record.state, "executed": "yes", **error}
@@ -512,8 +534,28 @@ def _iso_time(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _result(value: Json) -> Json:
-    text = json.dumps(value, ensure_ascii=False)
+def _agent_tool(name: str, agent: ConfiguredAgent) -> Json:
+    settings = agent.settings
+    return {
+        "name": name,
+        "description": agent.description or f"Agent ({settings.model}) with the tools {', '.join(settings.tools)}.",
+        "inputSchema": _AGENT_SCHEMA,
+        "annotations": {"readOnlyHint": False, "destructiveHint": True},
+        "_meta": {AGENT_META_KEY: True},
+    }
+
+
+def _result_of(record: RunRecord) -> Json:
+    """Return the result of a run that is done. The text of an agent run is its answer."""
+    if record.workflow == AGENT_WORKFLOW:
+        value = {"output": record.output["output"], "usage": record.output["usage"], "run": record.id}
+        answer = value["output"]
+        return _result(value, answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
+    return _result(record.output if isinstance(record.output, dict) else {"result": record.output})
+
+
+def _result(value: Json, text: str | None = None) -> Json:
+    text = json.dumps(value, ensure_ascii=False) if text is None else text
     content = [{"type": "text", "text": text}]
     return {"resultType": "complete", "content": content, "structuredContent": value, "isError": False}
 

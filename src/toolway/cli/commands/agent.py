@@ -20,7 +20,6 @@ from toolway.cli.output import Output, format_age
 if TYPE_CHECKING:
     from toolway.agents.agent import Agent, AgentRun
     from toolway.agents.events import AgentEvent
-    from toolway.agents.settings import ApprovalPolicy
     from toolway.workflows.journal import RunRecord
 
 MAX_EVENT_CHARS = 400  # of a result that is shown while the run goes on
@@ -31,9 +30,13 @@ def agent_run(
     context: CommandContext,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The task.", show_default=False)],
     model: Annotated[
-        str,
+        str | None,
         typer.Option("--model", "-m", metavar="PROVIDER:MODEL", help="For example openai:gpt-5.", show_default=False),
-    ],
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="Agent of the configuration: toolway.agents.", show_default=False),
+    ] = None,
     tools: Annotated[
         list[str] | None,
         typer.Option("--tools", "-t", metavar="PATTERN", help='For example "github.*". Default: all.'),
@@ -43,8 +46,9 @@ def agent_run(
         typer.Option("--budget", metavar="LIMITS", help="For example 0.50usd,40calls,10m.", show_default=False),
     ] = "",
     approve: Annotated[
-        str, typer.Option("--approve", metavar="WHICH", help="unsafe, all, none, or patterns with commas.")
-    ] = "unsafe",
+        str | None,
+        typer.Option("--approve", metavar="WHICH", help="unsafe (default), all, none, or patterns with commas."),
+    ] = None,
     untrusted: Annotated[
         list[str] | None,
         typer.Option(
@@ -69,12 +73,22 @@ def agent_run(
     journal: JournalFile = None,
 ) -> CommandResult:
     """Let a model work on a task with your tools. Exit with 9 if it waits for an approval."""
-    policy: Any = approve if approve in ("unsafe", "all", "none") else approve.split(",")
-    text = _read_text(Path(instructions[1:])) if instructions.startswith("@") else instructions
-    schema = _read_schema(output)
-    servers: Any = "none" if untrusted == ["none"] else tuple(untrusted or ())
-    options = {"base_url": base_url, "output": schema, "instructions": text, "untrusted": servers}
-    return _run(context, prompt, model, tools or ["*"], budget, policy, key, journal, options)
+    if (model is None) == (agent is None):
+        raise UsageError(
+            "give either --model or --agent",
+            hint='--model openai:gpt-5, or --agent NAME with "toolway": {"agents": {NAME: …}} in the configuration',
+        )
+    given: dict[str, Any] = {
+        "model": model,
+        "tools": tools,
+        "budget": budget or None,
+        "approve": approve if approve in (None, "unsafe", "all", "none") else approve.split(","),
+        "untrusted": "none" if untrusted == ["none"] else untrusted,
+        "instructions": _read_text(Path(instructions[1:])) if instructions.startswith("@") else instructions or None,
+        "output": _read_schema(output),
+        "base_url": base_url,
+    }
+    return _run(context, prompt, agent, {name: each for name, each in given.items() if each is not None}, key, journal)
 
 
 def agent_ls(
@@ -117,19 +131,24 @@ def agent_replay(context: CommandContext, run: RunId, journal: JournalFile = Non
 
 
 async def _run(
-    context: CommandContext,
-    prompt: str,
-    model: str,
-    tools: list[str],
-    budget: str,
-    approve: ApprovalPolicy,
-    key: str | None,
-    journal: str | None,
-    options: dict[str, Any],
+    context: CommandContext, prompt: str, name: str | None, given: dict[str, Any], key: str | None, journal: str | None
 ) -> ExitCode:
-    from toolway.agents.settings import AgentSettings, Budget
+    """Run a prompt with the given settings, or with a configured agent whose settings the given ones replace."""
+    import msgspec
 
-    settings = AgentSettings(model=model, tools=tuple(tools), approve=approve, budget=Budget.parse(budget), **options)
+    from toolway.config.agent_settings import read_agent_settings
+
+    configured: dict[str, Any] = {}
+    if name is not None:
+        from toolway.cli.targets import load_masked_config
+
+        agents = load_masked_config(context.output, context.target_options.config).gateway.agents
+        if name not in agents:
+            known = ", ".join(sorted(agents)) or "none"
+            hint = f"agents of the configuration: {known}"
+            raise UsageError(f"there is no agent {name} in the configuration", hint=hint)
+        configured = msgspec.to_builtins(agents[name].settings)
+    settings = read_agent_settings({**configured, **given})
     async with _open_agent(context, settings, journal) as agent:
         run = await agent.start(prompt, key=key, caller=getpass.getuser())
         return await _follow(context.output, run)

@@ -8,6 +8,7 @@ a row in the journal and nothing in memory.
 from __future__ import annotations
 
 from toolway.workflows.engine.checks import WorkflowError as WorkflowError
+from toolway.workflows.engine.checks import check_form as check_form
 from toolway.workflows.engine.checks import check_inputs as check_inputs
 from toolway.workflows.engine.checks import may_answer as may_answer
 from toolway.workflows.engine.stored_runs import POLL_INTERVAL_S as POLL_INTERVAL_S

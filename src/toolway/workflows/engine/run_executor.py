@@ -18,7 +18,7 @@ from toolway.events import RunStepEnded
 from toolway.hub.hub import Hub
 from toolway.hub.instrumentation import WorkflowTrace
 from toolway.types import Effect, Json
-from toolway.workflows.definition import AgentRuns, Definition
+from toolway.workflows.definition import Definition
 from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError
 from toolway.workflows.engine.run_steps import FileSteps, RunSteps
@@ -264,7 +264,7 @@ class RunExecutor(ScheduledRuns):
         """
         try:
             run = await self.start(
-                self._agent_workflow() if isinstance(action.child, AgentRuns) else action.child,
+                action.child,
                 action.args,
                 key=f"{CHILD_KEY}{parent.id}/{action.path}",
                 caller=parent.caller,

@@ -16,7 +16,7 @@ from typing import Any, Final
 from toolway.events import Event, RunAction, RunChanged
 from toolway.hub.hub import Hub
 from toolway.types import Json
-from toolway.workflows.definition import AGENT_WORKFLOW, Definition
+from toolway.workflows.definition import AGENT_WORKFLOW, AgentRuns, Definition
 from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError, check_form, check_inputs, check_parameters, check_person
 from toolway.workflows.journal import (
@@ -92,7 +92,7 @@ class StoredRuns:
 
     async def start(
         self,
-        workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition | PythonWorkflow,
+        workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition | PythonWorkflow | AgentRuns,
         inputs: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -102,7 +102,7 @@ class StoredRuns:
         """Start a run and return its handle, after the run is on disk.
 
         Args:
-            workflow: A file, a dictionary, a definition, or a function with `@workflow`.
+            workflow: A file, a dictionary, a definition, a function with `@workflow`, or `AgentRuns()`.
             inputs: Inputs of the run.
             key: The same workflow, caller and key always give the same run.
             variables: Additional names for expressions.
@@ -116,6 +116,8 @@ class StoredRuns:
             WorkflowError: The inputs do not match the schema of the workflow.
         """
         values = dict(inputs or {})
+        if isinstance(workflow, AgentRuns):
+            workflow = self._agent_workflow()
         if isinstance(workflow, PythonWorkflow):
             self._code[workflow.name] = workflow
             definition = workflow.definition
