@@ -180,3 +180,18 @@ def test_the_best_of_many_tools_have_exactly_the_plain_scores(seed: int) -> None
         )
         assert ours == best
         assert (7 in found) == (7 in plain) or (visible is not None and 7 not in visible)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_meaning_of_hidden_tools_changes_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "POOL", 5)
+    chance = random.Random(seed)
+    index = random_search(chance)._index
+    for _ in range(20):
+        query = parse_query(random_text(chance, 6) or "list", load_related_words())
+        visible = frozenset(each for each in index.documents if chance.random() < 0.4)
+        near = {each: chance.random() for each in index.documents}
+        far = {each: near[each] if each in visible else chance.uniform(-9, 9) for each in near}
+        ours, theirs = (rank(index, query, 3, visible=visible, meaning=each) for each in (near, far))
+        assert (ours.numbers, ours.scores, ours.fits) == (theirs.numbers, theirs.scores, theirs.fits)
+        assert visible.issuperset(ours.numbers) and len(ours.numbers) == min(3, len(visible))

@@ -1,8 +1,8 @@
 """Ranking of tools for one query: words (BM25F), related words, earlier calls, meaning. Pure.
 
 1. Each word of the query adds its rarity times its weight in the tool (`index.py`); related words add a smaller part.
-2. If there are vector scores, both scores become z-scores over all tools and are added, 0.4 words + 0.6 meaning.
-3. Tools that the principal may not see are dropped, before the best are taken.
+2. Tools that the principal may not see are dropped, before the best are taken.
+3. If there are vector scores, both scores become z-scores over visible tools and are added, 0.4 words + 0.6 meaning.
 4. A tool gains a share of the mean of the three best tools of its server: related tools appear together.
 5. At most three of five tools are of one server, unless the query names it or no other server has a near match.
 """
@@ -116,8 +116,11 @@ def rank(
         scores = best_by_words(index.end, parts, count, learned, visible, named, cache or WeightCache())
         pool = _add_name_coverage(index, query, _take_best(scores, count, visible, named))
     else:
-        scores = add_up(parts, learned)
-        pool = _take_best(fuse(scores, meaning, len(index)), count, visible, named)
+        scores, likeness, total = add_up(parts, learned), meaning, len(index)
+        if visible is not None:  # before the z-scores: a hidden tool must not move those of the others
+            scores = {number: score for number, score in scores.items() if number in visible}
+            likeness, total = {number: score for number, score in meaning.items() if number in visible}, len(visible)
+        pool = _take_best(fuse(scores, likeness, total), count, None, named)
     shared = _add_server_share(index, pool)
     order = [each for _, _, each in sorted([(each not in named, -score, each) for each, score in shared.items()])]
     if cap:
