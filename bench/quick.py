@@ -86,11 +86,17 @@ CHECKS = (
 def measure_costs() -> Costs:
     """Return the CPU-µs of each measurement, the minimum of all turns.
 
-    Raises `RuntimeError` if a result is wrong.
+    Raises `RuntimeError` if a result is wrong, or if every turn of a measurement was too short to measure.
     """
     costs: Costs = {}
+    unmeasured: set[Measurement] = set()
     for measurement, cost in (*_gateways(), *_libraries()):
-        costs[measurement] = min(cost, costs.get(measurement, cost))
+        if cost:  # the system counts CPU time in steps of 10 ms, so a turn on a busy machine may have none
+            costs[measurement] = min(cost, costs.get(measurement, cost))
+        else:
+            unmeasured.add(measurement)
+    if unmeasured - costs.keys():
+        raise RuntimeError(f"no CPU time was measured: {', '.join(map(str, unmeasured - costs.keys()))}; run it again")
     return costs
 
 

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from bench import quick
 from bench.quick import _PLANNED, ACCEPTED, CHECKS, TOLERANCE, compare
 
 COSTS = {measurement: 10.0 for check in CHECKS for measurement in (check.own, check.other)}
@@ -31,3 +34,13 @@ def test_every_check_is_measured():
 
 def test_every_check_has_an_accepted_figure():
     assert set(json.loads(ACCEPTED.read_text())) == {check.name for check in CHECKS}
+
+
+def test_a_turn_without_measured_cpu_time_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = ("toolway", "http", "echo × 16")
+    monkeypatch.setattr(quick, "_libraries", lambda: ())
+    monkeypatch.setattr(quick, "_gateways", lambda: ((own, 0.0), (own, 50.0), (own, 40.0)))
+    assert quick.measure_costs() == {own: 40.0}
+    monkeypatch.setattr(quick, "_gateways", lambda: ((own, 0.0),))
+    with pytest.raises(RuntimeError, match="no CPU time"):
+        quick.measure_costs()

@@ -148,3 +148,84 @@ async def test_an_end_that_follows_the_answer_keeps_the_connection() -> None:
     at.connection.linger()
     at.connection.data_received(b"0\r\n\r\n")
     assert at.free == [at.connection]
+
+
+# -- a large response in several parts, whose head is known: the parser does not see it --------------------------------
+
+LARGE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nServer: x\r\n\r\n"
+
+
+def parts(body: bytes, *cuts: int) -> list[bytes]:
+    data = LARGE_HEAD % len(body) + body
+    ends = [len(data) - len(body) + cut for cut in cuts]
+    return [data[begin:end] for begin, end in zip([0, *ends], [*ends, len(data)], strict=True)]
+
+
+def receive(at: Exchange, *pieces: bytes) -> IncomingResponse:
+    """Send one more request on the connection, and receive its response in pieces."""
+    at.free.clear()
+    response = at.incoming = IncomingResponse()
+    at.connection.start(response, b"x" * 100, None)
+    for piece in pieces:
+        at.connection.data_received(piece)
+    return response
+
+
+@pytest.mark.parametrize("first", [(b"a" * 500, 100), (b"a" * 500,)])
+async def test_the_rest_of_a_large_response_is_counted_instead_of_parsed(first: tuple[bytes, int]) -> None:
+    at = Exchange(Socket())
+    for piece in parts(*first):
+        at.connection.data_received(piece)
+    assert at.incoming.complete
+    for body, cuts in (
+        (b"b" * 3000, (10, 2999)),
+        (b"c" * 500, (1,)),
+        (b"d" * 70_000, (60_000,)),
+        (b"e", ()),
+        (b"", ()),
+    ):
+        at.connection._parser = None  # type: ignore[assignment]  # every head is known
+        response = receive(at, *parts(body, *cuts))
+        assert (response.complete, response.status, b"".join(response.chunks)) == (True, 200, body)
+        assert response.received == response.unread == len(body)
+        assert response.headers["content-type"] == "text/plain"
+        assert at.free == [at.connection]
+        if cuts:
+            assert response.headers["content-length"] == str(len(body))
+
+
+async def test_a_large_response_of_a_known_head_that_ends_early_or_late_is_noticed() -> None:
+    at = Exchange(Socket())
+    for piece in parts(b"a" * 500, 100):
+        at.connection.data_received(piece)
+    begin, rest = parts(b"b" * 500, 100)
+    response = receive(at, begin, rest + b"surplus")
+    assert (response.complete, b"".join(response.chunks), at.free) == (True, b"b" * 500, [])  # not used again
+
+    at = Exchange(Socket())
+    for piece in parts(b"a" * 500, 100):
+        at.connection.data_received(piece)
+    response = receive(at, begin)
+    assert (response.complete, response.status) == (False, 200)
+    at.connection.connection_lost(None)
+    assert at.fault.code == "E-HTTP-RESET"
+    assert "middle of its response" in at.fault.reason
+
+
+@pytest.mark.parametrize("length", [b"0500", b"+500", b"500 ", b"", b"5 00"])
+async def test_a_length_that_is_written_in_another_way_is_for_the_parser(length: bytes) -> None:
+    at = Exchange(Socket())
+    for piece in parts(b"a" * 500, 100):
+        at.connection.data_received(piece)
+    known = at.head_cache.get_head(parts(b"a" * 500, 100)[0])
+    assert known is not None
+    assert known.match_start(LARGE_HEAD.replace(b"%d", length) + b"a" * 100) is None
+
+
+async def test_an_interim_head_is_not_taken_for_a_response() -> None:
+    at = Exchange(Socket())
+    early = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 500\r\n\r\n"
+    begin, rest = parts(b"a" * 500, 100)
+    at.connection.data_received(early + begin)
+    at.connection.data_received(rest)
+    assert len(at.head_cache) == 0

@@ -18,13 +18,14 @@ from typing import Any, Final, Protocol, cast
 import httptools
 import msgspec
 
-from toolway.http.exchange import HeadCache, KnownHead
+from toolway.http.exchange import MAX_HEAD_BYTES, HeadCache, KnownHead
 from toolway.http.limits import ClientLimits, HttpError, StallDetector
 from toolway.http.tls import explain_alert
 
 # Chunk sizes, extensions and trailers may cost this much more than the bytes they carry; more is an attack.
 _MIN_FRAMING_BYTES: Final = 64 * 1024
 _MAX_FRAMING_RATIO: Final = 16
+_OK_LINE: Final = b"HTTP/1.1 200 "
 _UNCACHEABLE_HEADERS: Final = frozenset({"transfer-encoding", "trailer", "upgrade"})
 
 ResponseHead = tuple[int, dict[str, str]]  # status and headers; shared, so not to be changed
@@ -49,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_complete",
         "_fields",
+        "_head",
         "_head_bytes",
         "_head_done",
         "_is_fresh",
@@ -57,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "_limits",
         "_linger_timer",
         "_lost",
+        "_missing",
         "_on_sent",
         "_overhead",
         "_parser",
@@ -86,6 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._stall_detector = StallDetector(limits)
         self._known_head: KnownHead[ResponseHead] | None = None  # of the last response that was in the head cache
+        self._missing = 0  # bytes of a body that the parser does not see: its head is known
         self._lost = False
         self._tls = False
         self._paused = False
@@ -97,6 +101,7 @@ class ClientConnection(asyncio.Protocol):
         self._on_sent: Callable[[], None] | None = None
         self._written = 0
         self._write_failed = False  # the write failed at once: nothing was sent
+        self._head = b""  # of a response in several parts, if it may be cached
         self._head_done = False
         self._head_bytes = 0
         self._fields: list[tuple[bytes, bytes]] = []
@@ -245,6 +250,9 @@ class ClientConnection(asyncio.Protocol):
         if self._on_sent is not None:
             self._report_sent()
         response.any_received = True
+        if self._missing:
+            self._take_part(response, data)
+            return
         first = not (self._head_done or self._head_bytes or self._fields)
         if first:
             known = self._known_head
@@ -256,6 +264,8 @@ class ClientConnection(asyncio.Protocol):
                 response.chunks.append(body)
                 response.unread = response.received = len(body)
                 self._finish(response, keep_alive=True)
+                return
+            if self._take_first_part(response, data):
                 return
         before = response.received
         self._is_fresh = False
@@ -276,9 +286,50 @@ class ClientConnection(asyncio.Protocol):
                 and not (_UNCACHEABLE_HEADERS & response.headers.keys())
             ):
                 self._pool.head_cache.put(data, (response.status, response.headers))
+            elif self._head and self._keep_alive and not self._surplus:
+                self._pool.head_cache.put_head(self._head, (response.status, response.headers))
             self._finish(response, keep_alive=self._keep_alive and not self._surplus)
         else:
+            if (
+                first
+                and self._head_done
+                and data.startswith(_OK_LINE)
+                and not (_UNCACHEABLE_HEADERS & response.headers.keys())
+            ):
+                end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+                self._head = data[: end + 4] if end > 0 else b""
             self._check_limits(response, len(data) - (response.received - before))
+
+    def _take_first_part(self, response: IncomingResponse, data: bytes) -> bool:
+        """Take the first part of a large response whose head is known: the parser would need as long as all the rest.
+
+        Return False if it is anything else.
+        """
+        known = self._known_head
+        start = known.match_start(data) if known is not None else None
+        if start is None and (known := self._pool.head_cache.get_head(data)) is not None:
+            self._known_head, start = known, known.match_start(data)
+        if start is None or known is None or not data.startswith(_OK_LINE):
+            return False
+        self._missing, part = start
+        response.status, headers = known.parsed
+        response.headers = {**headers, "content-length": str(self._missing)}
+        self._head_done, self._is_fresh = True, False
+        self._take_part(response, part)
+        return True
+
+    def _take_part(self, response: IncomingResponse, data: bytes) -> None:
+        """Take a part of a body of known length."""
+        size = min(len(data), self._missing)
+        self._missing -= size
+        response.chunks.append(data[:size])
+        response.unread += size
+        response.received += size
+        if self._missing:
+            self._check_limits(response, 0)
+        else:
+            self._complete = True
+            self._finish(response, keep_alive=size == len(data))
 
     def _check_limits(self, response: IncomingResponse, overhead: int) -> None:
         """Fail the request if the response's head or framing is too long.

@@ -265,6 +265,23 @@ class HeadCache(Generic[T]):
         begin, stop, end = span
         self._heads[data[:begin] + data[stop:end]] = parsed
 
+    def get_head(self, data: bytes) -> KnownHead[T] | None:
+        """Return the head of a message of which `data` is the first part; None if it is not cached."""
+        end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+        span = _find_digits(data, end)
+        parsed = self._heads.get(data[: span[0]] + data[span[1] : end]) if span is not None else None
+        return KnownHead(data, *span, end + 4, parsed) if span is not None and parsed is not None else None
+
+    def put_head(self, head: bytes, parsed: T) -> None:
+        """Cache `parsed`, the parsed form of a whole head. The caller must pass no head that `put` must not get."""
+        end = len(head) - 4
+        span = _find_digits(head, end)
+        if span is None:
+            return
+        if len(self._heads) >= self._max_heads:
+            self._heads.clear()
+        self._heads[head[: span[0]] + head[span[1] : end]] = parsed
+
     def __len__(self) -> int:
         return len(self._heads)
 
@@ -303,6 +320,19 @@ class KnownHead(Generic[T]):
         self._head, self._end, self._size = data[:end], end, size
         return data[end:]
 
+    def match_start(self, data: bytes) -> tuple[int, bytes] | None:
+        """Return the length of the body, and its first part, if a longer message than `data` begins with this head."""
+        begin = self._begin
+        if not data.startswith(self._before):
+            return None
+        stop = data.find(b"\r", begin, begin + 8)
+        end = stop + len(self._after)
+        digits = data[begin:stop]
+        if stop <= begin or not data.startswith(self._after, stop) or not digits.isdigit() or digits.startswith(b"0"):
+            return None
+        size = int(digits)
+        return (size, data[end:]) if size > len(data) - end else None
+
 
 def _find_length(data: bytes) -> tuple[int, int, int] | None:
     """Return start and end of the Content-Length digits in `data`, and the end of the head.
@@ -310,12 +340,18 @@ def _find_length(data: bytes) -> tuple[int, int, int] | None:
     None if `data` is not exactly one complete HTTP message with a Content-Length.
     """
     end = data.find(b"\r\n\r\n")
+    span = _find_digits(data, end)
+    if span is None or len(data) - end - 4 != int(data[span[0] : span[1]]):
+        return None
+    return *span, end
+
+
+def _find_digits(data: bytes, end: int) -> tuple[int, int] | None:
+    """Return start and end of the Content-Length digits in a head that ends at `end`; None if there are none."""
     name = data.find(b"ength: ", 0, end) if end > 0 else -1
     if name < 0 or data[name - 10 : name] not in _LENGTH_HEADER_STARTS:
         return None
     begin = name + 7
     stop = data.find(b"\r", begin, end + 1)
     digits = data[begin:stop]
-    if not digits.isdigit() or len(digits) > 7 or len(data) - end - 4 != int(digits):
-        return None
-    return begin, stop, end
+    return (begin, stop) if digits.isdigit() and len(digits) <= 7 else None

@@ -75,6 +75,7 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     views_version: int
     name: str  # of the tool, as the client knows it
     reader: CallReader | ListReader | None  # of a modern client
+    named: dict[str, Plan] = msgspec.field(default_factory=dict)  # plans of the tools that `call_tool` named
 
 
 class SessionHead:
@@ -299,16 +300,26 @@ class ClientFlights:
         None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
         given, view = call.arguments, planned.view
-        if given.keys() != _NAMED_CALL or view.needs_preparation:
+        if given.keys() != _NAMED_CALL:
             return None
         name, arguments = given["name"], given["arguments"]
-        tool = view.find_item("tools", name)
-        if not isinstance(tool, Tool) or type(arguments) is not dict:
+        if type(arguments) is not dict or type(name) is not str:
+            return None
+        plan = planned.named.get(name)
+        if plan is not None and plan.is_valid():
+            return plan, ClientCall(call.id, arguments, call.meta, name)
+        tool = view.find_item("tools", name) if not view.needs_preparation else None
+        if not isinstance(tool, Tool):
             return None
         if planned.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
             return None
         plan = self.hub.find_plan(tool, planned.principal.caller_id)
-        return (plan, ClientCall(call.id, arguments, call.meta, name)) if plan is not None else None
+        if plan is None:
+            return None
+        if len(planned.named) >= MAX_TOOLS_OF_HEAD:
+            planned.named.clear()  # cheap to find again
+        planned.named[name] = plan
+        return plan, ClientCall(call.id, arguments, call.meta, name)
 
 
 def _encode_response(
