@@ -126,7 +126,10 @@ def _find_candidates(
     mask: int | None,
     size: int,
 ) -> set[int]:
-    """Return tools among which are the best `count` whose byte of the `mask` is set; None: of all."""
+    """Return a set of tools that includes the best `count` visible ones. `mask` has a set byte for each visible tool.
+
+    Without a mask, all tools are visible.
+    """
     highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in parts]
     most_learned = max(learned.values(), default=0.0) * LEVELS
     most = sum([part.factor * level for part, level in zip(parts, highest, strict=True)]) + most_learned
@@ -169,12 +172,12 @@ def _select(bounds: array[int], count: int, slack: int, mask: int | None) -> set
 
 
 def _reach(high: bytes, level: int) -> bytes:
-    """Return 1 for each byte that is at least `level`, 0 for the others."""
+    """Return one byte for each byte of `high`: 1 if it is at least `level`, else 0."""
     return high.translate(_REACHED[256 - level : 512 - level])
 
 
 def _places(high: bytes, level: int, mask: int | None) -> list[int]:
-    """Return the places of the bytes that are at least `level`, of those in the mask."""
+    """Return the positions of the bytes in `high` that are at least `level`; with `mask`, only of visible tools."""
     if level:
         flags = _reach(high, level)
     elif mask is not None:
@@ -212,19 +215,19 @@ def _add_up_some(
 
 
 def _size(end: int) -> int:
-    """Return the number of tools for which there is room, if all numbers are below `end`."""
+    """Return the number of tools for which space is reserved if all tool numbers are below `end`."""
     return -(-end // ROOM) * ROOM
 
 
 def _to_native(values: array[int]) -> array[int]:
-    """Return values that are little-endian, or become so, in the byte order of the machine."""
+    """Swap the bytes of values between little-endian and the byte order of this machine; return them."""
     if sys.byteorder == "big":
         values.byteswap()
     return values
 
 
 def _keep(cache: dict[int, Any], key: int, value: Any, most: int, lock: threading.Lock) -> None:
-    """Add a value to a cache of at most `most` values; the oldest leaves."""
+    """Add a value to a cache of at most `most` values; the oldest one is removed."""
     with lock:
         while len(cache) >= max(1, most):
             del cache[next(iter(cache))]
