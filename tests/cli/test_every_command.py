@@ -31,6 +31,8 @@ WORDS = {
     "completion": ["bash"],
     "keys create": ["somebody"],
     "keys revoke": ["nobody"],
+    "pins diff": ["no.tool"],
+    "pins approve": ["no.tool"],
     "secrets rm": ["no.SUCH"],
     "secrets set": ["a.TOKEN"],
     "trace": ["no-call"],
@@ -52,6 +54,7 @@ WORDS = {
     "agent replay": ["no-run"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
+WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain"), 4

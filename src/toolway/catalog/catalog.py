@@ -1,19 +1,20 @@
 """In-memory catalog of the tools, prompts and resources of all servers, as received.
 
 An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that the allow and deny
-lists of a server deny are kept apart: no list or lookup returns them.
+lists of a server deny, and items whose definition waits for an approval (`pins.py`), are kept apart: no list or lookup
+returns them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway.catalog.tool_access import ToolAccess
+from toolway.catalog.tool_access import PINS_SETTING, ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
 from toolway.types import Json, ToolRef
@@ -22,6 +23,20 @@ _TOOL_NAME: Final = compile_pattern(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION_CHARS: Final = 16 * 1024
 HEADER_PARAM_MARKER: Final = b'"x-mcp-header"'
 ItemCheck: TypeAlias = Callable[[Json], str | None]
+
+
+class ItemPins(Protocol):
+    """Decides which received items may be used. See `pin_keeper.py`."""
+
+    def start_server(self, server: str, identity: str) -> None:
+        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        ...
+
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
+        """Return the names of the items whose definition waits for an approval."""
+        ...
+
+
 _ITEM_KEY: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
 
 
@@ -136,7 +151,8 @@ _NO_ITEMS: Final[Mapping[str, Item]] = {}
 @dataclass(slots=True)
 class _ServerList:
     items: dict[str, Item] = field(default_factory=dict)
-    received: dict[str, Item] = field(default_factory=dict)  # `items` and the denied tools, in the server's order
+    received: dict[str, Item] = field(default_factory=dict)  # `items` and what is denied or held, in the server's order
+    held: frozenset[str] = frozenset()  # names of items whose definition waits for an approval
     problems: tuple[str, ...] = ()
     stale: bool = False
     loaded: bool = False
@@ -146,6 +162,7 @@ class Catalog:
     """Tools, prompts, resources and resource templates of all servers, by server and name."""
 
     def __init__(self) -> None:
+        self.pins: ItemPins | None = None  # set before the first server is added; None holds nothing
         self._lists: dict[str, dict[str, _ServerList]] = {}
         self._access: dict[str, ToolAccess] = {}  # of servers with an allow or deny list
         self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
@@ -155,7 +172,10 @@ class Catalog:
 
     # -- updates ------------------------------------------------------------------------------------------------------
 
-    def add_server(self, server: str, access: ToolAccess | None = None) -> None:
+    def add_server(self, server: str, access: ToolAccess | None = None, identity: str = "") -> None:
+        """Add a server without items. `identity` is its fingerprint: another server has other pins."""
+        if self.pins is not None:
+            self.pins.start_server(server, identity)
         self._lists.setdefault(server, {kind: _ServerList() for kind in _ITEM_TYPE})
         self.set_access(server, access)
         self.generation += 1
@@ -169,14 +189,38 @@ class Catalog:
         if access is not None:
             self._access[server] = access
         listed = self._lists[server]["tools"]
-        old, listed.items = listed.items, self._allowed_items(server, listed.received)
+        old, listed.items = listed.items, self._usable_items(server, "tools", listed.received, listed.held)
         self.generation += not _same_items(old, listed.items)
         self._index_shortened_names(server)
         return _diff(server, "tools", old, listed.items)
 
-    def _allowed_items(self, server: str, items: dict[str, Item]) -> dict[str, Item]:
-        access = self._access.get(server)
-        return items if access is None else {name: i for name, i in items.items() if access.denied_by(name) is None}
+    def review_again(self, server: str) -> list[CatalogChanged]:
+        """Review the received items of a server again, after an approval. Return what appeared and disappeared."""
+        changes = []
+        for kind in self._lists.get(server, {}):
+            listed = self._lists[server][kind]
+            listed.held = self._held_items(server, kind, listed.received)
+            old, listed.items = listed.items, self._usable_items(server, kind, listed.received, listed.held)
+            self.generation += not _same_items(old, listed.items)
+            change = _diff(server, cast(ListKind, kind), old, listed.items)
+            changes += [change] if change is not None else []
+        self._index_shortened_names(server)
+        return changes
+
+    def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> frozenset[str]:
+        if self.pins is None:
+            return frozenset()
+        return frozenset(self.pins.review(server, kind, {name: item.raw for name, item in items.items()}))
+
+    def _usable_items(self, server: str, kind: str, items: dict[str, Item], held: Collection[str]) -> dict[str, Item]:
+        access = self._access.get(server) if kind == "tools" else None
+        if access is None and not held:
+            return items
+        return {
+            name: item
+            for name, item in items.items()
+            if name not in held and (access is None or access.denied_by(name) is None)
+        }
 
     def remove_server(self, server: str) -> None:
         self._lists.pop(server, None)
@@ -203,8 +247,9 @@ class Catalog:
         old = self._lists[server][kind]
         # Unchanged items stay the same objects, so that code with derived data sees that nothing changed.
         received = {key: old.received[key] if old.received.get(key) == item else item for key, item in items.items()}
-        items = self._allowed_items(server, received) if kind == "tools" else received
-        self._lists[server][kind] = _ServerList(items, received, (*problems, *item_problems), stale, loaded=True)
+        held = self._held_items(server, kind, received)
+        items = self._usable_items(server, kind, received, held)
+        self._lists[server][kind] = _ServerList(items, received, held, (*problems, *item_problems), stale, loaded=True)
         self.generation += not (old.loaded and _same_items(old.items, items))
         if kind == "tools":
             self._index_shortened_names(server)
@@ -233,16 +278,27 @@ class Catalog:
 
     def count_denied(self, server: str) -> int:
         """Return the number of listed tools that the allow and deny lists of a server hide."""
+        access, lists = self._access.get(server), self._lists.get(server)
+        if access is None or lists is None:
+            return 0
+        return sum(access.denied_by(name) is not None for name in lists["tools"].received)
+
+    def held(self, server: str, kind: ListKind) -> frozenset[str]:
+        """Return the names of the received items whose definition waits for an approval."""
         lists = self._lists.get(server)
-        return len(lists["tools"].received) - len(lists["tools"].items) if lists else 0
+        return lists[kind].held if lists else frozenset()
 
     def denied_by(self, ref: ToolRef) -> str | None:
-        """Return the setting that denies a tool, such as `tools.deny`.
+        """Return the setting that denies a tool, such as `tools.deny`, or `pins` if its definition is not approved.
 
         None if the tool is allowed, or is not on the complete list of its server.
         """
         access, lists = self._access.get(ref.server), self._lists.get(ref.server)
-        if access is None or lists is None:
+        if lists is None:
+            return None
+        if ref.tool in lists["tools"].held:
+            return PINS_SETTING
+        if access is None:
             return None
         if self.is_complete(ref.server, "tools") and ref.tool not in lists["tools"].received:
             return None

@@ -15,8 +15,10 @@ from toolway.errors import AccessDenied
 from toolway.types import ToolRef
 
 TOOL_DENIED_CODE: Final = "E-TOOL-DENIED"
+TOOL_HELD_CODE: Final = "E-TOOL-HELD"
 MAX_TOOL_NAME_CHARS: Final = 128  # a longer name is no tool of any server
 _RUN_TIME_LIST: Final = "set_denied_tools()"
+PINS_SETTING: Final = "pins"
 _HINTS: Final = {
     "tools.deny": "remove it from `tools.deny` of the server to allow it",
     "tools.allow": "add it to `tools.allow` of the server to allow it",
@@ -60,7 +62,16 @@ class ToolAccess:
 
 
 def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
-    """Return the error of a call of a denied tool. Nothing was sent to the server."""
+    """Return the error of a call of a denied or held tool. Nothing was sent to the server."""
+    if setting == PINS_SETTING:
+        return AccessDenied(
+            f"{ref} is held",
+            server=ref.server,
+            tool=ref.tool,
+            detail="its definition is not the approved one",
+            hint=f"see the difference: toolway pins diff {ref}; then: toolway pins approve {ref}",
+            code=TOOL_HELD_CODE,
+        )
     detail = f"it is not in {setting}" if setting == "tools.allow" else f"{setting} contains it"
     return AccessDenied(
         f"{ref} is denied",

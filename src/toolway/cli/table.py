@@ -31,11 +31,17 @@ CONFIG_COMMANDS: Final = {
 }
 
 SECRETS_COMMANDS: Final = {
-    "set": CommandSpec("Store a secret; prompts for the value.", "trust:secrets_set", OUTPUT_OPTIONS),
+    "set": CommandSpec("Store a secret; prompts for the value.", "approvals.trust:secrets_set", OUTPUT_OPTIONS),
     "ls": CommandSpec(
-        "List the names of all secrets and the servers that use them.", "trust:secrets_ls", CONFIG_OPTIONS
+        "List the names of all secrets and the servers that use them.", "approvals.trust:secrets_ls", CONFIG_OPTIONS
     ),
-    "rm": CommandSpec("Delete a secret.", "trust:secrets_rm", CONFIG_OPTIONS),
+    "rm": CommandSpec("Delete a secret.", "approvals.trust:secrets_rm", CONFIG_OPTIONS),
+}
+
+PINS_COMMANDS: Final = {
+    "ls": CommandSpec("List definitions that changed or wait for approval.", "approvals.pins:pins_ls", OUTPUT_OPTIONS),
+    "diff": CommandSpec("Show what changed in a definition.", "approvals.pins:pins_diff", OUTPUT_OPTIONS),
+    "approve": CommandSpec("Approve changed definitions.", "approvals.pins:pins_approve", OUTPUT_OPTIONS),
 }
 
 CLUSTER_COMMANDS: Final = {
@@ -101,7 +107,8 @@ COMMANDS: Final = {
     "secrets": CommandSpec("Store secrets of servers outside of config files.", subcommands=SECRETS_COMMANDS),
     "login": CommandSpec("Log in to a server that requires it.", "login:login"),
     "logout": CommandSpec("Delete a login and revoke it at its issuer.", "login:logout"),
-    "trust": CommandSpec("Review a project's config file and trust it.", "trust:trust", CONFIG_OPTIONS),
+    "trust": CommandSpec("Review a project's config file and trust it.", "approvals.trust:trust", CONFIG_OPTIONS),
+    "pins": CommandSpec("Review definitions of tools that changed.", subcommands=PINS_COMMANDS),
     "top": CommandSpec("Watch the load and health of all servers.", "activity:top"),
     "calls": CommandSpec("Show recent calls: all, failed or slow ones.", "activity:calls"),
     "trace": CommandSpec("Show how long each phase of a call took.", "activity:trace"),
@@ -129,7 +136,7 @@ SECTIONS: Final = {
     "Tools": ("tools", "search", "tokens", "call", "workflow", "agent"),
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
-    "Configuration": ("config", "secrets", "login", "logout", "trust"),
+    "Configuration": ("config", "secrets", "login", "logout", "trust", "pins"),
     "Gateway": ("serve", "ui", "keys", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }

@@ -183,6 +183,7 @@ class GatewaySettings:
     allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
+    pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -233,6 +234,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             InvisibleCharacters,
             fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
         ),
+        pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
@@ -247,7 +249,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters and reload",
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, pins and reload",
     )
     return settings
 

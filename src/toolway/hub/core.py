@@ -40,7 +40,7 @@ from toolway.config.settings import (
     with_network_policy,
 )
 from toolway.errors import CallError, ConfigError, ToolwayError
-from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
+from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerLog, ServerPaused
 from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
@@ -108,6 +108,8 @@ if TYPE_CHECKING:
 
     from toolway.audit.log import AuditLog
     from toolway.audit.writer import AuditWriter
+    from toolway.catalog.pin_keeper import PinKeeper
+    from toolway.catalog.pins import PinMode
     from toolway.search.history_file import HistoryKeeper
     from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
@@ -214,6 +216,7 @@ class HubCore:
         )
         self._configured: Mapping[str, Server] = dict(self._servers)
         self._catalog = Catalog()
+        self.pins: PinKeeper | None = None  # None: definitions are not compared
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
         self._search_vectors: Vectors | None = None
@@ -397,6 +400,8 @@ class HubCore:
         self.flights.close()
         await self._auth.close()
         await self._persister.close()
+        if self.pins is not None:
+            self.pins.close()
         await self.spawner.close()
         if self._audit_log is not None:
             await self._audit_log.close()
@@ -788,6 +793,29 @@ class HubCore:
 
             assert self._tool_search is not None
             self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
+
+    def use_pins(self, file: Path, mode_of: Callable[[str], PinMode]) -> None:
+        """Compare definitions with the pins in this file from now on. Call it before the servers are started.
+
+        `mode_of` returns the setting `pins` of a server.
+        """
+        from toolway.catalog.pin_keeper import PinFile, PinKeeper
+
+        def report(server: str, text: str) -> None:
+            self.emit(ServerLog(server, "warning", text, "toolway"))
+
+        self._catalog.pins = self.pins = PinKeeper(
+            PinFile(file),
+            mode_of,
+            self._environment.wall_clock,
+            self._review_again,
+            report,
+            lambda seconds, poll: asyncio.get_running_loop().call_later(seconds, poll),
+        )
+
+    def _review_again(self, server: str) -> None:
+        for change in self._catalog.review_again(server):
+            self.emit(change)
 
     def apply_search_settings(self, settings: SearchSettings) -> None:
         """Use these settings for the tool search from now on."""

@@ -198,8 +198,9 @@ class UpstreamManager:
     def _start_upstream(self, name: str) -> None:
         self.changes += 1
         server = self.servers[name]
-        self._catalog.add_server(name, self._tool_access(name))
-        era_hint = self._persister.load(name, server_fingerprint(server))
+        fingerprint = server_fingerprint(server)
+        self._catalog.add_server(name, self._tool_access(name), fingerprint)
+        era_hint = self._persister.load(name, fingerprint)
         self.limiters[name] = ConcurrencyLimiter(server.limits)
         self.retry_budgets[name] = RetryBudget()
         self._breakers.remove_server(name)

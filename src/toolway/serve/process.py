@@ -17,8 +17,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+from toolway.catalog.pin_keeper import PIN_FILE_NAME
+from toolway.catalog.pins import PinMode
 from toolway.config.approval.held_entries import HELD_CODE, count_waiting
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
@@ -134,10 +136,21 @@ class GatewayProcess:
         self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
+        self._listen_host = "127.0.0.1"  # also for a client over stdio
+        self.hub.use_pins(state_dir.folder / PIN_FILE_NAME, self._pin_mode)
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._last_key_error = ""  # last logged error about the file of API keys
+
+    def _pin_mode(self, server: str) -> PinMode:
+        """Return how changed definitions of a server are treated.
+
+        Without a setting they are held if other machines can reach the gateway. In a cluster each node has pins of its
+        own, so nothing is held by default.
+        """
+        holds = self._cluster_node is None and not is_loopback_host(self._listen_host)
+        return cast(PinMode, self._active_config.gateway.pins or ("hold" if holds else "note"))
 
     @property
     def node_id(self) -> str:
@@ -177,6 +190,7 @@ class GatewayProcess:
         """
         if self._api_keys is None and not is_loopback_host(host):
             raise no_auth_error(host)
+        self._listen_host = host
         raise_file_limit()
         self._install_signal_handlers()
         if self._parent is None:

@@ -159,7 +159,7 @@ def run_add(
     to the secret store, and the entry references them.
     """
     from toolway.cli import described_server
-    from toolway.cli.commands.trust import move_secrets_to_store
+    from toolway.cli.commands.approvals.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
         apply_own_edit,
         file_for_scope,

@@ -114,7 +114,7 @@ def import_servers(
     Servers of a project are imported only if the user confirms them, or gives their digest. Returns the result as JSON.
     Prints messages too, unless --json is set.
     """
-    from toolway.cli.commands.trust import move_secrets_to_store
+    from toolway.cli.commands.approvals.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
         apply_own_edit,
         file_for_scope,
@@ -163,13 +163,13 @@ def import_servers(
 
 def _confirm_project_servers(output: Output, entries: Mapping[str, Any], digest: str | None) -> bool:
     """Show the servers of a project's files in full, and return True if the user wants to import them."""
-    from toolway.cli.commands.trust import confirm_review, review_entries
+    from toolway.cli.commands.approvals.trust import confirm_review, review_entries
 
     return not entries or confirm_review(output, review_entries("servers of this project", entries), digest)
 
 
 def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], yes: bool) -> bool:
-    from toolway.cli.commands.trust import find_plain_secrets
+    from toolway.cli.commands.approvals.trust import find_plain_secrets
     from toolway.cli.file_changes import confirm
 
     moves = find_plain_secrets(new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolway.catalog.tool_access import TOOL_DENIED_CODE
+from toolway.catalog.tool_access import TOOL_DENIED_CODE, TOOL_HELD_CODE
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -103,7 +103,7 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
     if isinstance(error, InvalidArguments):
         data["violations"] = [violation_to_json(each) for each in error.violations]
         data["omitted"] = error.omitted
-    status = 200 if error.code == TOOL_DENIED_CODE else None  # a 403 would make clients log in again
+    status = 200 if error.code in (TOOL_DENIED_CODE, TOOL_HELD_CODE) else None  # a 403 would make clients log in again
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
 
 
@@ -214,6 +214,7 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     "E-AUDIT": STORE_UNAVAILABLE,
     "E-DENIED": DENIED,
     TOOL_DENIED_CODE: DENIED,
+    TOOL_HELD_CODE: DENIED,
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),

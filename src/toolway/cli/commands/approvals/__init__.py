@@ -1,0 +1,1 @@
+"""Commands by which a person approves content: project files, secrets, and the definitions of servers."""
