@@ -794,18 +794,18 @@ class HubCore:
             assert self._tool_search is not None
             self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
 
-    def use_pins(self, file: Path, mode_of: Callable[[str], PinMode]) -> None:
-        """Compare definitions with the pins in this file from now on. Call it before the servers are started.
+    def use_pins(self, folder: Path, mode_of: Callable[[str], PinMode]) -> None:
+        """Compare definitions with the pins in this folder from now on. Call it before the servers are started.
 
         `mode_of` returns the setting `pins` of a server.
         """
-        from toolway.catalog.pin_keeper import PinFile, PinKeeper
+        from toolway.catalog.pin_keeper import PIN_FILE_NAME, PinFile, PinKeeper
 
         def report(server: str, text: str) -> None:
             self.emit(ServerLog(server, "warning", text, "toolway"))
 
         self._catalog.pins = self.pins = PinKeeper(
-            PinFile(file),
+            PinFile(folder / PIN_FILE_NAME),
             mode_of,
             self._environment.wall_clock,
             self._review_again,

@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from toolway.catalog.pin_keeper import PIN_FILE_NAME
-from toolway.catalog.pins import PinMode
 from toolway.config.approval.held_entries import HELD_CODE, count_waiting
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
@@ -52,6 +50,7 @@ from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.agents.run_reader import AgentRunReader
+    from toolway.catalog.pins import PinMode
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
     from toolway.serve.workers import ParentLink
@@ -137,7 +136,7 @@ class GatewayProcess:
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._listen_host = "127.0.0.1"  # also for a client over stdio
-        self.hub.use_pins(state_dir.folder / PIN_FILE_NAME, self._pin_mode)
+        self.hub.use_pins(state_dir.folder, self._pin_mode)
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
@@ -150,7 +149,7 @@ class GatewayProcess:
         own, so nothing is held by default.
         """
         holds = self._cluster_node is None and not is_loopback_host(self._listen_host)
-        return cast(PinMode, self._active_config.gateway.pins or ("hold" if holds else "note"))
+        return cast("PinMode", self._active_config.gateway.pins or ("hold" if holds else "note"))
 
     @property
     def node_id(self) -> str:
