@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.edge_lab import message_of, modern
+from tests.gateway.edge_lab import modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
 from toolway import Hub
@@ -51,7 +51,8 @@ async def call_refused(run: Program, name: str) -> Any:
     try:
         accepted = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         fields |= {**accepted, "authorization": f"Bearer {run.token}"}
-        return message_of(await connection.request("POST", "/mcp", fields, json.dumps(body).encode()))["error"]
+        answer = await connection.request("POST", "/mcp", fields, json.dumps(body).encode())
+        return json.loads(answer.body.removeprefix(b"event: message\ndata: "))["error"]
     finally:
         connection.close()
 
