@@ -109,12 +109,6 @@ class ResponseWriter(EventStream):
 
     def send_result(self, result: Json | jsonrpc.RawResult) -> None:
         assert self.id is not None
-        exchange = self._exchange
-        is_first = not (exchange.opened or exchange.completed or exchange.disconnected)
-        if isinstance(result, jsonrpc.RawResult) and is_first and not self._headers:
-            prefix = b'{"jsonrpc":"2.0","id":%b,"result":%b' % (jsonrpc.encode_json(self.id), result.prefix)
-            exchange.reply_json(prefix, result.received, result.suffix)  # copies it once
-            return
         self._send_final(200, jsonrpc.encode_result(self.id, result), ())
 
     def finish(self, message: bytes | None) -> None:
