@@ -33,6 +33,7 @@ const PAGES = {
     await page.getByRole("button", { name: "Reset breaker" }).waitFor();
     await page.goto(`${base}/reliability`);
   },
+  alerts: async () => page.goto(`${base}/alerts`),
   groups: async () => page.goto(`${base}/groups?at=reading`),
   keys: async () => page.goto(`${base}/keys`),
   config: async () => page.goto(`${base}/config?version=1`),

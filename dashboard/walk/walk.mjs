@@ -332,7 +332,8 @@ try {
     await page.locator("pre.diff .added", { hasText: "payments" }).first().waitFor();
     await button("Roll back").click();
     await page.getByRole("dialog").getByRole("button", { name: "Roll back" }).click();
-    await at("/servers/payments");
+    await at("/servers");
+    await page.getByRole("link", { name: "payments", exact: true }).click(); // it is there after the nodes of a cluster have applied it
     await page.getByRole("heading", { name: "payments", exact: true }).waitFor();
   });
   await step("behind a proxy with a path prefix", async () => {

@@ -21,6 +21,7 @@ from toolway.agents import Agent, Budget
 from toolway.agents.run_reader import COMMAND_JOURNAL, AgentRunReader
 from toolway.hub.hub import Hub
 from toolway.testing.fake_llm import FakeLLM, ToolUse, Turn
+from toolway.workflows import Workflows
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -82,6 +83,28 @@ async def test_a_run_is_shown_denied_and_approved(tmp_path: Path, monkeypatch: p
         events = (await _ask(found, "/admin/events?limit=100"))["events"]
         assert sum("approved" in each["text"] or "denied" in each["text"] for each in events) == 2
         assert (await found.ask("GET", "/admin/agents/none")).status == 404
+
+
+async def test_runs_that_the_gateway_executes_are_shown_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    engines: list[Workflows] = []
+    options: Json = {"agents": lambda: AgentRunReader(tmp_path), "workflows": lambda: engines[0] if engines else None}
+    turns: list[Turn | str] = [Turn(calls=[ToolUse("a__echo", {"text": "hi"})]), "Done."]
+    async with edge(tmp_path, **options) as found:
+        hub = Hub._from_core(found.hub)
+        with FakeLLM(turns) as llm:
+            async with Workflows(hub, tmp_path / "workflows.db") as engine:
+                engines.append(engine)
+                model: Json = {"base_url": llm.openai_url, "approve": "none", "tools": ["a.*"]}
+                async with Agent("openai-chat:gpt-4o", hub, journal=engine, **model) as agent:
+                    run = await agent.start("Say it")
+                    await run.result()
+                [row] = (await _ask(found, "/admin/agents?state=done&q=say"))["runs"]
+                assert (row["id"], row["place"], row["turns"], row["calls"]) == (run.id, "gateway", 2, 1)
+                detail = await _ask(found, f"/admin/agents/{run.id}")
+                assert detail["resume"] == "" and detail["conversation"][2]["tool"] == "a.echo"
+                assert (await _ask(found, f"/admin/runs/{run.id}"))["workflow"] == "agent"
+                engines.clear()
 
 
 async def _ask(found: Edge, path: str) -> Json:

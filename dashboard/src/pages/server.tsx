@@ -41,8 +41,8 @@ export function ServerPage({ name }: { name: string }) {
       if (failed.status !== 404) throw failed;
       await remove(`servers/${name}`); // it was added until the next reload, and is not in the file
     });
+    go("/servers"); // before the page asks for the server again
     await refresh();
-    go("/servers");
   };
   const open = shown.breakers.some((each) => !each.tool && each.position !== "closed");
   return (
