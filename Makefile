@@ -75,8 +75,10 @@ matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
 	$(PYTHON) scripts/attacks.py $(ARGS)
 
-workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite and PostgreSQL (ARGS="--runs 100 --seeds 1", --stop; ARGS=temporal)
-ifeq ($(ARGS),temporal)
+workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite and PostgreSQL (ARGS="--runs 100 --seeds 1", --stop; ARGS=temporal; ARGS=agents: agent runs at 30 points)
+ifeq ($(firstword $(ARGS)),agents)
+	$(PYTHON) -m tests.agents.kills $(wordlist 2,9,$(ARGS))
+else ifeq ($(ARGS),temporal)
 	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/temporal.txt
 	$(PYTHON) -m pytest tests/workflows/test_temporal.py
 else

@@ -39,7 +39,7 @@ GROUPS: Final = {
     "C": "callers",
     "D": "host and storage",
     "E": "no handshake",
-    "F": "workflow runs",
+    "F": "workflow and agent runs",
     "W": "WebSocket",
 }
 ABOUT: Final = """\

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = {"A": 29, "B": 30, "C": 14, "D": 18, "E": 8, "F": 27, "W": 13}
+ROWS = {"A": 29, "B": 30, "C": 14, "D": 18, "E": 8, "F": 30, "W": 13}
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -90,35 +88,14 @@ async def test_a_provider_that_is_overloaded_is_asked_again_and_texts_are_stream
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("turns", "code"),
-    [
-        ([Turn(fault=LLMFault("500", 9))] * 2, "E-AGENT-MODEL"),
-        ([Turn(calls=[ToolUse("s__read", "{broken")])] * 9, "E-AGENT-ANSWER"),
-        ([Turn(calls=[ToolUse("no_such_tool")])] * 9, "E-AGENT-ANSWER"),
-        ([Turn(text="x" * 10_000_000)], "E-AGENT-MODEL"),
-        ([Turn(calls=[ToolUse("s__read", {"id": str(number)})]) for number in range(60)], "E-AGENT-BUDGET"),
-    ],
-    ids=["errors", "broken arguments", "unknown tool", "10 MB", "no end"],
-)
-async def test_a_model_that_misbehaves_ends_the_run(
-    hub: Hub, turns: list[Any], code: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
-    with FakeLLM(turns) as llm:
-        async with Agent("openai-chat:gpt-4o", hub, base_url=llm.openai_url, budget=Budget(requests=12)) as agent:
-            with pytest.raises(WorkflowError) as raised:
-                await agent.run("Do it")
-        assert raised.value.code == code
-        assert len(llm.requests) <= 12
-
-
-@pytest.mark.anyio
 async def test_the_output_matches_a_schema(hub: Hub) -> None:
     schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
-    with FakeLLM([Turn(calls=[ToolUse("final_result", {"sum": 3})])]) as llm:
+    answers = [Turn(calls=[ToolUse("final_result", {"sum": value})]) for value in ("three", 3)]
+    with FakeLLM(answers) as llm:
         async with Agent("openai-chat:gpt-4o", hub, base_url=llm.openai_url, output=schema) as agent:
             assert (await agent.run("1 + 2")).output == {"sum": 3}
+        assert len(llm.requests) == 2
+        assert "does not match its schema" in str(llm.requests[1].body["messages"][-1])
 
 
 @pytest.mark.anyio
@@ -168,31 +145,6 @@ def _start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
 async def _finish(process: subprocess.Popen[str]) -> Any:
     out, _ = await asyncio.to_thread(process.communicate, timeout=100)
     return json.loads(out.splitlines()[-1])
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("model", ["openai-chat:gpt-4o", "anthropic:claude-sonnet-5"])
-async def test_a_process_that_is_killed_in_an_unsafe_call_does_not_repeat_it(tmp_path: Path, model: str) -> None:
-    turns: list[Turn | str] = [
-        Turn(calls=[ToolUse("s__read", {"id": "a"})]),
-        Turn(calls=[ToolUse("s__pay", {"id": "p1", "delay_after": 60})]),
-        "I will check.",
-    ]
-    with FakeLLM(turns) as llm:
-        url = getattr(llm, FORMATS[model])
-        process = _start(tmp_path, model, url)
-        async with asyncio.timeout(100):
-            while not read_effects(tmp_path / "effects"):
-                await asyncio.sleep(0.05)
-        os.kill(process.pid, signal.SIGKILL)
-        await asyncio.to_thread(process.communicate)
-        ended = await _finish(_start(tmp_path, model, url))
-        requests = list(llm.requests)
-    assert ended["state"] == "done", ended
-    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
-    assert [each["executed"] for each in ended["output"]["tool_calls"]] == ["yes", "unknown"]
-    assert len(requests) == 3  # two before the crash, one after it
-    assert "may have happened" in requests[-1].results[-1].text
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@
 Tools: `read` (read-only), `put` (idempotent), `pay` (unsafe), `pay_once` (unsafe, one effect per idempotency key),
 `list` (read-only: the effects with an `id`), `fail` (reports a failure), `slow` (unsafe, waits after its effect).
 An argument `delay` is slept before the effect, `delay_after` after it, `first_delay_after` after the first of a key.
+`kill_before` and `kill_after` name a file with the id of a process that is killed before or after the effect, once.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -67,6 +69,7 @@ def _result(effects: Path, method: str, params: dict[str, Any]) -> dict[str, Any
 
 def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
     time.sleep(arguments.get("delay", 0))
+    _kill(arguments, "kill_before")
     id_ = arguments.get("id", "")
     is_first = True
     if name == "fail":
@@ -86,8 +89,20 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
                 file.flush()
                 os.fsync(file.fileno())
         data = {"id": id_, "ok": True}
+    _kill(arguments, "kill_after")
     time.sleep(arguments.get("delay_after", 0) + (arguments.get("first_delay_after", 0) if is_first else 0))
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
+
+
+def _kill(arguments: dict[str, Any], when: str) -> None:
+    """Kill the process whose id is in the file that an argument names, unless this call has done it before."""
+    pid_file = arguments.get(when)
+    done = Path(f"{pid_file}.{when}.{arguments.get('id')}")
+    if pid_file is None or done.exists():
+        return
+    done.touch()
+    os.kill(int(Path(pid_file).read_text()), signal.SIGKILL)
+    time.sleep(60)  # its servers are ended with it
 
 
 def _read_keys(file: IO[str]) -> None:

@@ -246,17 +246,17 @@ def agent_workflow(
     events = log or AgentEventLog()
 
     async def agent(run: Any, prompt: str, settings: Json) -> Json:
-        if build_model is None:
-            await asyncio.to_thread(check_agent, msgspec.convert(settings, AgentSettings))
-        from toolway.agents.agent_loop import resolve_model, run_agent
+        chosen = msgspec.convert(settings, AgentSettings)
+        model = build_model(chosen) if build_model is not None else await asyncio.to_thread(check_agent, chosen)
+        from toolway.agents.agent_loop import run_agent
 
-        return await run_agent(hub, build_model or resolve_model, events, run, prompt, settings)
+        return await run_agent(hub, model, events, run, prompt, chosen)
 
     return PythonWorkflow(agent, name=AGENT_WORKFLOW)
 
 
-def check_agent(settings: AgentSettings, own_model: Model | None = None) -> None:
-    """Raise `AgentError` if a run with these settings could not begin: no package, no key, no price."""
+def check_agent(settings: AgentSettings, own_model: Model | None = None) -> Model:
+    """Return the model of a run. Raise `AgentError` if the run could not begin: no package, no key, no price."""
     require_package()
     from toolway.agents.agent_loop import resolve_model
     from toolway.agents.prices import require_price
@@ -264,6 +264,7 @@ def check_agent(settings: AgentSettings, own_model: Model | None = None) -> None
     model = own_model if own_model is not None else resolve_model(settings)
     if settings.budget.usd is not None:
         require_price(model, settings)
+    return model
 
 
 def require_package() -> None:

@@ -7,13 +7,11 @@ the run, so that a run that was interrupted goes on where it stopped: the loop r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 from pydantic_ai import Agent, StructuredDict
-from pydantic_ai.exceptions import AgentRunError, UserError
+from pydantic_ai.exceptions import AgentRunError, ModelRetry, UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import infer_provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
@@ -27,6 +25,7 @@ from toolway.agents.settings import AgentSettings, may_match
 from toolway.catalog.catalog import Tool
 from toolway.errors import ToolwayError
 from toolway.hub.hub import Hub
+from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Effect, Json
 from toolway.workflows.definition import AGENT_META_KEY
 from toolway.workflows.python_workflow import RunContext
@@ -40,18 +39,17 @@ _GUIDE = (
 
 async def run_agent(
     hub: Hub,
-    build_model: Callable[[AgentSettings], Model],
+    wrapped: Model,
     log: AgentEventLog,
     run: RunContext,
     prompt: str,
-    settings: Json,
+    chosen: AgentSettings,
 ) -> Json:
     """Let the model work on a prompt; return its output, the tool calls and the usage.
 
     Raises:
         AgentError: The budget is used up, the provider refused, or the model went in circles.
     """
-    chosen = msgspec.convert(settings, AgentSettings)
     tools = await _list_tools(hub, chosen)
     facts = await run.do(partial(_read_facts, hub, tools, chosen), name="tools", effect=Effect.READ)
     effects, untrusted = facts["effects"], facts["untrusted"]
@@ -63,7 +61,7 @@ async def run_agent(
             code="E-AGENT-TOOLS",
         )
     on_text = partial(log.add_text, run.id) if log.streams else None
-    model = JournalledModel(build_model(chosen), run, chosen, on_text)
+    model = JournalledModel(wrapped, run, chosen, on_text)
     model.on_answer = partial(_report_answer, log, run.id)
     toolset = HubToolset(hub, run, model, chosen, tools, effects, untrusted)
     toolset.on_result = partial(_report_result, log, run.id)
@@ -75,6 +73,8 @@ async def run_agent(
         retries=2,
         model_settings=_model_settings(chosen),
     )
+    if chosen.output is not None:
+        agent.output_validator(partial(_check_output, SchemaValidator(chosen.output)))
     try:
         async with agent:  # closes the connections of the provider
             result = await agent.run(prompt)
@@ -96,6 +96,14 @@ async def run_agent(
             "usd": None if model.cost is None else float(model.cost),
         },
     }
+
+
+def _check_output(validator: SchemaValidator, output: Json) -> Json:
+    """Return an output that matches the schema. Otherwise the model is told what is wrong."""
+    problem = validator.validate(output)
+    if problem is not None:
+        raise ModelRetry(f"the output does not match its schema: {problem}")
+    return output
 
 
 def resolve_model(settings: AgentSettings) -> Model:

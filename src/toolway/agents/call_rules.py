@@ -16,6 +16,7 @@ from toolway.types import Effect, Json
 
 WARN_AFTER: Final = 3  # equal calls with equal results, after which the model gets a note
 STOP_AFTER: Final = 8  # … after which the run ends
+MAX_CALLS_OF_TURN: Final = 128
 MAX_TITLE_CHARS: Final = 400
 
 
@@ -46,8 +47,10 @@ class CallRules:
         self._repeats: dict[str, int] = {}
         self.calls = 0
 
-    def reserve(self) -> str | None:
-        """Count a call. Return None, or the text for the model if the budget of the run allows no more calls."""
+    def reserve(self, place: int) -> str | None:
+        """Count a call, which has this place in its turn. Return why it is not made if there are too many."""
+        if place > MAX_CALLS_OF_TURN:
+            return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the others in your next turn."
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
             return f"not executed: the budget of {budget} calls is used up. Give your answer now."

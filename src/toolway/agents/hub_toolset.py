@@ -122,7 +122,7 @@ class HubToolset(AbstractToolset[Any]):
         args = self._schemas[qualified].restore(tool_args)
         if not isinstance(args, dict):
             return texts.broken_arguments_text(name, str(args))
-        refusal = self._rules.reserve()
+        refusal = self._rules.reserve(int(path.rpartition(".")[2]))
         if refusal is not None:
             return refusal
         effect = self._effect_of(qualified)

@@ -6,11 +6,14 @@ is overloaded is asked again after a wait, which is a step too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
+from itertools import count
 from typing import Any, Final
 
+import httpx2
 import msgspec
 from pydantic_ai.exceptions import (
     ModelAPIError,
@@ -35,6 +38,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
+from pydantic_ai.usage import RequestUsage
 
 from toolway.agents.errors import AgentError, BudgetUsed
 from toolway.agents.prices import price_of
@@ -45,6 +49,8 @@ from toolway.workflows.definition import Retry
 from toolway.workflows.python_workflow import RunContext, StepFailed
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+MAX_WIRE_BYTES: Final = 64 * 1024 * 1024  # of one answer as it is sent, with the frames of its stream
+BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,100calls"
 MAX_TRIES: Final = 5  # of one answer, if the provider is overloaded
 REQUEST_TIMEOUT_S: Final = 600.0
 MAX_WAIT_S: Final = 120.0  # before the provider is asked again, whatever it says
@@ -77,6 +83,7 @@ class JournalledModel(WrapperModel):
         self._on_text = on_text
         self._began = run.now() if settings.budget.seconds is not None else 0.0
         self._ids: set[str] = set()
+        self._limit = _AnswerLimit(wrapped)
         self.on_answer: Callable[[str, str, list[Json]], None] | None = None  # step, text, tool calls
         self.calls: dict[str, str] = {}  # name of the step of a tool call, by the id of the call
         self.responses: list[ModelResponse] = []
@@ -84,6 +91,8 @@ class JournalledModel(WrapperModel):
         self.input_tokens = 0
         self.output_tokens = 0
         self.cost: Decimal | None = Decimal(0)
+        self._lost_tokens = 0
+        self._lost_cost = 0.0
 
     async def request(
         self,
@@ -100,18 +109,25 @@ class JournalledModel(WrapperModel):
         self._check_budget()
         number = len(self.responses) + 1
 
-        async def ask() -> Json:
+        async def ask(earlier: Iterator[int]) -> Json:
+            lost = next(earlier)
+            if lost and (used := self._used_up(lost, self._estimate(messages, model_request_parameters))):
+                return {"error": {"message": used.message, "detail": used.detail, "temporary": False, "budget": True}}
             try:
                 response = await self._ask(messages, model_settings, model_request_parameters)
-            except ModelAPIError as exc:
+            except Exception as exc:
+                if self._limit.is_exceeded:
+                    return _too_large(f"more than {MAX_WIRE_BYTES} bytes with its frames")
+                if not isinstance(exc, ModelAPIError | UnexpectedModelBehavior):
+                    raise
                 return _error_to_json(exc)
-            except UnexpectedModelBehavior as exc:
-                return {"error": {"message": str(exc)[:1000], "temporary": False}}
+            if self._is_cut(response):
+                return {"error": {"message": "the answer ended in the middle", "temporary": True}}
             cost = price_of(response, self._agent)
             return _check_size(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0], cost)
 
-        answer = await self._step(f"model/{number}", ask)
-        response = self._read(number, answer)
+        answer, lost = await self._step(f"model/{number}", ask)
+        response = self._read(number, answer, lost)
         self.responses.append(response)
         if self.on_answer is not None:
             text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
@@ -129,12 +145,13 @@ class JournalledModel(WrapperModel):
             if isinstance(part, ToolCallPart)
         ]
 
-    async def _step(self, name: str, ask: Callable[[], Any]) -> Json:
+    async def _step(self, name: str, ask: Callable[[Iterator[int]], Any]) -> tuple[Json, int]:
+        """Return an answer from the journal or the model, and how many requests for it were lost."""
         for attempt in range(1, MAX_TRIES + 1):
             path = name if attempt == 1 else f"{name}~{attempt}"
             try:
                 answer: Json = await self._run.do(
-                    ask,
+                    partial(ask, count(self._run.attempts(path))),
                     name=path,
                     effect=Effect.UNSAFE,  # its intent is stored: a second request after a crash is counted
                     timeout=REQUEST_TIMEOUT_S,
@@ -145,10 +162,13 @@ class JournalledModel(WrapperModel):
                 raise AgentError(
                     "the model did not answer", detail=exc.message, hint="toolway agent show RUN", code="E-AGENT-MODEL"
                 ) from exc
-            self.requests += self._run.attempts(path)
+            attempts = self._run.attempts(path)
+            self.requests += attempts
             if "error" not in answer:
-                return answer
+                return answer, attempts - 1
             error: Json = answer["error"]
+            if error.get("budget"):
+                raise BudgetUsed(error["message"], detail=error["detail"], hint=BUDGET_HINT)
             if not error["temporary"] or attempt == MAX_TRIES:
                 raise AgentError(
                     f"the provider of {self.model_name} gave no answer",
@@ -176,8 +196,15 @@ class JournalledModel(WrapperModel):
                     self._on_text(event.delta.content_delta)
             return stream.get()
 
-    def _read(self, number: int, answer: Json) -> ModelResponse:
-        """Return a stored answer, and count its usage. Ids of calls become unique in the run."""
+    def _is_cut(self, response: ModelResponse) -> bool:
+        """Return True if a stream ended without the reason that ends each complete one."""
+        is_streamed = self._on_text is not None or self.wrapped.system == "anthropic"  # whose long answers are streamed
+        return (
+            is_streamed and bool(response.provider_name) and not (response.provider_details or {}).get("finish_reason")
+        )
+
+    def _read(self, number: int, answer: Json, lost: int) -> ModelResponse:
+        """Return a stored answer; count its usage, and the same for each lost request. Ids of calls become unique."""
         response = ModelMessagesTypeAdapter.validate_python([answer["response"]])[0]
         assert isinstance(response, ModelResponse)
         parts = list(response.parts)
@@ -186,44 +213,102 @@ class JournalledModel(WrapperModel):
             if isinstance(part, ToolCallPart):
                 calls += 1
                 if not part.tool_call_id or part.tool_call_id in self._ids:
-                    part = parts[place] = replace(part, tool_call_id=f"call_{number}_{calls}")
+                    part = parts[place] = replace(part, tool_call_id=f"toolway_{number}_{calls}")
                 self._ids.add(part.tool_call_id)
                 self.calls[part.tool_call_id] = f"tool/{number}.{calls}"
         self.input_tokens += response.usage.input_tokens
         self.output_tokens += response.usage.output_tokens
         cost = price_of(response, self._agent)
         self.cost = None if cost is None or self.cost is None else self.cost + cost
+        self._lost_tokens += lost * response.usage.total_tokens
+        self._lost_cost += lost * float(cost or 0)
         return replace(response, parts=parts)
 
     def _check_budget(self) -> None:
-        """Raise `BudgetUsed` if the run may not send another request to the model.
+        """Raise `BudgetUsed` if the run may not send another request."""
+        limit = self._agent.budget.seconds
+        used = self._used_up()
+        if used is None and limit is not None and (seconds := self._run.now() - self._began) >= limit:
+            used = _budget_used("seconds", seconds, limit, self.requests)
+        if used is not None:
+            raise used
 
-        A request that was lost in a crash counts as much as the average answer.
+    def _used_up(self, lost: int = 0, estimate: ModelResponse | None = None) -> BudgetUsed | None:
+        """Return an error if the budget is used up, after some requests for the next answer that were lost.
+
+        Nobody knows what a lost request cost: it counts like the answer that came later, before that like `estimate`.
         """
         budget = self._agent.budget
-        lost = max(0, self.requests - len(self.responses))
-        factor = 1 + lost / max(1, len(self.responses))
+        tokens, cost = 0.0, 0.0
+        if estimate is not None:
+            tokens, cost = estimate.usage.total_tokens, float(price_of(estimate, self._agent) or 0)
         spent: list[tuple[str, float, float | None]] = [
-            ("requests", self.requests, budget.requests),
-            ("tokens", (self.input_tokens + self.output_tokens) * factor, budget.tokens),
-            ("seconds", self._run.now() - self._began if budget.seconds is not None else 0.0, budget.seconds),
-            ("usd", float(self.cost or 0) * factor, budget.usd),
+            ("requests", self.requests + lost, budget.requests),
+            ("tokens", self.input_tokens + self.output_tokens + self._lost_tokens + lost * tokens, budget.tokens),
+            ("usd", float(self.cost or 0) + self._lost_cost + lost * cost, budget.usd),
         ]
         for unit, amount, limit in spent:
             if limit is not None and amount >= limit:
-                raise BudgetUsed(
-                    f"the run has used up its budget of {limit:g} {unit}",
-                    detail=f"used: {amount:.4g} {unit} in {self.requests} requests",
-                    hint=f"start it with a larger budget, for example --budget {limit * 2:g}{unit}",
-                )
+                return _budget_used(unit, amount, limit, self.requests + lost)
+        return None
+
+    def _estimate(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
+        """Return an answer with the usage that a request has presumably: four characters for a token, the longest answer."""
+        chars = len(ModelMessagesTypeAdapter.dump_json(messages))
+        chars += sum(len(f"{each.parameters_json_schema}{each.description}") for each in parameters.function_tools)
+        last = self.responses[-1].usage if self.responses else RequestUsage()
+        output = self._agent.max_tokens or max((each.usage.output_tokens for each in self.responses), default=0)
+        usage = RequestUsage(input_tokens=max(chars // 4, last.input_tokens), output_tokens=output)
+        return ModelResponse(parts=[], usage=usage, model_name=self.model_name, provider_name=self.wrapped.system)
 
 
-def _error_to_json(exc: ModelAPIError) -> Json:
+def _budget_used(unit: str, amount: float, limit: float, requests: int) -> BudgetUsed:
+    return BudgetUsed(
+        f"the run has used up its budget of {limit:g} {unit}",
+        detail=f"used: {amount:.4g} {unit} in {requests} requests",
+        hint=BUDGET_HINT,
+    )
+
+
+class _AnswerLimit:
+    """Bound on the bytes of an answer while it is read, for models whose client is an HTTPX client of pydantic-ai."""
+
+    def __init__(self, model: Model) -> None:
+        self.is_exceeded = False
+        client = getattr(getattr(model, "provider", None), "_own_http_client", None)
+        if isinstance(client, httpx2.AsyncClient):
+            client.event_hooks["response"].append(self._bound)
+
+    async def _bound(self, response: httpx2.Response) -> None:
+        self.is_exceeded = False
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _BoundedStream(response.stream, self)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: _AnswerLimit) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_WIRE_BYTES:
+                self._limit.is_exceeded = True
+                raise httpx2.ReadError("the answer is too large")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
     return {
         "error": {
             "message": str(exc)[:1000],
-            "temporary": isinstance(exc, _TEMPORARY),
-            "retry_after": exc.retry_after,
+            "temporary": isinstance(exc, _TEMPORARY) or type(exc) is ModelAPIError,  # an answer that is not JSON
+            "retry_after": getattr(exc, "retry_after", None),
         }
     }
 
@@ -232,6 +317,9 @@ def _check_size(response: Json, cost: Decimal | None) -> Json:
     """Return an answer of a model with its price, in the form for the journal; an error if it is too large."""
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
-        text = f"the answer has {size} bytes, more than {MAX_ANSWER_BYTES}: limit it with max_tokens"
-        return {"error": {"message": text, "temporary": False}}
+        return _too_large(f"{size} bytes, more than {MAX_ANSWER_BYTES}")
     return {"response": response, "usd": None if cost is None else float(cost)}
+
+
+def _too_large(size: str) -> Json:
+    return {"error": {"message": f"the answer has {size}: limit it with max_tokens", "temporary": False}}

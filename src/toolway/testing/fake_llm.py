@@ -15,6 +15,7 @@ The server runs in a thread of its own and needs no event loop.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +33,9 @@ Json: TypeAlias = dict[str, Any]
 #: "429", "500", "503", "529"  the status, as an error of the format;
 #: "broken_json"               a body, or arguments in a stream, that is not JSON;
 #: "cut"                       the connection ends in the middle of the answer;
+#: "endless"                   the answer does not end until the client leaves or the server is closed;
 #: "slow"                      the answer begins after `LLMFault.seconds`, or when the server is closed.
-FaultKind = Literal["429", "500", "503", "529", "broken_json", "cut", "slow"]
+FaultKind = Literal["429", "500", "503", "529", "broken_json", "cut", "endless", "slow"]
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 
@@ -120,8 +122,7 @@ class FakeLLM:
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"llm": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="fake-llm", daemon=True)
         thread.start()
         return self
@@ -209,6 +210,15 @@ class FakeLLM:
         self._closed.wait(seconds)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Report an error, unless a client has left."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     llm: FakeLLM
@@ -254,15 +264,14 @@ class _Handler(BaseHTTPRequestHandler):
         chars = len(json.dumps(request.body)), len(turn.text) + sum(len(str(each.arguments)) for each in turn.calls)
         usage = turn.usage or (chars[0] // 4 + 1, chars[1] // 4 + 1)
         answer = wire.answer(answer_id, request.model, turn.text, calls, turn.stop, usage, int(time.time()))
+        if fault == "endless":
+            self._send_endless(wire, answer if request.streams else None)
+            return
         if not request.streams:
             data = json.dumps(answer).encode()
             self._send_bytes(200, "application/json", data[: len(data) // 2] if fault == "broken_json" else data, fault)
             return
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        self.close_connection = True
+        self._begin_stream("text/event-stream")
         events = list(wire.stream(answer))
         if fault == "cut":
             events = events[: max(1, len(events) // 2)]
@@ -273,6 +282,26 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b'data: {"cut')
         else:
             self.wfile.write(wire.end_of_stream)
+
+    def _begin_stream(self, content_type: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+
+    def _send_endless(self, wire: WireFormat, streamed: Json | None) -> None:
+        """Send the middle event of a stream, or spaces before a JSON document, again and again."""
+        if streamed is None:
+            self._begin_stream("application/json")
+            part = b" " * 65_536
+        else:
+            self._begin_stream("text/event-stream")
+            frames = [wire.frame(event) for event in wire.stream(streamed)]
+            part = frames[len(frames) // 2]
+            self.wfile.write(b"".join(frames[: len(frames) // 2]))
+        while not self.llm._closed.is_set():
+            self.wfile.write(part)
 
     def _send(self, status: int, value: Json, headers: dict[str, str] | None = None) -> None:
         self._send_bytes(status, "application/json", json.dumps(value).encode(), "", headers)
