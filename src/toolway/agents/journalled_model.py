@@ -253,7 +253,7 @@ class JournalledModel(WrapperModel):
         return None
 
     def _estimate(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
-        """Return an answer with the usage that a request has presumably: four characters for a token, the longest answer."""
+        """Return an answer with the usage that a request presumably has: four characters for a token."""
         chars = len(ModelMessagesTypeAdapter.dump_json(messages))
         chars += sum(len(f"{each.parameters_json_schema}{each.description}") for each in parameters.function_tools)
         last = self.responses[-1].usage if self.responses else RequestUsage()
