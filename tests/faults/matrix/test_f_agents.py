@@ -36,7 +36,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
-    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WIRE_BYTES", 16 * 1024 * 1024)
+    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WIRE_BYTES", 1024 * 1024)
     async with Hub({"s": effect_server(tmp_path)}) as hub:
         yield hub
 
@@ -70,7 +70,7 @@ FLOOD = Turn(calls=[ToolUse("s__read", {"id": str(number)}) for number in range(
         (ANTHROPIC, [Turn(calls=[ToolUse("no_such_tool")])], "E-AGENT-ANSWER", 3),
         (ANTHROPIC, [Turn(calls=[ToolUse("s__pay", {"id": each}, "x") for each in "ab"]), "Done."], "done", 2),
         (OPENAI, [Turn("x" * 10_000_000)], "E-AGENT-MODEL", 1),
-        (ANTHROPIC, [Turn("x" * 100, fault=LLMFault("endless", 99))], "E-AGENT-MODEL", 1),
+        (ANTHROPIC, [Turn("x" * 100_000, fault=LLMFault("endless", 99))], "E-AGENT-MODEL", 1),
         (OPENAI, [Turn("x" * 100_000, fault=LLMFault("endless", 99))], "E-AGENT-MODEL", 1),
         (OPENAI, [FLOOD, "Done."], "done", 2),
         (OPENAI, [Turn(calls=[ToolUse("s__read", {"id": str(number)})]) for number in range(9)], "E-AGENT-BUDGET", 8),
