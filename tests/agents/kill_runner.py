@@ -72,7 +72,7 @@ async def live(job: Json) -> None:
             points.flush()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    agent_module.SqliteJournal = functools.partial(PointJournal, reach=reach)  # type: ignore[misc,assignment]
+    agent_module.SqliteJournal = functools.partial(PointJournal, reach=reach)  # type: ignore[attr-defined,assignment]
     async with Hub({"s": effect_server(folder)}) as hub:
         agent = Agent(
             job["model"],
@@ -112,7 +112,7 @@ async def live_when_free(job: Json) -> None:
 def main() -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         os.environ[name] = "none"
-    ssl.create_default_context = functools.cache(ssl.create_default_context)  # no connection here uses TLS
+    ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]  # no connection here uses TLS
     for line in sys.stdin:
         job = json.loads(line)
         if job["is_first"]:  # in this process, so that all modules are loaded before the forks

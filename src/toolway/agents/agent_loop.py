@@ -99,7 +99,7 @@ async def run_agent(
 
 
 def _check_output(validator: SchemaValidator, output: Json) -> Json:
-    """Return an output that matches the schema. Otherwise the model is told what is wrong."""
+    """Return the output if it matches the schema. Raises `ModelRetry`, which states the violation for the model."""
     problem = validator.validate(output)
     if problem is not None:
         raise ModelRetry(f"the output does not match its schema: {problem}")

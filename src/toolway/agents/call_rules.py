@@ -50,7 +50,7 @@ class CallRules:
     def reserve(self, place: int) -> str | None:
         """Count a call, which has this place in its turn. Return why it is not made if there are too many."""
         if place > MAX_CALLS_OF_TURN:
-            return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the others in your next turn."
+            return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
             return f"not executed: the budget of {budget} calls is used up. Give your answer now."

@@ -236,7 +236,7 @@ class JournalledModel(WrapperModel):
     def _used_up(self, lost: int = 0, estimate: ModelResponse | None = None) -> BudgetUsed | None:
         """Return an error if the budget is used up, after some requests for the next answer that were lost.
 
-        Nobody knows what a lost request cost: it counts like the answer that came later, before that like `estimate`.
+        The cost of a lost request is unknown: it counts like the later answer, and before there is one like `estimate`.
         """
         budget = self._agent.budget
         tokens, cost = 0.0, 0.0

@@ -26,7 +26,7 @@ Effect = Literal["hold", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleMatch:
     """One match of a rule in a definition."""
 
     rule: str
@@ -72,14 +72,14 @@ class ToolNames:
         return next((each for each in sorted(alike) if each not in own and each.lower() != plain), None)
 
 
-def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | None = None) -> tuple[Finding, ...]:
+def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | None = None) -> tuple[RuleMatch, ...]:
     """Return what the rules find in the definition of a tool, prompt or template.
 
     `is_foreign` returns True for the name of a tool that only other servers have.
     """
-    findings: list[Finding] = []
+    findings: list[RuleMatch] = []
     addressed = False
-    mentions: list[Finding] = []
+    mentions: list[RuleMatch] = []
     for path, text in _strings(definition):
         found = [*_inspect_text(path, text)]
         addressed = addressed or any(each.effect == "note" for each in found)
@@ -89,7 +89,7 @@ def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | Non
             break
     # A definition may mention a tool of another server. Together with a phrase for the model it gives an order.
     effect: Effect = "hold" if addressed else "note"
-    findings += [Finding(each.rule, effect, each.path, each.evidence) for each in mentions]
+    findings += [RuleMatch(each.rule, effect, each.path, each.evidence) for each in mentions]
     return tuple(findings[:MAX_FINDINGS])
 
 
@@ -113,7 +113,7 @@ def _strings(definition: Json) -> Iterator[tuple[str, str]]:
             pending += [(f"{path}[{number}]", each) for number, each in reversed([*enumerate(value)])]
 
 
-def _inspect_text(path: str, text: str) -> Iterator[Finding]:
+def _inspect_text(path: str, text: str) -> Iterator[RuleMatch]:
     if not text.isascii() or _CONTROL.search(text):
         yield from _invisible(path, text)
     if len(text) >= _MIN_ENCODED_CHARS:
@@ -121,7 +121,7 @@ def _inspect_text(path: str, text: str) -> Iterator[Finding]:
     for rule, pattern in _PHRASES:
         match = pattern.search(text)
         if match is not None:
-            yield Finding(rule, "note", path, _visible(text[max(0, match.start() - 20) : match.end() + 60]))
+            yield RuleMatch(rule, "note", path, _visible(text[max(0, match.start() - 20) : match.end() + 60]))
 
 
 # -- characters that a person does not see -----------------------------------------------------------------------------
@@ -135,7 +135,7 @@ _VISIBLE_FORMAT: Final = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and symbols without a glyph
 
 
-def _invisible(path: str, text: str) -> Iterator[Finding]:
+def _invisible(path: str, text: str) -> Iterator[RuleMatch]:
     text = _FLAG.sub("", text)
     kinds: dict[str, int] = {}
     for place, character in enumerate(text):
@@ -145,7 +145,7 @@ def _invisible(path: str, text: str) -> Iterator[Finding]:
     for kind, place in kinds.items():
         tags = "".join(chr(ord(each) - 0xE0000) for each in text if ord(each) in _TAGS)
         evidence = f"reads {tags!r}" if kind == "tag characters" else _visible(text[max(0, place - 20) : place + 40])
-        yield Finding(kind, "hold", path, evidence[:_MAX_EVIDENCE_CHARS])
+        yield RuleMatch(kind, "hold", path, evidence[:_MAX_EVIDENCE_CHARS])
 
 
 def _invisible_kind(text: str, place: int, character: str) -> str | None:
@@ -197,7 +197,7 @@ _COMMAND: Final = compile_pattern(
 )
 
 
-def _encoded_commands(path: str, text: str) -> Iterator[Finding]:
+def _encoded_commands(path: str, text: str) -> Iterator[RuleMatch]:
     decoders: tuple[tuple[re.Pattern[str], Callable[[str], bytes | None]], ...] = (
         (_BASE64, _from_base64),
         (_HEX, _from_hex),
@@ -208,7 +208,7 @@ def _encoded_commands(path: str, text: str) -> Iterator[Finding]:
             data = decode(match.group(0))
             decoded = _as_text(data) if data is not None else None
             if decoded is not None and _COMMAND.search(decoded):
-                yield Finding(ENCODED_COMMAND, "hold", path, f"decodes to {_visible(decoded)}"[:_MAX_EVIDENCE_CHARS])
+                yield RuleMatch(ENCODED_COMMAND, "hold", path, f"decodes to {_visible(decoded)}"[:_MAX_EVIDENCE_CHARS])
                 return
 
 
@@ -252,14 +252,14 @@ _MIN_MENTION_CHARS: Final = 6
 _WORD: Final = compile_pattern(r"[A-Za-z0-9_.-]{6,}")
 
 
-def _mentions(path: str, text: str, is_foreign: Callable[[str], bool] | None) -> Iterator[Finding]:
+def _mentions(path: str, text: str, is_foreign: Callable[[str], bool] | None) -> Iterator[RuleMatch]:
     if is_foreign is None or path == "name":
         return
     for match in _WORD.finditer(text):
         word = match.group(0).strip(".-")
         # A word without separators, such as "search", is more often a word than a name.
         if any(each in word for each in "_.-") and len(word) >= _MIN_MENTION_CHARS and is_foreign(word):
-            yield Finding("names a tool of another server", "note", path, word)
+            yield RuleMatch("names a tool of another server", "note", path, word)
             return
 
 

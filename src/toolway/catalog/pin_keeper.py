@@ -25,13 +25,13 @@ MAX_SERVERS: Final = 2000  # in the file
 _FORMAT_VERSION: Final = 1
 
 
-class Timer(Protocol):
+class ScheduledCall(Protocol):
     """A call that is scheduled."""
 
     def cancel(self) -> None: ...
 
 
-CallLater = Callable[[float, Callable[[], None]], Timer]
+CallLater = Callable[[float, Callable[[], None]], ScheduledCall]
 
 
 class _Content(msgspec.Struct, omit_defaults=True):
@@ -88,7 +88,7 @@ class PinFile:
             raise ConfigError(
                 "the approval cannot be saved",
                 detail=f"{self.path}: {exc}",
-                hint=f"check the file and its folder; to start anew, remove {self.path}",
+                hint=f"check the file and its folder; to start without pins, remove {self.path}",
                 code="E-PINS-FILE",
             ) from None
         return approved
@@ -145,7 +145,7 @@ class PinKeeper:
         self._file = file
         self._on_approved = on_approved
         self._report = report
-        self._timer: Timer | None = None
+        self._timer: ScheduledCall | None = None
         self._modified = (0, 0)
         servers: dict[str, ServerPins] = {}
         damaged = False

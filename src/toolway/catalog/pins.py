@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from toolway.catalog.definition_rules import ENCODED_COMMAND, LOOK_ALIKE, Finding, ToolNames, inspect_definition
+from toolway.catalog.definition_rules import ENCODED_COMMAND, LOOK_ALIKE, RuleMatch, ToolNames, inspect_definition
 from toolway.types import Json
 
 PinMode = Literal["note", "hold", "approve"]
@@ -102,7 +102,7 @@ class PinReview:
         self._now = now
         self._trusts_first_sight = trusts_first_sight
         self._tool_names = ToolNames()
-        self._inspected: dict[tuple[str, str], tuple[Finding, ...]] = {}  # by name and digest
+        self._inspected: dict[tuple[str, str], tuple[RuleMatch, ...]] = {}  # by name and digest
 
     def start_server(self, server: str, identity: str) -> None:
         """Use the stored pins of a server. `identity` is a digest of its command or URL."""
@@ -165,7 +165,7 @@ class PinReview:
         if kind == "tools" and (pin is None or pin.digest != digest):
             alike = self._tool_names.find_alike(server, name)  # the pinned one of two names was there first
             if alike is not None:
-                findings = (Finding(LOOK_ALIKE, "hold", "name", alike), *findings)
+                findings = (RuleMatch(LOOK_ALIKE, "hold", "name", alike), *findings)
         hides = any(each.effect == "hold" for each in findings)
         mode = self._mode_of(server)
         reason: Reason
@@ -185,7 +185,7 @@ class PinReview:
         kept = definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
         return Deviation(digest, reason, self._now(), held, tuple(str(each) for each in findings), kept)
 
-    def _inspect(self, server: str, kind: str, name: str, definition: Json, digest: str) -> tuple[Finding, ...]:
+    def _inspect(self, server: str, kind: str, name: str, definition: Json, digest: str) -> tuple[RuleMatch, ...]:
         found = self._inspected.get((name, digest))
         if found is None:
             if len(self._inspected) > 100_000:

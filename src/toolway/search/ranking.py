@@ -117,7 +117,7 @@ def rank(
         pool = _add_name_coverage(index, query, _take_best(scores, count, visible, named))
     else:
         scores, likeness, total = add_up(parts, learned), meaning, len(index)
-        if visible is not None:  # before the z-scores: a hidden tool must not move those of the others
+        if visible is not None:  # before the z-scores: a hidden tool must not move those of visible tools
             scores = {number: score for number, score in scores.items() if number in visible}
             likeness, total = {number: score for number, score in meaning.items() if number in visible}, len(visible)
         pool = _take_best(fuse(scores, likeness, total), count, None, named)

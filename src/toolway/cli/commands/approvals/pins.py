@@ -185,7 +185,7 @@ def _load(file: PinFile) -> dict[str, ServerPins]:
         raise ConfigError(
             "the pins cannot be read",
             detail=f"{file.path}: {exc}",
-            hint=f"restore the file, or remove it to pin all definitions anew: {file.path}",
+            hint=f"restore the file, or remove it to pin all definitions again: {file.path}",
             code="E-PINS-FILE",
         ) from None
 
