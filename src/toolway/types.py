@@ -171,7 +171,7 @@ class CallState(msgspec.Struct, eq=False):
 
     @property
     def current_phase(self) -> str:
-        """Return the phase of this call, or of the call whose result it shares."""
+        """Return the phase of the call, such as `queue` or `send`. If it shares a result, the phase of the other."""
         return self.phase if self.shared_with is None else self.shared_with.current_phase
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Vectors(Protocol):
-    """Embedding search (`tool_search.VectorSource`) with methods for its hub: close it, report its state."""
+    """Interface of a search by embeddings: what the tool search uses (`VectorSource`), a state, and an end."""
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
 

@@ -309,7 +309,7 @@ class NatsTransport(OwnerTransportBase):
 
 
 class _CallTarget:
-    """Receiver of batched calls over NATS: one owner node. On the reply subject NATS reports if no node listens."""
+    """NATS subject of the node that owns a server. Calls to it are sent in batches."""
 
     def __init__(self, rpc_client: NatsRpcClient, subject: str) -> None:
         self._rpc_client = rpc_client

@@ -225,7 +225,10 @@ class Outbox:
             self._large[number] = deque([_Message(kind, number, memoryview(content))])
 
     def next_record(self) -> tuple[bytes, list[int]]:
-        """Remove frames for the next record and return them, with the numbers of the calls whose message ends in it."""
+        """Take queued frames of calls for the next encrypted record of the connection.
+
+        Return their bytes, and the numbers of the calls whose last frame is among them.
+        """
         parts: list[bytes | memoryview] = []
         ended: list[int] = []
         size = 0

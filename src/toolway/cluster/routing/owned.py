@@ -37,7 +37,10 @@ class TransportWrapper:
         await self._transport.open(inbound)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call without waiting and return its exchange; None if the inner transport cannot."""
+        """Send a request and return a handle of it, without a coroutine.
+
+        None if the transport of the server has no such way: then `request` must be awaited.
+        """
         inner = self._starting
         return inner.start(request, listener) if inner is not None else None
 
