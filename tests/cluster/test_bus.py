@@ -52,7 +52,7 @@ async def _nodes(server: NatsServer, *nodes: Node) -> AsyncIterator[None]:
         yield
 
 
-async def _until(what: Callable[[], bool], seconds: float = 10.0) -> None:
+async def _until(what: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)
@@ -163,7 +163,7 @@ async def test_our_own_standstill_is_not_the_silence_of_another() -> None:
             await asyncio.sleep(0.3)
             assert ear.seconds_silent < HEARTBEAT_TIMEOUT_S
         os.kill(pid, signal.SIGKILL)
-        await _until_silent(ear, 3)
+        await _until_silent(ear, 60)
 
 
 async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +171,11 @@ async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pyte
     a = Node("a")
     async with nats_server() as server, _nodes(server, a):
         async with a.bus.watch("nobody") as first:
-            await _until_silent(first, 3)
+            await _until_silent(first, 60)
         await _until(lambda: not a.bus._listeners, 5)  # nobody needs it any more
         async with a.bus.watch("nobody") as second:
             assert second is not first
-            await _until_silent(second, 3)
+            await _until_silent(second, 60)
 
 
 async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
@@ -187,7 +187,7 @@ async def test_nobody_is_silent_while_we_are_deaf_ourselves() -> None:
         await asyncio.sleep(2 * HEARTBEAT_TIMEOUT_S)
         assert not silent.done()
         await server.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await silent  # it can be heard again, and is not
 
 
@@ -250,7 +250,7 @@ async def test_tenants_may_be_accounts_that_hear_nothing_of_each_other(monkeypat
         async with stranger.bus.watch("a") as ear:
             assert await a.bus.publish("keys", {"revoked": ["k"]})
             await _until(lambda: b.heard == [("keys", {"revoked": ["k"]})])
-            await _until_silent(ear, 3)  # it beats, in another account
+            await _until_silent(ear, 60)  # it beats, in another account
         assert await stranger.bus.publish("keys", {})
         await eavesdropper.flush()
         await _until(lambda: "toolway.test.team-b.news.keys" in spy)

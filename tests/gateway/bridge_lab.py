@@ -266,14 +266,14 @@ def text(result: Any) -> str:
     return found
 
 
-async def until(found: Callable[[], Any], seconds: float = 15.0) -> None:
+async def until(found: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait for something that another task or process does."""
     async with asyncio.timeout(seconds):
         while not found():
             await asyncio.sleep(0.02)
 
 
-async def until_async(found: Callable[[], Awaitable[Any]], seconds: float = 15.0) -> None:
+async def until_async(found: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not await found():
             await asyncio.sleep(0.05)

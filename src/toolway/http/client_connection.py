@@ -322,7 +322,8 @@ class ClientConnection(asyncio.Protocol):
         """Take a part of a body of known length."""
         size = min(len(data), self._missing)
         self._missing -= size
-        response.chunks.append(data[:size])
+        if size:  # an empty chunk would be the end of the body for its reader
+            response.chunks.append(data[:size])
         response.unread += size
         response.received += size
         if self._missing:

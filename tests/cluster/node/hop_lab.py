@@ -97,7 +97,7 @@ class Cluster:
         """A new API key, which all gateways know."""
         keyring = self.nodes[0].replica.api_keys
         token, _ = await keyring.create_key(name, scopes, admin, 0.0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not all(node.replica.api_keys.authenticate(token) for node in self.nodes):
                 await asyncio.sleep(0.02)
         return token

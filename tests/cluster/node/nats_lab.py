@@ -129,7 +129,7 @@ def call(**arguments: object) -> ForwardedRequest:
 
 async def answered(link: NatsTransport) -> Json:
     """What an owner answers when it is there again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await link.request(call())
@@ -137,7 +137,7 @@ async def answered(link: NatsTransport) -> Json:
                 await asyncio.sleep(0.05)
 
 
-async def until(what: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(what: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.01)

@@ -44,7 +44,7 @@ async def test_a_tool_of_another_node_is_found_and_called(tmp_path: Path, hidden
 async def _search_key(made: Cluster) -> str:
     """A new API key with search, which all nodes know."""
     token, _ = await made.nodes[0].replica.api_keys.create_key("bot", None, False, 0.0, None, True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(node.replica.api_keys.authenticate(token) for node in made.nodes):
             await asyncio.sleep(0.02)
     return token

@@ -69,7 +69,7 @@ async def _gateways(
         yield found
 
 
-async def _until(what: Callable[[], bool], seconds: float = 10.0) -> float:
+async def _until(what: Callable[[], bool], seconds: float = 60.0) -> float:
     began = time.monotonic()
     async with asyncio.timeout(seconds):
         while not what():

@@ -48,7 +48,7 @@ class Gateway:
         return (self.board.tool(server, tool) if tool else self.board.server(server)).state
 
 
-async def _until(what: Callable[[], bool], seconds: float = 5.0) -> None:
+async def _until(what: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not what():
             await asyncio.sleep(0.005)

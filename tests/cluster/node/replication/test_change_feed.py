@@ -46,7 +46,7 @@ async def _following(engine: AsyncEngine, **takers: Taker) -> AsyncIterator[Chan
         await found.close()
 
 
-async def _until(what: Callable[[], bool], seconds: float = 10.0) -> float:
+async def _until(what: Callable[[], bool], seconds: float = 60.0) -> float:
     began = asyncio.get_running_loop().time()
     async with asyncio.timeout(seconds):
         while not what():
