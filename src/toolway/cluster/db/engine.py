@@ -190,10 +190,14 @@ async def upgrade_schema(engine: AsyncEngine) -> None:
 
 
 async def lock_schema(db: AsyncConnection) -> None:
-    """Lock the schema until the transaction ends, so that no other node upgrades it. Lift the time limits."""
+    """Lock the schema until the transaction ends, so that no other node upgrades it. Lift the time limits.
+
+    A node that stops in the middle of it releases the lock after a minute.
+    """
     if db.dialect.name == "postgresql":
         await db.execute(text("SET LOCAL statement_timeout = 0"))
         await db.execute(text("SET LOCAL lock_timeout = 0"))
+        await db.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
         await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
 
 
