@@ -80,7 +80,7 @@ async def live(job: Json) -> None:
             base_url=job["url"],
             approve=["s.pay"] if job["approve"] else "none",
             budget=Budget(**job["budget"]),
-            max_tokens=1500,  # otherwise nobody knows how long an answer was that is lost
+            max_tokens=1500,  # bounds the length of an answer that is lost
             output=OUTPUT,
             prices={job["model"]: (1000.0, 1000.0)},  # USD for a million tokens
             stream=job["stream"],

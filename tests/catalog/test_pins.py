@@ -115,11 +115,26 @@ def test_another_order_of_keys_is_no_change() -> None:
 def test_the_mode_says_what_is_held(mode: PinMode, changed: int, new: int, first: int) -> None:
     pins = review(mode)
     assert len(pins.review("weather", "tools", {"get_forecast": TOOL})) == first
-    for deviation in [*pins.servers["weather"].deviations]:
-        approve(pins.servers["weather"], [deviation], 1001.0)
+    waiting = {key: each.digest for key, each in pins.servers["weather"].deviations.items()}
+    approve(pins.servers["weather"], waiting, 1001.0)
     held = pins.review("weather", "tools", {"get_forecast": tool(description="Other."), "added": tool("added")})
     assert ("get_forecast" in held, "added" in held) == (bool(changed), bool(new))
     assert "tools/get_forecast" in pins.servers["weather"].deviations, "a change is noted in every mode"
+
+
+def test_a_tool_added_to_an_empty_list_is_new() -> None:
+    pins = review()
+    assert pins.review("weather", "tools", {}) == {}
+    assert set(pins.review("weather", "tools", {"get_forecast": TOOL})) == {"get_forecast"}
+
+
+def test_a_server_with_ever_new_names_has_a_limited_number_of_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.catalog.pins.MAX_PINS", 10)
+    pins = review("note")
+    for number in range(30):
+        assert pins.review("weather", "tools", {f"tool_{number}": tool(f"tool_{number}")}) == {}
+    assert len(pins.servers["weather"].pins) == 10
+    assert [each.reason for each in pins.servers["weather"].deviations.values()] == ["new"]
 
 
 HIDDEN = {
@@ -199,7 +214,9 @@ def test_a_held_tool_is_in_no_list_and_an_approval_in_the_file_brings_it_back(tm
     assert catalog.denied_by(ToolRef("weather", "other")) is None
     file = PinFile(tmp_path / "pins.json")
     (server,) = file.load().values()
-    assert file.approve(server, ["tools/get_forecast"], 2000.0) == ["tools/get_forecast"]
+    assert file.approve(server, {"tools/get_forecast": "0" * 64}, 2000.0) == []
+    digest = server.deviations["tools/get_forecast"].digest
+    assert file.approve(server, {"tools/get_forecast": digest}, 2000.0) == ["tools/get_forecast"]
     pins._reread()
     assert approved == ["weather"]
     assert [each.added for each in catalog.review_again("weather")] == [("get_forecast",)]
@@ -226,7 +243,7 @@ def test_a_second_process_overwrites_no_approval(tmp_path: Path) -> None:
     one.review("weather", "tools", {"get_forecast": TOOL, "other": tool("other")})
     one.review("weather", "tools", {"get_forecast": tool(title="New"), "other": tool("other")})
     (server,) = PinFile(path).load().values()
-    PinFile(path).approve(server, ["tools/get_forecast"], 2000.0)
+    PinFile(path).approve(server, {"tools/get_forecast": server.deviations["tools/get_forecast"].digest}, 2000.0)
     one.review("weather", "tools", {"get_forecast": tool(title="New"), "other": tool("other", title="New too")})
     (stored,) = PinFile(path).load().values()
     assert stored.pins["tools/get_forecast"].approved

@@ -92,4 +92,6 @@ async def test_a_changed_tool_is_held_until_it_is_approved(tmp_path: Path, era: 
             }
             await until_listed(hub, "weather__forecast", "weather__alerts")
             assert not (await hub.call_tool("gateway.weather__forecast", {"city": "Bern"})).is_error
+            run.write({"weather": entry}, gateway={"pins": "note"})  # in force without a new list
+            await until_listed(hub, "weather__forecast", "weather__alerts", "weather__extra")
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 2

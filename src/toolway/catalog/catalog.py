@@ -283,11 +283,6 @@ class Catalog:
             return 0
         return sum(access.denied_by(name) is not None for name in lists["tools"].received)
 
-    def held(self, server: str, kind: ListKind) -> frozenset[str]:
-        """Return the names of the received items whose definition waits for an approval."""
-        lists = self._lists.get(server)
-        return lists[kind].held if lists else frozenset()
-
     def denied_by(self, ref: ToolRef) -> str | None:
         """Return the setting that denies a tool, such as `tools.deny`, or `pins` if its definition is not approved.
 

@@ -8,13 +8,13 @@ only the servers whose pins it changed, and no approval in the file is lost.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from toolway.catalog.pins import Deviation, Pin, PinMode, PinReview, ServerPins, approve, server_key
+from toolway.catalog.pins import Deviation, PinMode, PinReview, ServerPins, approve, server_key
 from toolway.errors import ConfigError
 from toolway.secrets.encrypted_file import locked, read_private, write_private
 from toolway.types import Json
@@ -72,8 +72,8 @@ class PinFile:
                 del servers[key]  # not used for the longest time
             self._write(servers)
 
-    def approve(self, server: ServerPins, keys: Collection[str], now: float) -> list[str]:
-        """Approve received definitions of a server, by `kind/name`. Return the keys that had something to approve.
+    def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
+        """Approve received definitions of a server: their digests by `kind/name`. Return the approved items.
 
         Raises `ConfigError` if the file cannot be read or written.
         """
@@ -81,7 +81,7 @@ class PinFile:
             with locked(self.path):
                 servers = self.load()
                 stored = servers.get(server_key(server.name, server.identity))
-                approved = approve(stored, keys, now) if stored is not None else []
+                approved = approve(stored, digests, now) if stored is not None else []
                 if approved:
                     self._write(servers)
         except (OSError, DamagedPinsError) as exc:
@@ -116,7 +116,7 @@ def merge_approvals(own: ServerPins, stored: ServerPins | None) -> ServerPins:
             pins[key] = pin
             if key in deviations and deviations[key].digest == pin.digest:
                 del deviations[key]
-    return ServerPins(own.name, own.identity, pins, deviations)
+    return ServerPins(own.name, own.identity, pins, deviations, own.listed)
 
 
 class PinKeeper:
@@ -170,28 +170,6 @@ class PinKeeper:
         if held and self._timer is None and self._file is not None:
             self._schedule()
         return held
-
-    def deviations(self, server: str) -> Mapping[str, Deviation]:
-        """Return the received definitions of a server that deviate from its pins, by `kind/name`."""
-        found = self.review_state.servers.get(server)
-        return found.deviations if found is not None else {}
-
-    def pins(self, server: str) -> Mapping[str, Pin]:
-        """Return the pins of a server by `kind/name`."""
-        found = self.review_state.servers.get(server)
-        return found.pins if found is not None else {}
-
-    def approve(self, server: str, keys: Collection[str], now: float) -> list[str]:
-        """Approve received definitions of a server. Raises `ConfigError` if the approval cannot be saved."""
-        found = self.review_state.servers.get(server)
-        if found is None:
-            return []
-        if self._file is not None:
-            self._file.approve(found, keys, now)
-        approved = approve(found, keys, now)
-        if approved:
-            self._on_approved(server)
-        return approved
 
     def close(self) -> None:
         if self._timer is not None:

@@ -7,7 +7,7 @@ call reaches them until a person approves the definition.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -19,18 +19,17 @@ from toolway.types import Json
 PinMode = Literal["note", "hold", "approve"]
 #: Rules that hold in every mode. The gateway itself removes invisible characters (`invisibleCharacters`).
 ALWAYS_HELD: Final = frozenset({ENCODED_COMMAND, LOOK_ALIKE})
-PIN_MODES: Final = ("note", "hold", "approve")
 #: Kinds of items that are pinned. Resources are data: they come and go.
-PINNED_KINDS: Final = frozenset({"tools", "prompts", "templates", "instructions"})
+PINNED_KINDS: Final = frozenset({"tools", "prompts", "templates"})
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("name", "title", "description", "inputSchema", "outputSchema", "annotations"),
     "prompts": ("name", "title", "description", "arguments"),
     "templates": ("uriTemplate", "name", "title", "description", "mimeType"),
-    "instructions": ("instructions",),
 }
-MAX_DEFINITION_BYTES: Final = 64 * 1024  # of a definition that the file keeps for `toolway pins diff`
+MAX_DEFINITION_BYTES: Final = 16 * 1024  # of a definition that the file keeps for `toolway pins diff`
+MAX_PINS: Final = 10_000  # of a server; a definition beyond them is new in every list
 
-Reason = Literal["changed", "new", "not approved", "hidden text"]
+Reason = Literal["changed", "new", "not approved", "suspicious"]
 
 
 class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,6 +62,7 @@ class ServerPins(msgspec.Struct, omit_defaults=True):
     identity: str
     pins: dict[str, Pin] = {}
     deviations: dict[str, Deviation] = {}
+    listed: list[str] = []  # kinds whose list was received: later additions are new, even to an empty list
 
 
 def server_key(name: str, identity: str) -> str:
@@ -77,7 +77,7 @@ def definition_digest(kind: str, definition: Json) -> str:
 
 
 class PinReview:
-    """Decides for each received item whether it may be used. Holds the pins in memory; `save` stores them."""
+    """Decides for each received item whether it may be used. `PinKeeper` stores what changed (`changed_servers`)."""
 
     def __init__(
         self,
@@ -121,7 +121,10 @@ class PinReview:
         if kind == "tools":
             self._tool_names.replace(server, items)
         stored = self.servers.setdefault(server, ServerPins(server, ""))
-        is_first_list = not any(key.startswith(f"{kind}/") for key in (*stored.pins, *stored.deviations))
+        is_first_list = kind not in stored.listed
+        if is_first_list:
+            stored.listed.append(kind)
+            self.changed_servers.add(server)
         held: dict[str, Deviation] = {}
         for name, definition in items.items():
             key = f"{kind}/{name}"
@@ -170,14 +173,14 @@ class PinReview:
         mode = self._mode_of(server)
         reason: Reason
         if hides:
-            reason = "hidden text"
+            reason = "suspicious"
         elif pin is not None and pin.digest == digest:
             return None
         elif pin is not None:
             reason = "changed"
         elif mode == "approve" or not self._trusts_first_sight:
             reason = "not approved"
-        elif not is_first_list and mode == "hold":
+        elif (not is_first_list and mode == "hold") or len(self.servers[server].pins) >= MAX_PINS:
             reason = "new"
         else:
             return None
@@ -205,12 +208,16 @@ class PinReview:
             self.changed_servers.add(server)
 
 
-def approve(stored: ServerPins, keys: Collection[str], now: float) -> list[str]:
-    """Make the received definitions of these items (`kind/name`) the pinned ones. Return the approved keys."""
+def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
+    """Make received definitions the pinned ones. Return the approved items.
+
+    `digests` has, by `kind/name`, the digest of the definition that a person has seen. Another one is not approved.
+    """
     approved = []
-    for key in keys:
-        deviation = stored.deviations.pop(key, None)
-        if deviation is not None:
+    for key, digest in digests.items():
+        deviation = stored.deviations.get(key)
+        if deviation is not None and deviation.digest == digest:
+            del stored.deviations[key]
             stored.pins[key] = Pin(deviation.digest, now, approved=True, definition=deviation.definition)
             approved.append(key)
     return approved

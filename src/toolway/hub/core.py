@@ -813,6 +813,11 @@ class HubCore:
             lambda seconds, poll: asyncio.get_running_loop().call_later(seconds, poll),
         )
 
+    def apply_pin_mode(self) -> None:
+        """Review all lists again, after the setting `pins` changed."""
+        for server in self._catalog.servers():
+            self._review_again(server)
+
     def _review_again(self, server: str) -> None:
         for change in self._catalog.review_again(server):
             self.emit(change)

@@ -427,6 +427,8 @@ class GatewayProcess:
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)
+        if previous.pins != loaded.gateway.pins:
+            self.hub.apply_pin_mode()
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")

@@ -149,22 +149,27 @@ def run_pins_approve(output: Output, names: list[str], digest: str | None) -> Ex
     if digest is not None:
         other = [each for each in chosen if each.deviation.digest != digest]
         if other:
-            raise ConfigError(
-                f"{other[0].name} has another definition than the one you reviewed",
-                detail=f"its digest is {other[0].deviation.digest}",
-                hint=f"see the difference: toolway pins diff {other[0].name}",
-                code="E-PINS-DIGEST",
-            )
+            raise _changed_error(other[0], f"its digest is {other[0].deviation.digest}")
     approved: list[str] = []
     for each in chosen:
-        done = file.approve(each.server, [each.key], time.time())
-        approved += [each.name] if done else []
+        if not file.approve(each.server, {each.key: each.deviation.digest}, time.time()):
+            raise _changed_error(each, "it changed again while you approved it")
+        approved.append(each.name)
     if output.as_json:
         output.print_json({"approved": approved})
     else:
         for name in approved:
             output.info(f"approved {name}")
     return ExitCode.OK
+
+
+def _changed_error(waiting: _Waiting, detail: str) -> ConfigError:
+    return ConfigError(
+        f"{waiting.name} has another definition than the one you reviewed",
+        detail=detail,
+        hint=f"see the difference: toolway pins diff {waiting.name}",
+        code="E-PINS-DIGEST",
+    )
 
 
 def _pin_file() -> PinFile:
