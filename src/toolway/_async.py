@@ -303,3 +303,14 @@ class Timers:
                 timer.task.cancel()
         self._loop_timer = None
         self._schedule()
+
+
+def settle_future(future: asyncio.Future[None], error: Exception | None) -> None:
+    """End a future with an error or with None, if it has not ended. It may be that no task waits for it any more."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+        future.exception()  # so that an error without a waiter is not logged

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.audit.log_reader import calls, records
 from toolway import Hub
 from toolway.audit.log import load_redactor
 from toolway.config.settings import AuditSettings
-from toolway.errors import CallTimeout, ConfigError, NotFound
+from toolway.errors import CallTimeout, ConfigError, NotFound, ServerUnavailable
 from toolway.events import CallRecovered, Event
 from toolway.secrets.detection import remember_secret
 from toolway.testing import fake_server
@@ -74,6 +75,95 @@ async def test_the_call_is_not_sent_before_its_intent_is_on_disk(log: Path, monk
         for number in range(5):
             await hub.call_tool("s.counter", {"nonce": str(number)})
     assert seen[:1] == [0] and set(seen) >= {0, 1, 2, 3, 4}  # outcomes are synced too
+
+
+class HeldDisk:
+    """A disk on which intents are held back until `release`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._released = threading.Event()
+        self.writes = 0  # that began
+        real = os.fdatasync
+
+        def sync(file: int) -> None:
+            if b'"call.intent"' in Path(os.readlink(f"/proc/self/fd/{file}")).read_bytes():
+                self.writes += 1
+                self._released.wait(30)
+            real(file)
+
+        monkeypatch.setattr(os, "fdatasync", sync)
+
+    async def hold(self) -> None:
+        """Wait until an intent is being written."""
+        async with asyncio.timeout(30):
+            while not self.writes:
+                await asyncio.sleep(0.01)
+
+    def release(self) -> None:
+        self._released.set()
+
+
+async def test_calls_are_flights_which_their_intents_send(log: Path) -> None:
+    async with Hub({"s": fake_server(era="modern")}, audit_log=log) as hub:
+        await hub.wait_ready()
+        results = await asyncio.gather(*(hub.call_tool("s.counter", {"nonce": str(n)}) for n in range(20)))
+        flights = hub._core.flights
+        assert (len(results), flights.landed + flights.taken_over) == (20, 20)  # on a slow disk some are taken over
+    found = calls(log)
+    intents = [each["call"] for each in found if each["kind"] == "call.intent"]
+    outcomes = {each["call"]: each for each in found if each["kind"] == "call.outcome"}
+    assert (len(found), len(intents)) == (40, 20)
+    assert {(each["outcome"], each["certainty"], each["attempts"]) for each in outcomes.values()} == {("ok", "C3", 1)}
+    assert outcomes.keys() == set(intents)
+
+
+@pytest.mark.parametrize("waits", ["shortly", "until the pipeline has taken over"])
+async def test_a_call_whose_intent_is_being_written_was_not_sent(
+    log: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+) -> None:
+    effects, disk = log.parent / "effects", HeldDisk(monkeypatch)
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
+        await hub.wait_ready()
+        limiter, flights = hub._core.limiter("s"), hub._core.flights
+        assert limiter is not None
+        left, stays = (asyncio.create_task(hub.call_tool("s.counter", {"nonce": nonce})) for nonce in ("left", "stays"))
+        await disk.hold()
+        if waits != "shortly":
+            async with asyncio.timeout(30):
+                while flights.taken_over < 2:
+                    await asyncio.sleep(0.01)
+        assert (limiter.in_use, effects.exists()) == (0, False)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        disk.release()
+        await stays
+        assert [("left" in line, "stays" in line) for line in effects.read_text().splitlines()] == [(False, True)]
+        assert (limiter.in_use, len(flights)) == (0, 0)
+    intents, outcomes = (
+        [each for each in calls(log) if each["kind"] == f"call.{kind}"] for kind in ("intent", "outcome")
+    )
+    assert len(intents) == 2
+    assert [(each["outcome"], each["certainty"], each.get("code")) for each in outcomes] == [
+        ("not_executed", "C0", "cancelled"),
+        ("ok", "C3", None),
+    ]
+
+
+async def test_a_call_whose_intent_cannot_be_written_is_not_sent(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    effects = log.parent / "effects"
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
+        await hub.wait_ready()
+
+        def full(file: int) -> None:
+            raise OSError("no space left on device")
+
+        monkeypatch.setattr(os, "fdatasync", full)
+        with pytest.raises(ServerUnavailable, match="audit log cannot be written") as refused:
+            await hub.call_tool("s.counter", {"nonce": "x"})
+        assert (refused.value.code, refused.value.executed) == ("E-AUDIT", "no")
+        assert (hub._core.flights.taken_over, effects.exists()) == (1, False)
+        monkeypatch.undo()
 
 
 async def test_many_calls_share_a_write(log: Path) -> None:

@@ -193,6 +193,13 @@ async def test_closing_does_not_wait_for_a_dead_disk(monkeypatch: pytest.MonkeyP
     ledger = await opened(sink)
     sink.gate.clear()
     ledger.enqueue(b"test", encode_fields({}))
+    ended: list[AuditUnavailable | None] = []
+    ledger.start_commit(b"test", encode_fields({"n": 1}), ended.append)
+    await asyncio.sleep(0.05)
+    ledger.start_commit(b"test", encode_fields({"n": 2}), ended.append)  # of the next group
     async with asyncio.timeout(2):
         await ledger.close()
+    assert [str(each) for each in ended] == ["the audit log is closed"] * 2
     sink.gate.set()
+    await asyncio.sleep(0.1)
+    assert len(ended) == 2  # the write that ends later is not reported again

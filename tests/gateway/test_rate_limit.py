@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from toolway.gateway import rate_limit
 from toolway.gateway.authenticator import ThrottleLog
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.rate_limit import LocalRateLimiter, Rate
+from toolway.testing import FakeHttp
 
 
 def test_a_rate_is_written_as_calls_in_a_time() -> None:
@@ -56,6 +58,17 @@ def test_a_key_with_another_rate_begins_anew() -> None:
     found = LocalRateLimiter(lambda: 0.0)
     assert found.try_acquire("k", Rate(1, "h")) == 0.0 < found.try_acquire("k", Rate(1, "h"))
     assert found.try_acquire("k", Rate(2, "h")) == 0.0
+
+
+def test_a_token_of_a_call_that_was_not_made_is_given_back() -> None:
+    found, rate = LocalRateLimiter(lambda: 0.0), Rate(2, "h")
+    for _ in range(5):
+        assert found.try_acquire("k", rate) == 0.0
+        found.give_back("k")
+    assert found.try_acquire("k", rate) == 0.0 == found.try_acquire("k", rate) < found.try_acquire("k", rate)
+    for _ in range(5):
+        found.give_back("k")
+    assert found._buckets["k"].tokens == 2  # a bucket cannot be more than full
 
 
 def test_keys_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +119,29 @@ async def test_the_limit_is_the_same_for_sessions(tmp_path: Path) -> None:
         assert "result" in message_of(await found.ask("POST", "/mcp", call, session, token=token))
         refused = message_of(await found.ask("POST", "/mcp", call, session, token=token))
         assert refused["error"]["code"] == -31004
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_calls_of_a_limited_key_are_flights_and_each_is_charged_once(tmp_path: Path, era: str) -> None:
+    async with edge(tmp_path, servers={"a": FakeHttp(name="a", era="modern")}) as found:
+        token = found.keyring.create_key_sync("limited", None, False, 0.0, Rate(5, "h"))[0]
+        session = {"Mcp-Session-Id": await found.initialize(token=token)} if era == "legacy" else {}
+
+        async def call(number: object = 1) -> Any:
+            params = {"name": "a__add", "arguments": {"a": number, "b": 1}}
+            body, fields = (handshake("tools/call", params), session) if session else modern("tools/call", params)
+            return message_of(await found.ask("POST", "/mcp", body, fields, token=token))
+
+        for _ in range(3):
+            assert "result" in await call()
+        landed = found.hub.flights.landed
+        assert landed >= 1
+        assert "result" not in await call("x")  # no flight: the router charges it, and rejects its arguments
+        assert "result" in await call()
+        assert found.hub.flights.landed == landed + 1
+        assert (await call())["error"]["code"] == -31004
+        assert found.calls("a") == 4
 
 
 @pytest.mark.anyio

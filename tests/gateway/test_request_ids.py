@@ -14,7 +14,7 @@ from tests.gateway.edge_lab import Edge, edge, handshake, message_of, modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import program
 from toolway.events import CallFinished
-from toolway.testing import fake_server
+from toolway.testing import FakeHttp, fake_server
 from toolway.types import Json
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("D18")]
@@ -36,9 +36,9 @@ def watch_headers(found: Edge, server: str) -> list[str | None]:
     return seen
 
 
-async def call(found: Edge, headers: dict[str, str], era: str = "modern") -> tuple[str, Json]:
-    """Call `a__echo`; return the X-Request-ID of the response, and the message in it."""
-    params: Json = {"name": "a__echo", "arguments": {"text": "x"}}
+async def call(found: Edge, headers: dict[str, str], era: str = "modern", tool: str = "echo") -> tuple[str, Json]:
+    """Call a tool of `a`; return the X-Request-ID of the response, and the message in it."""
+    params: Json = {"name": f"a__{tool}", "arguments": {"text": "x"}}
     if era == "modern":
         body, fields = modern("tools/call", params)
     else:
@@ -58,6 +58,14 @@ async def test_an_id_of_the_client_is_returned_logged_and_sent_to_the_server(tmp
     assert "result" in message
     assert (returned, event.request_id, seen) == (UUID, UUID, [UUID])
     assert event.id != UUID  # a client cannot choose the id of a call
+
+
+async def test_an_id_that_a_client_repeats_is_returned_each_time(tmp_path: Path) -> None:
+    """The head of such requests is always the same, so that a call could be a flight, which knows no id."""
+    async with edge(tmp_path, servers={"a": FakeHttp(name="a", era="modern")}) as found:
+        seen = watch_headers(found, "a")
+        returned = [(await call(found, {"X-Request-ID": UUID}, tool="fail"))[0] for _ in range(3)]
+    assert (returned, seen) == ([UUID] * 3, [UUID] * 3)
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy", "stateless"])

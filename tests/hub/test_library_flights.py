@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from toolway import CallError, Hub, OutcomeUnknown
+from toolway import CallError, Hub, OutcomeUnknown, Overloaded
 from toolway.hub.plan import SWITCH
 from toolway.testing import fake_server
+from toolway.upstream.session import Session
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +83,32 @@ async def test_a_server_that_ends_leaves_an_unknown_outcome(tmp_path: Path) -> N
             await call
         assert executed(effects, "dies") == 1
         await until(lambda: is_settled(hub))
+
+
+async def test_a_rate_limit_counts_flights_and_other_calls_together() -> None:
+    limits = {"rateLimit": "6/h", "tools": {"counter": {"rateLimit": "2/h"}}}
+    async with Hub({"s": {**fake_server(era="modern"), **limits}}) as hub:
+        await hub.wait_ready()
+        flights = hub._core.flights
+        for timeout in (None, 2.0):  # a flight, and a call of the pipeline
+            await hub.call_tool("s.counter", {"nonce": "x"}, timeout=timeout)
+        with pytest.raises(Overloaded, match=r"rate limit of s\.counter") as refused:
+            await hub.call_tool("s.counter", {"nonce": "x"})
+        assert (refused.value.executed, flights.landed) == ("no", 1)
+        for _ in range(4):
+            await hub.call_tool("s.add", {"a": 1, "b": 1})
+        with pytest.raises(Overloaded, match="rate limit of s is used up"):
+            await hub.call_tool("s.add", {"a": 1, "b": 1})
+        assert flights.landed == 5
+        await until(lambda: is_settled(hub))
+
+
+async def test_a_call_that_cannot_be_sent_as_a_flight_uses_up_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Hub({"s": {**fake_server(era="modern"), "rateLimit": "1/h"}}) as hub:
+        await hub.wait_ready()
+        monkeypatch.setattr(Session, "start", lambda *_, **__: None)  # as if the call had to wait
+        assert float((await hub.call_tool("s.add", {"a": 1, "b": 1})).text) == 2
+        assert hub._core.flights.landed == 0
 
 
 async def test_flights_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tests.sim import resources
+from tests.sim.audit_disk import SimAuditLog
 from tests.sim.clients import Client, Door
 from tests.sim.faults import Weather, ticks
 from tests.sim.history import Act, Begun, Ended, History, Moved, Progress, Reported
@@ -35,15 +36,18 @@ LAST: Final = 24  # calls that are under way when a gateway is told to stop
 CALM: Final = 420.0  # after which every server must be well again: the pause of a failed one is 300 s
 
 
-def run(seed: int, calls: int = 200, front: Front = "hub") -> History:
-    """The history of one seed, with callers before a hub, a hub with slow servers, or a gateway."""
+def run(seed: int, calls: int = 200, front: Front = "hub", log: SimAuditLog | None = None) -> History:
+    """The history of one seed, with callers before a hub, a hub with slow servers, or a gateway.
+
+    `log` is its audit log, if it has one.
+    """
     scenario = draw(seed, calls, front)
     loop = VirtualLoop(scenario.start)
     history = History(loop.time, front)
     stage = _GatewayStage if front == "gateway" else _Stage
     with _complaints_of_the_hub(history):
         try:
-            run_loop(stage(seed, scenario, history).play(), loop)
+            run_loop(stage(seed, scenario, history, log).play(), loop)
         except Exception as exc:
             history.complaints.append(f"the run ended with {exc!r}")
     history.complaints += loop.complaints
@@ -51,8 +55,9 @@ def run(seed: int, calls: int = 200, front: Front = "hub") -> History:
 
 
 class _Stage:
-    def __init__(self, seed: int, scenario: Scenario, history: History) -> None:
+    def __init__(self, seed: int, scenario: Scenario, history: History, log: SimAuditLog | None = None) -> None:
         self._seed = seed
+        self._log = log
         self._scenario = scenario
         self._history = history
         self._servers = {name: self._server(name, part) for name, part in scenario.parts.items()}
@@ -88,6 +93,7 @@ class _Stage:
             catalog_storage=None,
             environment=world,
         )
+        core._audit_log = self._log  # type: ignore[assignment]  # has what the core uses
         return Hub._from_core(core)
 
     async def _asked(self, server: str, params: Json) -> Json:
@@ -137,6 +143,8 @@ class _Stage:
         """After a time of calm every server that is there answers a call that may not be repeated."""
         for server in self._servers.values():
             server.weather.calm()
+        if self._log is not None:
+            self._log.disk.calm()
         await asyncio.sleep(CALM)
         self._history.leftovers += resources.held(self._hub_)
         there = [name for name in self._servers if name not in self._gone]
@@ -397,7 +405,7 @@ def _complaints_of_the_hub(history: History) -> Iterator[None]:
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             cause = record.exc_info[1] if record.exc_info else None
-            if not isinstance(cause, StoreDown):
+            if not isinstance(cause, StoreDown) and record.name != "toolway.audit":  # a disk that fails is reported
                 history.complaints.append(f"logged: {record.getMessage()} {cause!r}")
 
     listener, logger = Listener(logging.ERROR), logging.getLogger("toolway")

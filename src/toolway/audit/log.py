@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -16,23 +16,22 @@ import msgspec
 
 from toolway.audit.chain import read_last_run
 from toolway.audit.mac import RecordMacs, load_audit_key
-from toolway.audit.recorder import AuditRecorder, needs_intent
+from toolway.audit.middleware import AuditMiddleware
+from toolway.audit.recorder import AuditRecorder
 from toolway.audit.sink import AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
 from toolway.audit.verify import TamperedLog
-from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.audit.writer import AuditWriter
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
 from toolway.config.settings import AuditSettings
-from toolway.errors import CallError, Certainty, ConfigError, ServerUnavailable
+from toolway.errors import ConfigError
 from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
 from toolway.secrets.detection import mask_secrets
 from toolway.telemetry.redaction import Redactor
-from toolway.types import Call, CallHandler, CallResult, Middleware
+from toolway.types import Call
 
 if TYPE_CHECKING:
     from toolway.audit.journal import Journal
-
-AUDIT_ERROR_CODE = "E-AUDIT"
 
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
@@ -108,7 +107,7 @@ class AuditLog:
         self.writer: AuditWriter | None = None
         self.recorder: AuditRecorder | None = None
 
-    async def open(self, definition_for: Callable[[Call], str]) -> Middleware:
+    async def open(self, definition_for: Callable[[Call], str]) -> AuditMiddleware:
         """Open the log and return the middleware that records calls in it.
 
         Raises `ConfigError` if the log is damaged, in use or not writable.
@@ -140,7 +139,7 @@ class AuditLog:
         for fields in opened.recovered:
             texts = {name: str(fields.get(name, "")) for name in ("call", "tool", "caller")}
             self._emit(CallRecovered(str(fields.get("server", "")), texts["call"], texts["tool"], texts["caller"]))
-        return audit(self.recorder)
+        return AuditMiddleware(self.recorder)
 
     async def close(self) -> None:
         if self.writer is not None:
@@ -182,57 +181,3 @@ def load_redactor(settings: AuditSettings, *, create: bool = True) -> Redactor:
     A missing key file is created with a random key. Raises `OSError` if it is missing and `create` is False.
     """
     return Redactor(load_audit_key(settings, create=create), settings.redact, settings.max_text_chars)
-
-
-# -- middleware --------------------------------------------------------------------------------------------------------
-
-
-def audit(recorder: AuditRecorder) -> Middleware:
-    """Create the middleware that records the intent of a call on disk before the call is sent.
-
-    Only calls that may change something or have an idempotency key get an intent. The middleware runs immediately
-    before the first attempt of a call. Idempotency keys, cache and deduplication run earlier, because they may
-    answer a call without making it. Retry runs later: one intent covers all attempts of a call.
-    """
-
-    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
-        if needs_intent(call):
-            return call_with_intent(call, next)
-        try:
-            recorder.check_read_allowed()
-        except AuditUnavailable as exc:
-            raise _unavailable_error(call, exc) from None
-        return next(call)
-
-    async def call_with_intent(call: Call, next: CallHandler) -> CallResult:
-        call.state.on_late_result = recorder.late_result_handler(call)
-        try:
-            try:
-                await recorder.record_intent(call)
-            except AuditUnavailable as exc:
-                raise _unavailable_error(call, exc) from None
-            reply = await next(call)
-        except CallError as exc:
-            recorder.record_error(call, exc)
-            raise
-        except BaseException:
-            recorder.record_cancelled(call)
-            raise
-        recorder.record_result(call, reply)
-        return reply
-
-    return middleware
-
-
-def _unavailable_error(call: Call, exc: AuditUnavailable) -> ServerUnavailable:
-    error = ServerUnavailable(
-        f"audit log cannot be written, so {call.server}.{call.name} was not called",
-        server=call.server,
-        tool=call.name,
-        certainty=Certainty.NOT_SENT,
-        detail=str(exc),
-        hint="free disk space for the log, or check it: toolway audit verify",
-        code=AUDIT_ERROR_CODE,
-    )
-    error.retryable = False
-    return error

@@ -10,14 +10,14 @@ and the outcome. Other calls get only the outcome.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolway.audit.sink import RecordFields, encode_fields
-from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.audit.writer import AuditUnavailable, AuditWriter, CommitCallback
 from toolway.errors import AccessDenied, CallError, Certainty, InvalidArguments, NotFound, ProtocolError
 from toolway.events import (
     AccessEvent,
@@ -46,7 +46,7 @@ _RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck"})
 _MAX_NAME_CHARS: Final = 300  # of a tool or resource
 
 
-class _SharedFields(NamedTuple):
+class SharedFields(NamedTuple):
     """JSON-encoded fields, without braces, that the records of similar calls have in common.
 
     One part is for intent records, the other one for outcome records.
@@ -86,28 +86,46 @@ class AuditRecorder:
         self._now = now
         self._record_arguments = record_arguments
         self._mask = mask
-        self._shared_fields: dict[Hashable, _SharedFields] = {}
+        self._shared_fields: dict[Hashable, SharedFields] = {}
         self._open_intents: dict[str, None] = {}  # calls in flight whose outcome the middleware records
 
     # -- for the middleware -------------------------------------------------------------------------------------------
 
-    def record_intent(self, call: Call) -> Awaitable[None]:
-        """Queue the intent record of a call. The awaitable is done when the record is on disk.
+    async def record_intent(self, call: Call) -> None:
+        """Record the intent of a call, and wait until it is on disk.
 
-        The function and the awaitable raise `AuditUnavailable` if the log cannot be written.
+        Raises `AuditUnavailable` if the log cannot be written.
         """
-        self._open_intents[call.id] = None
+        self._add_open(call.id)
+        optional = b"}"
+        if call.idempotency_key is not None or self._record_arguments or call.state.request_id:
+            optional = encode_fields(self._optional_fields(call))
+        arguments = call.params.get("arguments")
+        await self._writer.commit(*self._intent(call.id, self.shared_fields(call), arguments, optional))
+
+    def start_intent(
+        self, id: str, shared: SharedFields, server: str, arguments: Json, on_done: CommitCallback
+    ) -> None:
+        """Queue the intent of a tool call without a key or a request id; `on_done` is called when it is on disk.
+
+        `shared` are the fields of its plan. Raises `AuditUnavailable` if the log cannot be written now.
+        """
+        optional = b"}"
+        if self._record_arguments:
+            optional = encode_fields({"given": self._redacted_arguments(server, {"arguments": arguments})})
+        self._writer.start_commit(*self._intent(id, shared, arguments, optional), on_done)
+        self._add_open(id)
+
+    def _intent(self, id: str, shared: SharedFields, arguments: Any, optional: bytes) -> tuple[bytes, bytes]:
+        digest = self._redactor.digest(arguments).encode()
+        fields = b',"call":"%b",%b,"arguments":"%b"%b' % (_encoded_call_id(id), shared.intent, digest, optional)
+        return b"call.intent", fields
+
+    def _add_open(self, id: str) -> None:
+        """Leave the outcome of a call to `record_…`: `on_call` records only calls without an intent."""
+        self._open_intents[id] = None
         if len(self._open_intents) > MAX_OPEN_INTENTS:
             self._open_intents.pop(next(iter(self._open_intents)))  # its end was never reported
-        digest = self._redactor.digest(call.params.get("arguments")).encode()
-        optional = (
-            encode_fields(self._optional_fields(call))
-            if call.idempotency_key is not None or self._record_arguments or call.state.request_id
-            else b"}"
-        )
-        shared = self._get_shared_fields(call)
-        fields = b',"call":"%b",%b,"arguments":"%b"%b' % (_encoded_call_id(call), shared.intent, digest, optional)
-        return self._writer.commit(b"call.intent", fields)
 
     def _optional_fields(self, call: Call) -> RecordFields:
         fields: RecordFields = {}
@@ -119,7 +137,7 @@ class AuditRecorder:
             fields["request"] = self._mask(call.server, call.state.request_id)
         return fields
 
-    def _get_shared_fields(self, call: Call) -> _SharedFields:
+    def shared_fields(self, call: Call) -> SharedFields:
         """Return the JSON-encoded record fields that similar calls have in common, from a cache.
 
         Similar calls have the same caller, server, tool, method, effect and policy.
@@ -132,11 +150,16 @@ class AuditRecorder:
             found = self._shared_fields[key] = self._encode_shared_fields(call)
         return found
 
-    def _encode_shared_fields(self, call: Call) -> _SharedFields:
+    def _encode_shared_fields(self, call: Call) -> SharedFields:
         name = self._redacted_name(call.method, call.name)
         identity: RecordFields = {"caller": call.caller, "server": call.server, "tool": name}
         request = {"method": call.method, "effect": call.effect.value, "definition": self._definition_for(call)}
-        return _SharedFields(encode_fields({**identity, **request})[1:-1], encode_fields(identity)[1:-1])
+        return SharedFields(encode_fields({**identity, **request})[1:-1], encode_fields(identity)[1:-1])
+
+    @property
+    def is_writable(self) -> bool:
+        """Return True if the audit log can be written now, as far as is known."""
+        return self._writer.failure is None
 
     def check_read_allowed(self) -> None:
         """Raise `AuditUnavailable` if the audit log has been unwritable for more than five minutes.
@@ -158,24 +181,30 @@ class AuditRecorder:
     def record_cancelled(self, call: Call) -> None:
         certainty = call.state.overall_certainty()
         outcome = "unknown" if certainty > Certainty.REJECTED else "not_executed"
-        self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if self._now() >= call.deadline else "cancelled")
+        is_late = call.deadline > 0 and self._now() >= call.deadline
+        self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if is_late else "cancelled")
 
     def late_result_handler(self, call: Call) -> Callable[[Any], None]:
         """Return a function that records a digest of a result which arrives after the call has ended.
 
         A call may end by timeout. The function keeps the names of the call, not its arguments.
         """
-        fields = b',"call":"%b",%b' % (_encoded_call_id(call), self._get_shared_fields(call).outcome)
+        fields = b',"call":"%b",%b' % (_encoded_call_id(call.id), self.shared_fields(call).outcome)
         return partial(self._record_late_result, fields)
 
     def _record_late_result(self, fields: bytes, result: Any) -> None:
         self._writer.enqueue(b"call.late_result", fields + encode_fields({"result": self._redactor.digest(result)}))
 
     def _record_outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:
-        shared = self._get_shared_fields(call).outcome
+        self.record_outcome(call.id, self.shared_fields(call), outcome, certainty, call.state.attempts, code)
+
+    def record_outcome(
+        self, id: str, shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = ""
+    ) -> None:
+        """Record the outcome of a call whose intent was recorded."""
         optional = encode_fields({"code": code}) if code else b"}"
         template = b',"call":"%b",%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
-        values = (_encoded_call_id(call), shared, certainty, outcome.encode(), call.state.attempts, optional)
+        values = (_encoded_call_id(id), shared.outcome, certainty, outcome.encode(), attempts, optional)
         self._writer.enqueue(b"call.outcome", template % values)
 
     def _redacted_arguments(self, server: str, params: Json) -> Any:
@@ -291,12 +320,12 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
     return None
 
 
-def _encoded_call_id(call: Call) -> bytes:
+def _encoded_call_id(id: str) -> bytes:
     """Return the call id as bytes that need no escaping in JSON.
 
     Ids that Toolway generates are alphanumeric; any other id is hex-encoded.
     """
-    return call.id.encode() if call.id.isalnum() else call.id.encode().hex().encode()
+    return id.encode() if id.isalnum() else id.encode().hex().encode()
 
 
 def needs_intent(call: Call) -> bool:

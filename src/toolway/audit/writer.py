@@ -3,8 +3,9 @@
 Theory of operation
 ===================
 
-There are two kinds of records. An *intent* has a waiter: the call that it announces is sent only after the record is on
-disk (`commit`). All other records have none (`enqueue`). Each kind has its own queue.
+There are two kinds of records. An *intent* has a waiter, a callback: the call that it announces is sent only after the
+record is on disk (`start_commit`; `commit` is the same with a future). All other records have none (`enqueue`). Each
+kind has its own queue.
 
 A write takes everything that is queued, up to `GROUP_SIZE` of each kind, and stores it with one fsync. Only one write
 is in progress at a time. Records that arrive meanwhile form the next group, so the group size adapts to the load: one
@@ -21,8 +22,8 @@ to the loop. All state is changed in the event loop only, so there are no locks.
 
 The log has two states, distinguished by `failure`:
 
-    writable    failure is None    `commit` queues                      `enqueue` queues
-    unwritable  failure is set     `commit` raises AuditUnavailable     `enqueue` buffers, then drops and counts
+    writable    failure is None    `start_commit` queues                    `enqueue` queues
+    unwritable  failure is set     `start_commit` raises AuditUnavailable   `enqueue` buffers, then drops and counts
 
 A failed write of journal or log, a write that exceeds its timeout, or a full buffer makes the log unwritable
 (`_set_failure`). All
@@ -42,8 +43,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from toolway._async import settle_future
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain, OpenedLog
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 OnDone = Callable[[T | None, Exception | None], None]
 _Job = Callable[[], None]
+#: Receives the end of a commit in the event loop: None if the record is on disk, else the reason. Must not raise.
+CommitCallback = Callable[["AuditUnavailable | None"], None]
 
 MAX_BUFFERED_RECORDS: Final = 10_000  # of each kind
 MAX_BUFFERED_BYTES: Final = 32 * 1024 * 1024
@@ -79,7 +84,7 @@ class _Group(NamedTuple):
     """Records of one write: intents with their waiters, and records without a waiter."""
 
     intents: list[bytes]
-    waiters: list[asyncio.Future[None]]
+    waiters: list[CommitCallback]
     records: list[bytes]
 
     def __len__(self) -> int:
@@ -127,7 +132,7 @@ class AuditWriter:
         self._wall_clock = wall_clock
         self._on_state_change = on_state_change
         self._intents: list[bytes] = []  # queued records with a waiter
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[CommitCallback] = []
         self._records: list[bytes] = []  # queued records without a waiter
         self._buffered_bytes = 0  # of both queues
         self._group: _Group | None = None  # the write in progress
@@ -194,6 +199,8 @@ class AuditWriter:
                     handle.cancel()
             self._thread.stop()
             self._store_thread.stop()
+            for waiters in (self._group.waiters if self._group is not None else [], self._waiters):
+                _call_waiters(waiters, "the audit log is closed")
 
     @property
     def pending(self) -> int:
@@ -219,10 +226,10 @@ class AuditWriter:
         if self._timer is None and self._group is None:
             self._timer = self._loop.call_later(FLUSH_DELAY_S, self._start_write)
 
-    def commit(self, kind: bytes, fields: bytes) -> asyncio.Future[None]:
-        """Queue a record and return a future that is done when the record is on disk.
+    def start_commit(self, kind: bytes, fields: bytes, on_done: CommitCallback) -> None:
+        """Queue a record. `on_done` is called once in the event loop, when it is on disk or cannot be written.
 
-        The function and the future raise `AuditUnavailable` if the log cannot be written.
+        Raises `AuditUnavailable`, and does not call `on_done`, if the log cannot be written now.
         """
         if self.failure is not None:
             raise AuditUnavailable(self.failure.reason)
@@ -233,10 +240,17 @@ class AuditWriter:
         data = encode_stamped(kind, self._wall_clock(), self._loop.time(), fields)
         self._buffered_bytes += len(data)
         self._intents.append(data)
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters.append(on_done)
         if self._group is None and not self._is_write_scheduled:
             self._schedule_write()
+
+    def commit(self, kind: bytes, fields: bytes) -> asyncio.Future[None]:
+        """Queue a record and return a future that is done when the record is on disk.
+
+        The function and the future raise `AuditUnavailable` if the log cannot be written.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self.start_commit(kind, fields, partial(settle_future, waiter))
         return waiter
 
     async def flush(self) -> None:
@@ -301,7 +315,6 @@ class AuditWriter:
         if error is not None:
             self._records[:0] = group.records  # written again later; the waiters are rejected
             self._count_bytes()
-            _reject(group.waiters, "audit log write failed")
             self._write_failed = True
             self._set_failure(str(error) or type(error).__name__)
             self._timer = self._loop.call_later(self._retry_delay, self._start_write)
@@ -310,9 +323,6 @@ class AuditWriter:
             self.groups += 1
             self.written += len(group)
             self._write_failed = False
-            for waiter in group.waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
             if result:
                 self._next_entry += len(result)
                 self._unstored += result
@@ -321,6 +331,7 @@ class AuditWriter:
                 self._clear_failure(self.failure)
             self._schedule_next()
         self._wake_flush_waiters()
+        _call_waiters(group.waiters, "" if error is None else "audit log write failed")
 
     def _wake_flush_waiters(self) -> None:
         flush_waiters, self._flush_waiters = self._flush_waiters, []
@@ -396,10 +407,10 @@ class AuditWriter:
     # -- failure ------------------------------------------------------------------------------------------------------
 
     def _on_write_timeout(self) -> None:
-        if self._group is not None:
-            _reject(self._group.waiters, "audit log write timed out")
         self._write_failed = True
         self._set_failure(f"{self.location} has not responded for {self._write_timeout:g} s")
+        if self._group is not None:
+            _call_waiters(self._group.waiters, "audit log write timed out")
 
     def _set_failure(self, reason: str) -> None:
         """Mark the log as unwritable and reject all queued intents.
@@ -409,11 +420,11 @@ class AuditWriter:
         waiters = self._waiters
         self._intents, self._waiters = [], []
         self._count_bytes()
-        _reject(waiters, reason)
         if self.failure is None and not self._closed:
             self.failure = WriteFailure(reason, self._loop.time())
             _log.error("audit log cannot be written, so calls that change something are rejected: %s", reason)
             self._on_state_change(reason, 0)
+        _call_waiters(waiters, reason)
 
     def _clear_failure(self, failure: WriteFailure) -> None:
         self.failure = None
@@ -455,11 +466,15 @@ def _ignore_result(result: None, error: Exception | None) -> None:
         _log.warning("a segment of the journal could not be deleted: %s", error)
 
 
-def _reject(waiters: list[asyncio.Future[None]], reason: str) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_exception(AuditUnavailable(reason))
-            waiter.exception()  # the waiter may have been cancelled
+def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
+    """Report the end of a write to its waiters: `failure` is "" if it succeeded.
+
+    The list is emptied, so that each is called once.
+    """
+    ended = waiters[:]
+    waiters.clear()
+    for on_done in ended:
+        on_done(AuditUnavailable(failure) if failure else None)
 
 
 class WriterThread:

@@ -25,6 +25,10 @@ class RateLimiter(Protocol):
         """
         ...
 
+    def give_back(self, key_id: str) -> None:
+        """Return the token of a call that was not made, right after `try_acquire` took it."""
+        ...
+
 
 class RateBucket:
     """Token bucket of one API key. It starts full."""
@@ -69,6 +73,11 @@ class LocalRateLimiter:
             if len(self._buckets) > MAX_BUCKETS:
                 self._drop_full_buckets(now)
         return bucket.try_acquire(now)
+
+    def give_back(self, key_id: str) -> None:
+        bucket = self._buckets.get(key_id)
+        if bucket is not None:  # a full one may have been dropped
+            bucket.tokens = min(bucket.tokens + 1.0, float(bucket.rate.calls))
 
     def _drop_full_buckets(self, now: float) -> None:
         """Drop full buckets to free memory: a dropped bucket is created full again when needed."""

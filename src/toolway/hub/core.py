@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from toolway.audit.log import AuditLog
+    from toolway.audit.middleware import AuditMiddleware
     from toolway.audit.writer import AuditWriter
     from toolway.catalog.pin_keeper import PinKeeper
     from toolway.catalog.pins import PinMode
@@ -280,7 +281,7 @@ class HubCore:
             self._argument_validator,
             self._auth,
             self._instrumentation,
-            enabled=audit_log is None and not middleware,
+            enabled=not middleware,
         )
         self.flights: Flights  # calls under way that no coroutine waits for
         self._audit_log: AuditLog | None = None
@@ -367,14 +368,16 @@ class HubCore:
             self._output_validator,
             self._dispatcher,
             middleware,
+            audit,
             self._report_end,
         )
+        self._planner.audit = audit
         self._library_flights = LibraryFlights(self, self._catalog, self._planner)
         self._watchdog.start()
         self._upstreams.start()
         return self
 
-    async def _open_audit(self, audit_log: AuditLog) -> Middleware:
+    async def _open_audit(self, audit_log: AuditLog) -> AuditMiddleware:
         """Open the audit log. Raises `ConfigError` if it is damaged or not writable."""
         middleware = await audit_log.open(self._policies.definition_hash)
         if audit_log.recorder is not None:

@@ -1,16 +1,20 @@
 """Flight: one call under way without a task, driven by callbacks. This file is the life of such a call.
 
-    begin      check, take a slot, send
+    begin      check the arguments, then send; or queue the intent, if the audit log must have it first
+    on_intent  the intent is on disk: send
     arrived    a plain result: release the slot, record the success, pass the result on, report the call
     failed     anything else arrived, or nothing: the pipeline takes over
     left       the caller has gone: the pipeline takes over and is cancelled
 
 A flight does only what every call does. For everything unusual it hands the call to the pipeline, the middleware chain
-in which a coroutine waits: `take_over`. The pipeline gets a `SentCall`, and `Flights.resume` can only wait for that. It
-enters below every check that rejects calls, and owns the slot of the flight. So a call that was sent can neither be
+in which a coroutine waits: `take_over`. The pipeline gets a `SentFlight`, and `Flights.resume` can only wait for that.
+It enters below every check that rejects calls, and owns the slot of the flight. So a call that was sent can neither be
 sent again nor be reported as not sent. Only the rules of `middleware/retry.py` may send it again, by its certainty.
 
-The mechanisms (slots, breakers, budget, validators) are the same objects and functions that the chain uses.
+A call that waits for its intent was not sent and holds nothing. If the pipeline takes it over, it gets an
+`UnsentFlight`: `Flights.send` waits for the intent, and then runs what the chain has below the audit log.
+
+The mechanisms (slots, breakers, rate limits, budget, validators) are the objects and functions that the chain uses.
 """
 
 from __future__ import annotations
@@ -19,26 +23,31 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
+from toolway._async import settle_future
 from toolway.errors import Certainty
 from toolway.events import AttemptFinished, CallFinished
 from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.plan import Plan, add_trace_context
+from toolway.hub.taken_over import SentFlight, TakenOverCall, UnsentFlight
 from toolway.middleware.chain import compose
 from toolway.middleware.circuit_breaker import CLOSED, CircuitBreakerMiddleware, record_success
 from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
+from toolway.middleware.rate_limit import RateLimitMiddleware, RateWindow, are_free
 from toolway.middleware.retry import RetryMiddleware
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
-from toolway.types import Call, CallHandler, CallResult, Json, Middleware, TimedCallState, phase_clock
+from toolway.types import Call, CallHandler, CallResult, Json, Middleware, phase_clock
 from toolway.upstream.session import Session
 from toolway.upstream.transport import RequestExchange, TransportError
+
+if TYPE_CHECKING:
+    from toolway.audit.middleware import AuditMiddleware
 
 MAX_FLIGHT_S: Final = 1.0  # seconds after which the pipeline takes over: it has deadline, drain and keep-alive
 SWEEP_INTERVAL_S: Final = 1.0
@@ -54,7 +63,6 @@ class CallOrigin(NamedTuple):
     principal: str  # id
     principal_name: str
     endpoint: str
-    request_id: str  # `X-Request-ID` that the client sent
     timeout: float | None  # seconds that the client gives the call, if it says so
 
 
@@ -63,10 +71,14 @@ class Flight(ABC):
 
     __slots__ = (
         "_began",
+        "_capabilities",
         "_exchange",
         "_flights",
+        "_intent",
         "_is_over",
+        "_sent_at",
         "_started_at",
+        "_trace_context",
         "arguments",
         "call_id",
         "encoded_arguments",
@@ -89,7 +101,8 @@ class Flight(ABC):
         self.request_bytes = 0  # number of bytes of the request; 0 if unknown
         self.encoded_arguments = b""  # the arguments as JSON, if the caller sent them as we would
         self._is_over = False
-        self._exchange: RequestExchange
+        self._exchange: RequestExchange | None = None  # None: the call was not sent
+        self._intent: asyncio.Future[None] | None = None  # of a call that was taken over before it was sent
 
     # -- what the side of the caller implements -----------------------------------------------------------------------
 
@@ -101,11 +114,10 @@ class Flight(ABC):
         """
 
     @abstractmethod
-    def land(self, result: Json, frame: bytes, id: int) -> None:
-        """Pass the result on to the caller.
+    def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
+        """Pass the result of an exchange on to the caller.
 
-        `frame` is the whole response as received, with the JSON-RPC id `id`. It is empty if it contains more than a
-        result.
+        `frame` is the whole response as received. It is empty if it contains more than a result.
         """
 
     @abstractmethod
@@ -119,25 +131,73 @@ class Flight(ABC):
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
-        """Send the call. Return False, with nothing sent, if it needs the middleware chain."""
+        """Send the call, or queue its intent, after which it is sent.
+
+        Return False, with nothing done, if it needs the middleware chain.
+        """
         plan, flights = self.plan, self._flights
-        limiter = plan.limiter
-        if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
-            return False
-        if limiter.paused_until and limiter.is_paused(flights.now):
-            return False
         if plan.validator is not None:
             try:
                 if not plan.validator.is_valid(self.arguments, self.request_bytes):
                     return False
             except ValueError:
                 return False  # a value that is not JSON
-        context: str | None = ""  # of the trace that the call is left out of
+        self._capabilities = capabilities
+        self._trace_context: str | None = ""  # of the trace that the call is left out of
         if flights.instrumentation.is_tracing and not self.is_forwarded:
-            context = flights.instrumentation.skip_trace(in_library=self.in_library)
-        if context is None or not limiter.acquire_nowait(plan.caller):
+            self._trace_context = flights.instrumentation.skip_trace(in_library=self.in_library)
+            if self._trace_context is None:
+                return False
+        self._began = now = flights.now()
+        audit = plan.audit
+        if audit is not None and not audit.is_writable:
+            return False  # the pipeline rejects the call, or lets it pass if it only reads
+        if audit is not None and audit.needs_intent:
+            self._started_at = phase_clock()
+            if not audit.start_intent(self.call_id, self.arguments, self.on_intent):
+                return False
+        elif self._send_request(now):
+            self._started_at = self._sent_at
+        else:
             return False
-        exchange = None
+        flights.add(self)
+        if flights.instrumentation.wants_attempts and not self.is_forwarded:
+            flights.instrumentation.on_sent(self.build_call())
+        return True
+
+    def on_intent(self, error: Exception | None) -> None:
+        """Send the call, because its intent is on disk, or hand it to a coroutine, if it cannot be sent.
+
+        `error` says that the intent could not be written. Called by the audit log.
+        """
+        if self._intent is None and error is None:
+            try:
+                if self.plan.is_valid() and self._send_request(self._flights.now()):
+                    return
+            except Exception as exc:
+                _log.exception("%s could not be sent", self.plan.target)
+                error = exc
+        if self._intent is None:
+            self._intent = asyncio.get_running_loop().create_future()
+            self.take_over()
+        settle_future(self._intent, error)
+
+    def _send_request(self, now: float) -> bool:
+        """Take a slot and send the call. Return False, with nothing sent and nothing held, if it would have to wait."""
+        plan, flights = self.plan, self._flights
+        limiter = plan.limiter
+        if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
+            return False
+        if limiter.paused_until and limiter.is_paused(flights.now):
+            return False
+        windows: Sequence[RateWindow] = ()
+        if plan.policy.rate_limits:
+            windows = flights.rate_limit.windows(plan.tool.server, plan.policy.rate_limits)
+            if not are_free(windows, now):
+                return False
+        if not limiter.acquire_nowait(plan.caller):
+            return False
+        exchange, capabilities, context = None, self._capabilities, self._trace_context
         try:
             meta: msgspec.Raw | Json | None = plan.meta
             if plan.capabilities is not capabilities or plan.log_level is not self.log_level or self.meta is not None:
@@ -163,12 +223,10 @@ class Flight(ABC):
         if exchange is None:
             return False
         self._exchange = exchange
-        self._began = now = flights.now()
-        self._started_at = phase_clock()
+        self._sent_at = phase_clock()
+        for window in windows:
+            window.reserve(now)
         plan.budget.record_attempt(now)
-        flights.add(self)
-        if flights.instrumentation.wants_attempts and not self.is_forwarded:
-            flights.instrumentation.on_sent(self.build_call())
         return True
 
     def arrived(self, result: Json, frame: bytes) -> None:
@@ -176,7 +234,8 @@ class Flight(ABC):
 
         Called by the transport.
         """
-        plan, flights = self.plan, self._flights
+        plan, flights, exchange = self.plan, self._flights, self._exchange
+        assert exchange is not None
         if (
             "content" not in result
             or result.get("resultType", "complete") != "complete"
@@ -185,19 +244,22 @@ class Flight(ABC):
             self.take_over()
             return
         self._is_over = True
-        flights.flying.discard(self)
+        flights.flying.pop(self, None)
         flights.landed += 1
         now = flights.now()
         plan.limiter.release(plan.caller)
         plan.session.end_flight(now)
         plan.upstream.mark_used(now)
         record_success(plan.server_breaker, plan.tool_breaker, now)
+        outcome = "tool_error" if result.get("isError") is True else "ok"
         try:  # an exception must not reach the connection to the server, whose callback this is
+            if plan.audit is not None and plan.has_intent:
+                plan.audit.record_result(self.call_id, outcome)
             try:
-                self.land(result, frame, self._exchange.id)
+                self.land(result, frame, exchange)
             finally:
                 if flights.instrumentation.enabled and not self.is_forwarded:
-                    self._report(result)
+                    self._report(outcome, exchange)
         except Exception:
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
@@ -214,9 +276,16 @@ class Flight(ABC):
             return None
         self._is_over = True
         flights = self._flights
-        flights.flying.discard(self)
+        flights.flying.pop(self, None)
         flights.taken_over += 1
-        taken = TakenOverCall(flights, self.build_call(), self.plan, self._exchange, self._began, self._started_at)
+        call, exchange, began, started_at = self.build_call(), self._exchange, self._began, self._started_at
+        taken: TakenOverCall
+        if exchange is not None:
+            taken = SentFlight(flights, call, self.plan, exchange, began, started_at, self._sent_at)
+        else:
+            if self._intent is None:
+                self._intent = asyncio.get_running_loop().create_future()
+            taken = UnsentFlight(flights, call, self.plan, self._intent, began, started_at)
         self.hand_over(taken)
         return taken
 
@@ -235,14 +304,18 @@ class Flight(ABC):
         """Return the seconds since the call began."""
         return phase_clock() - self._started_at
 
+    @property
+    def is_sent(self) -> bool:
+        """Return True if the call was sent; False if it waits for its intent."""
+        return self._exchange is not None
+
     def is_long(self, now: float) -> bool:
         return now - self._began >= MAX_FLIGHT_S
 
-    def _report(self, result: Json) -> None:
-        plan, tool, ended, began = self.plan, self.plan.tool, phase_clock(), self._started_at
+    def _report(self, outcome: str, exchange: RequestExchange) -> None:
+        plan, tool, ended, began, sent = self.plan, self.plan.tool, phase_clock(), self._started_at, self._sent_at
         seconds = ended - began
         queued = ("queue", began)
-        outcome = "tool_error" if result.get("isError") is True else "ok"
         instrumentation = self._flights.instrumentation
         if instrumentation.wants_attempts:
             instrumentation.emit(
@@ -264,53 +337,13 @@ class Flight(ABC):
                 1,
                 _EXECUTED,
                 plan.policy.default_effect,
-                phase_marks=(queued, queued, ("send", began), ("server", began)),
+                phase_marks=(queued, queued, ("send", sent), ("server", sent)),
                 ended_at=ended,
-                jsonrpc_id=self._exchange.id,
+                jsonrpc_id=exchange.id,
                 params=self.params if self.meta else {"name": tool.name, "arguments": self.arguments},
             ),
             is_small=0 < self.request_bytes <= SMALL_REQUEST_BYTES,
         )
-
-
-class TakenOverCall:
-    """A call that callbacks sent and that a coroutine now waits for. It keeps its concurrency slot."""
-
-    __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "sent", "task")
-
-    def __init__(
-        self, flights: Flights, call: Call, plan: Plan, exchange: RequestExchange, began: float, started_at: float
-    ) -> None:
-        self._flights = flights
-        self._plan = plan
-        self._began = began
-        self._resumed = False
-        self.task: asyncio.Task[None] | None = None  # in which `resume` runs, if the caller had none
-        policy = plan.policy
-        self.call = flights.instrumentation.adopt(replace(call, effect=policy.default_effect, policy=policy))
-        self.sent = SentCall(plan.upstream, plan.session, exchange, plan.tool)
-        state = self.call.state
-        state.begin_attempt()
-        state.caller = plan.caller
-        exchange.attach(state)
-        if isinstance(state, TimedCallState):
-            state.effect = policy.default_effect
-            state.phase_marks[:] = [(phase, started_at) for phase, _ in state.phase_marks]
-        plan.session.adopt(self.call)
-
-    async def resume(self) -> CallResult:
-        """Wait for the result of the call. Raises `CallError` if it has none."""
-        self._resumed = True
-        return await self._flights.resume(self.call, self.sent, self._plan, self._began)
-
-    def discard(self) -> None:
-        """End the call like a cancelled one if `resume` was not awaited: its caller was cancelled before that."""
-        if self._resumed:
-            return
-        self._resumed = True
-        self._plan.limiter.release(self._plan.caller)
-        self._plan.session.abandon(self.call, self.sent.exchange)
-        self._flights.instrumentation.on_cancelled(self.call, self._flights.now() - self._began)
 
 
 T = TypeVar("T")
@@ -330,6 +363,7 @@ class Flights:
         output_validator: OutputValidator,
         dispatcher: Dispatcher,
         middleware: Sequence[Middleware],
+        audit: AuditMiddleware | None,
         observe: Callable[[Call, CallHandler, float], Awaitable[CallResult]],
     ) -> None:
         self.now = now
@@ -342,10 +376,14 @@ class Flights:
         self._retry = _find(middleware, RetryMiddleware)
         self._circuit_breaker = _find(middleware, CircuitBreakerMiddleware)
         self._concurrency = _find(middleware, ConcurrencyMiddleware)
+        self.rate_limit = _find(middleware, RateLimitMiddleware)
+        self._audit = audit
+        below_audit = middleware[middleware.index(audit) + 1 :] if audit is not None else ()
+        self._below_audit = compose(below_audit, dispatcher.dispatch)  # this can send
         below_retry = middleware[middleware.index(self._retry) + 1 :]
         self._attempt = compose(below_retry, dispatcher.dispatch)  # this can send
         self._observe = observe  # reports the end of a call that began at a given time
-        self.flying: set[Flight] = set()  # those under way
+        self.flying: dict[Flight, None] = {}  # those under way, oldest first
         self._loop = asyncio.get_running_loop()
         self._sweep_timer: asyncio.TimerHandle | None = None
 
@@ -357,7 +395,7 @@ class Flights:
         return [flight.build_call() for flight in self.flying]
 
     def add(self, flight: Flight) -> None:
-        self.flying.add(flight)
+        self.flying[flight] = None
         if flight.log_level is not None or flight.plan.is_legacy:
             flight.plan.session.before_message = self._before_message
         if self._sweep_timer is None:
@@ -368,7 +406,7 @@ class Flights:
 
         A log message may belong to any call that wants log messages, a request to any call of the session.
         """
-        for flight in [each for each in self.flying if each.plan.session is session]:
+        for flight in [each for each in self.flying if each.is_sent and each.plan.session is session]:
             if is_request or flight.log_level is not None:
                 flight.take_over()
 
@@ -401,7 +439,27 @@ class Flights:
         def attempts(call: Call) -> Awaitable[CallResult]:
             return self._retry.resume(call, first_attempt, self._attempt)
 
-        return await self._observe(call, lambda call: self._deadline.resume(call, began, attempts), began)
+        def recorded(call: Call) -> Awaitable[CallResult]:
+            return self.require_audit().resume(call, attempts)
+
+        below_deadline = recorded if plan.has_intent else attempts
+        return await self._observe(call, lambda call: self._deadline.resume(call, began, below_deadline), began)
+
+    async def send(self, call: Call, intent: asyncio.Future[None], began: float) -> CallResult:
+        """Send a call that was not sent, when its intent is on disk, and wait for its result.
+
+        The call was accepted and its arguments were checked. All that the chain does below the audit log follows.
+        """
+
+        def recorded(call: Call) -> Awaitable[CallResult]:
+            return self.require_audit().resume(call, self._below_audit, intent)
+
+        return await self._observe(call, lambda call: self._deadline.resume(call, began, recorded), began)
+
+    def require_audit(self) -> AuditMiddleware:
+        """Return the middleware of the audit log. There must be one: a call has an intent."""
+        assert self._audit is not None
+        return self._audit
 
     def close(self) -> None:
         if self._sweep_timer is not None:

@@ -9,9 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from toolway.catalog.catalog import Catalog
-from toolway.hub.flight import PIPELINE_META_KEYS, Flight, TakenOverCall
+from toolway.hub.flight import PIPELINE_META_KEYS, Flight
 from toolway.hub.plan import MIN_TIMEOUT_S, Plan, Planner
+from toolway.hub.taken_over import TakenOverCall
 from toolway.types import Call, CallResult, Json, ToolResult
+from toolway.upstream.transport import RequestExchange
 
 if TYPE_CHECKING:
     from toolway.hub.core import HubCore
@@ -90,13 +92,18 @@ class LibraryFlight(Flight):
         assert result is not None
         return ToolResult(self.plan.tool.server, self.plan.tool.name, result, self.seconds)
 
+    def on_intent(self, error: Exception | None) -> None:
+        if self._future.done():  # the caller was cancelled, and its task is about to learn it: it must not be sent
+            self.take_over()
+        super().on_intent(error)
+
     def arrived(self, result: Json, frame: bytes) -> None:
         if self._future.done():  # the caller was cancelled, and its task is about to learn it
             self.take_over()
         else:
             super().arrived(result, frame)
 
-    def land(self, result: Json, frame: bytes, id: int) -> None:
+    def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         if not self._future.done():
             self._future.set_result(result)
 

@@ -8,7 +8,7 @@ may change: session, catalog, settings, credentials, circuit breakers, observers
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,9 +24,12 @@ from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.versions import add_protocol_meta
-from toolway.types import Effect, Json
+from toolway.types import Call, Effect, Json
 from toolway.upstream.session import CLIENT_INFO, Session
 from toolway.upstream.upstream import Upstream
+
+if TYPE_CHECKING:
+    from toolway.audit.middleware import AuditMiddleware, PlannedAudit
 
 MIN_TIMEOUT_S: Final = 3.0  # of a call with a plan: the deadline is watched only after a second (`MAX_FLIGHT_S`)
 MAX_PLANS: Final = 10_000
@@ -43,9 +46,11 @@ class Plan:
         "_observers",
         "_planner",
         "_server",
+        "audit",
         "budget",
         "caller",
         "capabilities",
+        "has_intent",
         "is_legacy",
         "limiter",
         "log_level",
@@ -80,6 +85,13 @@ class Plan:
         self.validator: SchemaValidator | None = None
         if policy.tool_to_check is not None:
             self.validator = planner.argument_validator.validator(tool)
+        self.audit: PlannedAudit | None = None
+        if planner.audit is not None:
+            effect = policy.default_effect
+            self.audit = planner.audit.plan(
+                Call(self.target, "tools/call", {}, name, tool.name, caller=caller, effect=effect, policy=policy)
+            )
+        self.has_intent = self.audit is not None and self.audit.needs_intent  # calls are recorded before they are sent
         self._planner = planner
         self._server: Server = policy.server
         self._catalog_generation = planner.catalog.generation
@@ -154,6 +166,7 @@ class Planner:
         self.argument_validator = argument_validator
         self.auth = auth
         self.instrumentation = instrumentation
+        self.audit: AuditMiddleware | None = None  # set when the audit log is open, if there is one
         self.enabled = enabled and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
@@ -207,7 +220,6 @@ class Planner:
         if (
             policy.timeout < MIN_TIMEOUT_S
             or policy.retry.attempt_timeout is not None
-            or policy.rate_limits
             or policy.settings.cache
             or (policy.default_effect is Effect.READ and policy.is_known_read)  # identical reads share one request
         ):

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from toolway.config.schema import Rate
 from toolway.errors import Certainty, Overloaded
-from toolway.types import Call, CallHandler, CallResult, Middleware
+from toolway.types import Call, CallHandler, CallResult
 
 MAX_ENTRIES: Final = 1000  # times kept per window; with a higher rate, several calls share one
 MAX_WINDOWS: Final = 10_000  # windows of servers and tools
 RATE_LIMIT_CODE: Final = "E-RATE-LIMIT"
+RateLimits: TypeAlias = Sequence[tuple[str, str]]  # (tool or "", rate) for each limit of a call
 
 
 class RateWindow:
@@ -69,37 +70,69 @@ class RateWindows:
         return found
 
 
+def are_free(windows: Sequence[RateWindow], now: float) -> bool:
+    """Return True if all these rate limits allow a call now. If it is made, `reserve` its time in each of them."""
+    return all(window.next_time(now) <= now for window in windows)
+
+
 def rate_limit(
-    limits_for: Callable[[Call], Sequence[tuple[str, str]]],
+    limits_for: Callable[[Call], RateLimits],
     now: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]],
     describe_time: Callable[[float], str],
-) -> Middleware:
+) -> RateLimitMiddleware:
     """Return middleware that keeps the rate limits of servers and tools.
 
     `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock time in a number
     of seconds.
     """
-    windows = RateWindows()
+    return RateLimitMiddleware(limits_for, now, sleep, describe_time)
 
-    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
-        limits = limits_for(call)
-        return limited(call, next, limits) if limits else next(call)
 
-    async def limited(call: Call, next: CallHandler, limits: Sequence[tuple[str, str]]) -> CallResult:
-        found = [windows.get(call.server, tool, limit) for tool, limit in limits]
-        for (tool, _), window in zip(limits, found, strict=True):
+class RateLimitMiddleware:
+    """Middleware that keeps the rate limits of servers and tools; `rate_limit` creates it."""
+
+    def __init__(
+        self,
+        limits_for: Callable[[Call], RateLimits],
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+        describe_time: Callable[[float], str],
+    ) -> None:
+        self._limits_for = limits_for
+        self._now = now
+        self._sleep = sleep
+        self._describe_time = describe_time
+        self._windows = RateWindows()
+
+    def __call__(self, call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        limits = self._limits_for(call)
+        if not limits:
+            return next(call)
+        windows, now = self.windows(call.server, limits), self._now()
+        if not are_free(windows, now):
+            return self._wait(call, next, limits, windows)
+        for window in windows:
+            window.reserve(now)
+        return next(call)
+
+    def windows(self, server: str, limits: RateLimits) -> list[RateWindow]:
+        """Return the windows of these limits of a server. Do not keep them: an unused window may be replaced."""
+        return [self._windows.get(server, tool, limit) for tool, limit in limits]
+
+    async def _wait(self, call: Call, next: CallHandler, limits: RateLimits, windows: list[RateWindow]) -> CallResult:
+        """Wait until all limits allow the call. Raises `Overloaded` at once if its deadline is before that."""
+        now = self._now
+        for (tool, _), window in zip(limits, windows, strict=True):
             wait = window.next_time(now()) - now()
             if wait > call.deadline - now():
-                raise _rate_error(call, tool, window.rate, wait, describe_time(wait))
-        for window in found:
+                raise _rate_error(call, tool, window.rate, wait, self._describe_time(wait))
+        for window in windows:
             wait = window.reserve(now()) - now()
             if wait > 0:
                 call.state.phase = "pause"
-                await sleep(wait)
+                await self._sleep(wait)
         return await next(call)
-
-    return middleware
 
 
 def _rate_error(call: Call, tool: str, rate: Rate, wait: float, until: str) -> Overloaded:

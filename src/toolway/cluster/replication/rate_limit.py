@@ -87,6 +87,10 @@ class LeasedRateLimiter:
             self._wake.set()
         return wait
 
+    def give_back(self, key_id: str) -> None:
+        """Return the token of a call that was not made, right after `try_acquire` took it."""
+        self._leases[key_id].give_back()
+
     def start(self) -> None:
         """Start the background task that fetches and returns tokens in batches."""
         self._task = asyncio.create_task(self._run_settlement())
@@ -213,6 +217,11 @@ class TokenLease:
             return max(self._next_request_at - now, pause)
         self._used_since_request += 1
         return 0.0
+
+    def give_back(self) -> None:
+        """Return the token that `take_token` took last. If it was taken on credit, the debt stays, too."""
+        self._tokens += 1.0
+        self._used_since_request -= 1
 
     def needs_refill(self, now: float) -> bool:
         """Return True if it is time to fetch tokens from the database or to return them."""

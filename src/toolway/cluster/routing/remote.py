@@ -163,7 +163,7 @@ class RemoteTransport(OwnerTransportBase):
             return None
         use_id = new_use_id()
         head = link_head(ownership, origin.principal, plan.caller, origin.principal_name, origin.endpoint)
-        ticket = new_ticket(listener.call_id, use_id, None, origin.request_id)
+        ticket = new_ticket(listener.call_id, use_id, None, "")
         remaining = origin.timeout if origin.timeout is not None else plan.policy.timeout
         remaining -= min(OWNER_HEAD_START_S, remaining / HEAD_START_DIVISOR)
         params = {**request.params, "_meta": _add_timeout(meta, round(remaining * 1000))}

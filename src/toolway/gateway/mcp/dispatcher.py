@@ -47,7 +47,7 @@ from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
 from toolway.hub.core import HubCore
-from toolway.hub.flight import TakenOverCall
+from toolway.hub.taken_over import TakenOverCall
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -97,7 +97,7 @@ class RequestDispatcher:
         held_servers: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._hub = hub
-        self._rate_limiter = rate_limiter
+        self.rate_limiter = rate_limiter
         self._throttle_log = ThrottleLog(hub.emit)
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
@@ -373,7 +373,7 @@ class RequestDispatcher:
 
         Raises `RpcFailure` if the limit is exceeded.
         """
-        wait = self._rate_limiter.try_acquire(principal.id, rate)
+        wait = self.rate_limiter.try_acquire(principal.id, rate)
         if wait > 0:
             self._throttle_log.add(principal.id, rate)
             raise errors.rate_limit_failure(rate, wait)

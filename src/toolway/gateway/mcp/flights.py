@@ -46,8 +46,9 @@ from toolway.gateway.router import MAX_LIGHT_BYTES, AuthenticatedRequest, Router
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
-from toolway.hub.flight import CallOrigin, Flight, TakenOverCall
+from toolway.hub.flight import CallOrigin, Flight
 from toolway.hub.plan import SWITCH, Plan
+from toolway.hub.taken_over import TakenOverCall
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -149,7 +150,7 @@ class ClientFlights:
             return False
         exchange.request_id = router.new_request_id()
         flight = ClientFlight(self, planned, plan, exchange, call)
-        if not flight.begin(call.meta.capabilities):
+        if not self._start(flight, planned.principal, call.meta.capabilities):
             router.remove_active(planned.principal, exchange)
             return False
         if planned.plan is None:
@@ -157,6 +158,21 @@ class ClientFlights:
         exchange.mark_authenticated()
         exchange.on_disconnect = exchange.on_cancel = flight.left
         return True
+
+    def _start(self, flight: ClientFlight, principal: Principal, capabilities: Json) -> bool:
+        """Begin a call, and charge it to the rate limit of its API key if the key has one.
+
+        Return False if the router must handle the request: then nothing was sent, and nothing was charged.
+        """
+        rate, limiter = principal.rate, self.dispatcher.rate_limiter
+        if rate is None:
+            return flight.begin(capabilities)
+        if limiter.try_acquire(principal.id, rate) > 0:
+            return False
+        if flight.begin(capabilities):
+            return True
+        limiter.give_back(principal.id)
+        return False
 
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
         """Answer `tools/list` at once. Return False if the router must handle the request: then nothing was done."""
@@ -207,7 +223,7 @@ class ClientFlights:
             return False
         exchange.request_id = router.new_request_id()
         flight = SessionFlight(self, planned, plan, exchange, call, id_, session)
-        if not flight.begin(session.capabilities):
+        if not self._start(flight, principal, session.capabilities):
             router.remove_active(principal, exchange)
             return False
         session.active_requests[id_] = flight.request
@@ -272,8 +288,8 @@ class ClientFlights:
             or request.headers.get("content-type") != JSON_TYPE
             or authenticated.response_headers
             or principal.is_node
-            or principal.rate is not None
             or "idempotency-key" in request.headers
+            or client_request_id(request)
         ):
             return None
         view = self.router.view_for(principal, endpoint)
@@ -351,11 +367,11 @@ class ClientFlight(Flight):
         self.request_bytes = len(http.request.body)
         self.encoded_arguments = call.encoded_arguments
 
-    def land(self, result: Json, frame: bytes, id: int) -> None:
+    def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         http = self._http
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
-        http.reply_json(*_encode_response(self.era, self._call.id, result, frame, self._exchange))
+        http.reply_json(*_encode_response(self.era, self._call.id, result, frame, exchange))
         if self._planned.plan is None:
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
@@ -378,7 +394,6 @@ class ClientFlight(Flight):
             planned.principal.id,
             planned.principal.name,
             planned.endpoint,
-            client_request_id(self._http.request),
             None if timeout is None else timeout / 1000,
         )
 
@@ -448,9 +463,9 @@ class SessionFlight(ClientFlight):
     def origin(self) -> None:
         """Return None: a session belongs to a node, and the pipeline forwards its calls with what they may cause."""
 
-    def land(self, result: Json, frame: bytes, id: int) -> None:
+    def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         self._forget()
-        ClientFlight.land(self, result, frame, id)
+        ClientFlight.land(self, result, frame, exchange)
 
     def hand_over(self, taken: TakenOverCall) -> None:
         super().hand_over(taken)
@@ -562,9 +577,9 @@ class NodeFlight(Flight):
         self._message = message
         self._call = call
 
-    def land(self, result: Json, frame: bytes, id: int) -> None:
+    def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         assert isinstance(self._message.id, int)
-        self._call.reply(b"".join(_encode_response("modern", b"%d" % self._message.id, result, frame, self._exchange)))
+        self._call.reply(b"".join(_encode_response("modern", b"%d" % self._message.id, result, frame, exchange)))
 
     def left(self) -> None:
         """Let the pipeline take over and be cancelled: the calling node does not wait any more."""

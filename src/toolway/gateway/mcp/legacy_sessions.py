@@ -27,7 +27,7 @@ from toolway.gateway.mcp.view import KINDS, EndpointView
 from toolway.gateway.principals import Principal
 from toolway.gateway.sealing import Sealer
 from toolway.http.exchange import Exchange
-from toolway.hub.flight import TakenOverCall
+from toolway.hub.taken_over import TakenOverCall
 from toolway.protocol import jsonrpc
 from toolway.protocol.cancellation import CANCELLED, cancelled_request_id
 from toolway.protocol.constants import INVALID_PARAMS, INVALID_REQUEST

@@ -20,7 +20,7 @@ from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange, HttpRequest
 from toolway.hub.core import HubCore
-from toolway.hub.flight import TakenOverCall
+from toolway.hub.taken_over import TakenOverCall
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     HANDSHAKE_PROTOCOL_VERSIONS,

@@ -179,3 +179,13 @@ def test_an_empty_bucket_says_when_to_come_again() -> None:
     assert found.purse is not None and not found.purse.is_removable(
         IDLE_AFTER_S + 1
     )  # or it would begin on credit again
+
+
+def test_a_token_of_a_call_that_was_not_made_is_given_back() -> None:
+    lease = TokenLease(Rate(2, "h"), 1, 0.0)
+    lease.add_granted(1, 0.0, 0.0)
+    for _ in range(5):
+        assert lease.take_token(0.0, standalone=False) == 0.0
+        lease.give_back()
+    assert lease.take_token(0.0, standalone=False) == 0.0 == lease.take_token(0.0, standalone=False)  # one on credit
+    assert lease.take_token(0.0, standalone=False) > 0

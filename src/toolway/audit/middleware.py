@@ -1,0 +1,118 @@
+"""Audit middleware: the intent of a call that may change something is on disk before the call is sent.
+
+The middleware runs immediately before the first attempt of a call. Idempotency keys, cache and deduplication run
+earlier, because they may answer a call without making it. Retry runs later: one intent covers all attempts of a call.
+
+A flight (hub/flight.py) has no coroutine that could wait. `PlannedAudit` queues its intent, and a callback sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from toolway.audit.recorder import AuditRecorder, needs_intent
+from toolway.audit.writer import AuditUnavailable, CommitCallback
+from toolway.errors import CallError, Certainty, ServerUnavailable
+from toolway.types import Call, CallHandler, CallResult, Json
+
+AUDIT_ERROR_CODE = "E-AUDIT"
+
+
+class AuditMiddleware:
+    """Middleware that records intents and outcomes of calls in the audit log.
+
+    Only calls that may change something or have an idempotency key get an intent.
+    """
+
+    def __init__(self, recorder: AuditRecorder) -> None:
+        self._recorder = recorder
+
+    def __call__(self, call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        if needs_intent(call):
+            self.adopt(call)
+            return self.resume(call, next, self._recorder.record_intent(call))
+        try:
+            self._recorder.check_read_allowed()
+        except AuditUnavailable as exc:
+            raise _unavailable_error(call, exc) from None
+        return next(call)
+
+    def plan(self, call: Call) -> PlannedAudit:
+        """Return what flights with the caller, tool, effect and policy of `call` need for their records."""
+        return PlannedAudit(self._recorder, call)
+
+    def adopt(self, call: Call) -> None:
+        """Record a result of the call that arrives after its end. `resume` or `record_cancelled` must follow."""
+        call.state.on_late_result = self._recorder.late_result_handler(call)
+
+    async def resume(self, call: Call, next: CallHandler, intent: Awaitable[None] | None = None) -> CallResult:
+        """Await the result of a call with `next`, and record the outcome.
+
+        The intent of the call is on disk, or it is when `intent` is done; before that, `next` is not called. Raises
+        `ServerUnavailable` if the intent could not be written.
+        """
+        try:
+            if intent is not None:
+                try:
+                    await intent
+                except AuditUnavailable as exc:
+                    raise _unavailable_error(call, exc) from None
+            reply = await next(call)
+        except CallError as exc:
+            self._recorder.record_error(call, exc)
+            raise
+        except BaseException:
+            self._recorder.record_cancelled(call)
+            raise
+        self._recorder.record_result(call, reply)
+        return reply
+
+    def record_cancelled(self, call: Call) -> None:
+        """Record the outcome of a call that was cancelled before `resume`."""
+        self._recorder.record_cancelled(call)
+
+
+class PlannedAudit:
+    """Audit records of flights with the same caller and tool: most of their fields are encoded once."""
+
+    __slots__ = ("_recorder", "_server", "_shared", "needs_intent")
+
+    def __init__(self, recorder: AuditRecorder, call: Call) -> None:
+        self._recorder = recorder
+        self._server = call.server
+        self._shared = recorder.shared_fields(call)
+        self.needs_intent = needs_intent(call)
+
+    @property
+    def is_writable(self) -> bool:
+        """Return True if the audit log can be written now. If not, the middleware decides about each call."""
+        return self._recorder.is_writable
+
+    def start_intent(self, id: str, arguments: Json, on_done: CommitCallback) -> bool:
+        """Queue the intent of a call. `on_done` is called once, when it is on disk or cannot be written.
+
+        Return False, and do not call `on_done`, if the log cannot be written now, or if the arguments are not JSON.
+        """
+        try:
+            self._recorder.start_intent(id, self._shared, self._server, arguments, on_done)
+        except (AuditUnavailable, TypeError, ValueError, OverflowError, RecursionError):
+            return False
+        return True
+
+    def record_result(self, id: str, outcome: str) -> None:
+        """Record the outcome of a call that has its result after one attempt."""
+        self._recorder.record_outcome(id, self._shared, outcome, Certainty.EXECUTED, 1)
+
+
+def _unavailable_error(call: Call, exc: AuditUnavailable) -> ServerUnavailable:
+    error = ServerUnavailable(
+        f"audit log cannot be written, so {call.server}.{call.name} was not called",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail=str(exc),
+        hint="free disk space for the log, or check it: toolway audit verify",
+        code=AUDIT_ERROR_CODE,
+    )
+    error.retryable = False
+    return error

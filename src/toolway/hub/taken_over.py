@@ -1,0 +1,119 @@
+"""Calls that callbacks began (hub/flight.py) and that a coroutine of the middleware chain has taken over.
+
+There are two kinds, so that none can be treated as the other. A `SentFlight` holds the exchange with the server: it can
+only be waited for. An `UnsentFlight` has no exchange: its intent was not in the audit log yet, or it could not be sent
+then. It was not sent, holds no slot, and the chain may send it as soon as its intent is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from toolway.hub.dispatch import SentCall
+from toolway.hub.plan import Plan
+from toolway.types import Call, CallResult, TimedCallState
+from toolway.upstream.transport import RequestExchange
+
+if TYPE_CHECKING:
+    from toolway.hub.flight import Flights
+
+
+class TakenOverCall(ABC):
+    """A call that callbacks began and that a coroutine now waits for."""
+
+    __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "task")
+
+    def __init__(self, flights: Flights, call: Call, plan: Plan, began: float, started_at: float) -> None:
+        """Take a call over that began at the time `began`, or `started_at` on the clock of its phases."""
+        self._flights = flights
+        self._plan = plan
+        self._began = began
+        self._resumed = False
+        self.task: asyncio.Task[None] | None = None  # in which `resume` runs, if the caller had none
+        policy = plan.policy
+        self.call = flights.instrumentation.adopt(replace(call, effect=policy.default_effect, policy=policy))
+        state = self.call.state
+        state.caller = plan.caller
+        if isinstance(state, TimedCallState):
+            state.effect = policy.default_effect
+            state.phase_marks[:] = [(phase, started_at) for phase, _ in state.phase_marks]
+        if plan.has_intent:
+            flights.require_audit().adopt(self.call)
+
+    async def resume(self) -> CallResult:
+        """Wait for the result of the call. Raises `CallError` if it has none."""
+        self._resumed = True
+        return await self._wait()
+
+    def discard(self) -> None:
+        """End the call like a cancelled one if `resume` was not awaited: its caller was cancelled before that."""
+        if self._resumed:
+            return
+        self._resumed = True
+        self._abandon()
+        if self._plan.has_intent:
+            self._flights.require_audit().record_cancelled(self.call)
+        self._flights.instrumentation.on_cancelled(self.call, self._flights.now() - self._began)
+
+    @abstractmethod
+    async def _wait(self) -> CallResult:
+        """Wait for the result of the call."""
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Release what the call holds, and tell its server that no coroutine waits for it."""
+
+
+class SentFlight(TakenOverCall):
+    """A call that callbacks sent. It keeps its concurrency slot, and can only be waited for."""
+
+    __slots__ = ("_sent",)
+
+    def __init__(
+        self,
+        flights: Flights,
+        call: Call,
+        plan: Plan,
+        exchange: RequestExchange,
+        began: float,
+        started_at: float,
+        sent_at: float,
+    ) -> None:
+        super().__init__(flights, call, plan, began, started_at)
+        self._sent = SentCall(plan.upstream, plan.session, exchange, plan.tool)
+        state = self.call.state
+        state.begin_attempt()
+        exchange.attach(state)
+        if isinstance(state, TimedCallState):
+            marks = state.phase_marks
+            marks[:] = [(phase, started_at if phase == "queue" else sent_at) for phase, _ in marks]
+        plan.session.adopt(self.call)
+
+    async def _wait(self) -> CallResult:
+        return await self._flights.resume(self.call, self._sent, self._plan, self._began)
+
+    def _abandon(self) -> None:
+        self._plan.limiter.release(self._plan.caller)
+        self._plan.session.abandon(self.call, self._sent.exchange)
+
+
+class UnsentFlight(TakenOverCall):
+    """A call that callbacks began and did not send. It may be sent when `intent` is done, its record on disk."""
+
+    __slots__ = ("_intent",)
+
+    def __init__(
+        self, flights: Flights, call: Call, plan: Plan, intent: asyncio.Future[None], began: float, started_at: float
+    ) -> None:
+        super().__init__(flights, call, plan, began, started_at)
+        self._intent = intent
+
+    async def _wait(self) -> CallResult:
+        return await self._flights.send(self.call, self._intent, self._began)
+
+    def _abandon(self) -> None:
+        """Do nothing: the call holds no slot, and no server knows of it."""
