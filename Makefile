@@ -52,8 +52,18 @@ SLOW := --ignore=tests/faults/matrix --ignore=tests/machines --ignore=tests/long
 test: setup ## run the tests (ARGS=tests/cli; VERSION=3.13 VENV=.venv-3.13)
 	$(PYTHON) -m pytest $(SLOW) $(ARGS)
 
-docs: setup ## write the generated pages of docs/reference (ARGS=screens: record the CLI in tmux into docs/screens)
+docs: setup ## write the generated pages of docs/reference (ARGS=screens: record the CLI in tmux into docs/screens; ARGS=site: check the spelling, build the site into build/site)
+ifeq ($(ARGS),site)
+	$(MAKE) .docs/.ready
+	.docs/bin/codespell
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
+else
 	$(PYTHON) scripts/$(if $(filter screens,$(ARGS)),screens,generate_docs).py
+endif
+
+.docs/.ready: requirements/docs.txt
+	scripts/install $(VERSION) .docs $<
+	touch $@
 
 dashboard: setup ## build the dashboard into src/toolway/gateway/pages; needs Node
 	$(PYTHON) scripts/dashboard.py build
@@ -62,7 +72,7 @@ pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-* .uv .adapters* .deploy .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .uv .adapters* .deploy .docs .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## Promises, at full size

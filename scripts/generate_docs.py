@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import admin_reference
 import api_reference
 import client_tables
 import promises
@@ -34,6 +35,7 @@ from toolway.upstream.state import diagram
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 ERRORS = ROOT / "docs" / "errors"
+DECISIONS = ROOT / "docs" / "decisions"
 EXPLANATION = ROOT / "docs" / "explanation"
 SCHEMA = ROOT / "src" / "toolway" / "config" / "schema.py"
 SETTINGS = ROOT / "src" / "toolway" / "config" / "settings.py"
@@ -67,6 +69,7 @@ def pages() -> dict[Path, str]:
             "telemetry": config(SETTINGS, "TelemetrySettings", "TraceSettings"),
         },
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
+        REFERENCE / "admin-api.md": {"operations": admin_reference.operations(), "schemas": admin_reference.schemas()},
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
         REFERENCE / "errors.md": {"codes": rpc_codes()},
         REFERENCE / "metrics.md": {"metrics": metrics()},
@@ -77,6 +80,7 @@ def pages() -> dict[Path, str]:
             "later": promises.reasons("later"),
         },
         ERRORS / "index.md": {"codes": error_codes()},
+        DECISIONS / "index.md": {"decisions": decisions()},
         EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
     }
     filled = {page: _filled(page, generated) for page, generated in parts.items()}
@@ -226,6 +230,15 @@ def error_codes() -> str:
     pages = sorted(ERRORS.glob("E-*.md"))
     lines = [f"| [{page.stem}]({page.name}) | {_cell(first_paragraph(page))} |" for page in pages]
     return "\n".join(["| code | meaning |", "|---|---|", *lines])
+
+
+def decisions() -> str:
+    """Return a link to each decision, with its title."""
+    lines = []
+    for page in sorted(DECISIONS.glob("0*.md")):
+        number, _, title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(" · ")
+        lines.append(f"- [{number}]({page.name}) {title}")
+    return "\n".join(lines)
 
 
 def rpc_codes() -> str:
