@@ -52,8 +52,8 @@ def options_of_serve() -> set[str]:
     return {name for param in command.params for name in param.opts}
 
 
-def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+def compose(file: str = "compose.yaml") -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / file).read_text())
     return found
 
 
@@ -71,7 +71,9 @@ def strings(tree: Any) -> Iterator[str]:
 # -- our words --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["compose.yaml", "Dockerfile", "helm/toolway/templates/deployment.yaml"])
+@pytest.mark.parametrize(
+    "file", ["compose.yaml", "Dockerfile", "helm/toolway/templates/deployment.yaml", "toolway.service"]
+)
 def test_every_set_variable_is_read(file: str) -> None:
     named = set(re.findall(r"\bTOOLWAY_[A-Z_]*[A-Z]\b", (DEPLOY / file).read_text()))
     assert named and named <= OURS
@@ -81,14 +83,21 @@ def test_the_gateways_are_started_with_existing_options() -> None:
     chart = re.search(r"args: \[serve, (.*)\]", (CHART / "templates/deployment.yaml").read_text())
     assert chart is not None
     starts = [chart[1].split(", "), *(s["command"][1:] for n, s in compose()["services"].items() if "gateway" in n)]
-    assert len(starts) == 4
+    starts.append(compose("compose.single.yaml")["services"]["gateway"]["command"][1:])
+    unit = re.search(r"^ExecStart=\S+/toolway serve (.*)$", (DEPLOY / "toolway.service").read_text(), re.MULTILINE)
+    assert unit is not None
+    starts.append(unit[1].split())
+    assert len(starts) == 6
     for words in starts:
         assert {word for word in words if word.startswith("--")} <= options_of_serve()
 
 
 def test_probes_use_public_paths() -> None:
     asked = set(re.findall(r"path: (/\w+z),", (CHART / "templates/deployment.yaml").read_text()))
-    asked |= set(re.findall(r"8765(/\w+)'", (DEPLOY / "compose.yaml").read_text()))
+    for file in ("compose.yaml", "compose.single.yaml", "Dockerfile"):
+        found = set(re.findall(r"8765(/\w+)'", (DEPLOY / file).read_text()))
+        assert found, file
+        asked |= found
     assert asked == _HEALTH_PATHS
 
 
@@ -113,6 +122,18 @@ def test_the_grace_period_is_long_enough() -> None:
     for name, service in compose()["services"].items():
         if "gateway" in name:
             assert int(service["stop_grace_period"].removesuffix("s")) > least
+    single = compose("compose.single.yaml")["services"]["gateway"]
+    assert int(single["stop_grace_period"].removesuffix("s")) > least
+    unit = re.search(r"^TimeoutStopSec=(\d+)$", (DEPLOY / "toolway.service").read_text(), re.MULTILINE)
+    assert unit is not None and int(unit[1]) > least
+
+
+def test_the_containers_are_rootless_and_read_only() -> None:
+    gateways = [each for name, each in compose()["services"].items() if "gateway" in name]
+    for service in (*gateways, compose("compose.single.yaml")["services"]["gateway"]):
+        assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
+    last_stage = (DEPLOY / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    assert "USER 1000:1000" in last_stage and "HEALTHCHECK" in last_stage and "pip" not in last_stage
 
 
 def test_the_gateways_of_the_compose_file_accept_each_others_names() -> None:
@@ -128,7 +149,7 @@ def test_the_gateways_of_the_compose_file_accept_each_others_names() -> None:
 
 def test_all_files_of_the_image_exist() -> None:
     for line in (DEPLOY / "Dockerfile").read_text().splitlines():
-        if line.startswith("COPY"):
+        if line.startswith("COPY") and "--from=" not in line:
             assert all((ROOT / source).exists() for source in line.split()[1:-1]), line
 
 
@@ -229,9 +250,9 @@ def test_invalid_values_are_rejected_before_the_installation(given: str, said: s
 
 
 @needs_tools
-def test_the_compose_file_is_valid(tmp_path: Path) -> None:
+def test_the_compose_files_are_valid(tmp_path: Path) -> None:
     check = (TOOLS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
-    result = run(*check, DEPLOY / "compose.yaml")
+    result = run(*check, DEPLOY / "compose.yaml", DEPLOY / "compose.single.yaml")
     assert result.returncode == 0, result.stdout
     wrong = tmp_path / "compose.yaml"
     wrong.write_text((DEPLOY / "compose.yaml").read_text().replace("healthcheck:", "healthchek:"))
@@ -247,7 +268,7 @@ def test_the_steps_of_the_image_build_a_gateway(tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()
     for line in (DEPLOY / "Dockerfile").read_text().splitlines():
-        if line.startswith("COPY"):
+        if line.startswith("COPY") and "--from=" not in line:
             *froms, to = line.split()[1:]
             for each in froms:
                 into = source / (f"{to}{Path(each).name}" if to.endswith("/") else to)

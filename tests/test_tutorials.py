@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,3 +97,35 @@ def free_ports(count: int) -> list[str]:
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [str(server.getsockname()[1]) for server in servers]
+
+
+def test_the_tutorials_of_the_laptop_and_the_gateway_show_what_happens(tmp_path: Path) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "TOOLWAY_SECRETS": "file",
+        "LANG": "C.UTF-8",
+    }
+    (port,) = free_ports(1)
+    for page, count in (("laptop", 8), ("gateway", 11)):
+        pairs = commands_of(ROOT / "docs" / "tutorial" / f"{page}.md")
+        assert len(pairs) == count
+        commands = [command.replace("8765", port) for command, _ in pairs]
+        said = outputs_of(commands, tmp_path, {**environ, "TOOLWAY_STATE": str(tmp_path / page)})
+        assert len(said) == len(pairs), said
+        for (command, shown), output in zip(pairs, said, strict=True):
+            expected = [plain(line.replace("8765", port)) for line in shown]
+            assert fits(plain(output), expected), f"$ {command}\n{output}"
+
+
+def test_the_tutorial_of_the_library_shows_its_programs_and_what_they_print() -> None:
+    page = (ROOT / "docs" / "tutorial" / "library.md").read_text()
+    environ = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shown = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
+    programs = sorted((ROOT / "examples" / "tutorial").glob("*.py"))
+    assert {source for source, _ in shown} == {program.read_text() for program in programs}
+    for source, printed in shown:
+        ran = subprocess.run(
+            [sys.executable, "-c", source], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
+        )
+        assert fits(ran.stdout, printed.splitlines()), ran.stdout + ran.stderr
