@@ -124,10 +124,11 @@ TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
 TESTS_arguments := tests/protocol/test_real_schemas.py
 TESTS_search := tests/search/test_properties.py --timeout=3600
+TESTS_slow := -m slow tests
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, timing (quiet machine)
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search timing))
+long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, slow, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search slow timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)
@@ -170,7 +171,7 @@ ifneq ($(filter openapi,$(ARGS)),)
 else
 	$(PYTHON) interop/install.py --into .interop $(ARGS)
 	$(PYTHON) interop/run.py --installed .interop $(ARGS)
-	$(PYTHON) interop/schemas.py --installed .interop $(ARGS)
+	$(if $(filter --only-callable,$(ARGS)),,$(PYTHON) interop/schemas.py --installed .interop)
 	$(PYTHON) interop/one_endpoint.py --installed .interop $(ARGS)
 	$(PYTHON) interop/sse.py --installed .interop
 endif

@@ -166,7 +166,7 @@ def _make_venv(folder: Path, package: Package, uv: Path) -> None:
 def _pip_install(folder: Path, uv: Path, *specs: str) -> None:
     python = str(folder / "bin" / "python")
     try:
-        _run([str(uv), "pip", "install", "-q", "--compile-bytecode", "-p", python, *specs], folder)
+        _run([str(uv), "pip", "install", "-q", "-p", python, *specs], folder)
     except InstallError as quick:
         # uv does not read pip's configuration, which may name the only reachable index.
         try:

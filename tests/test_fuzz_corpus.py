@@ -126,6 +126,7 @@ def traced_peak(run: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 def test_the_time_to_read_a_file_grows_with_it_and_not_with_its_square(kind: str, harness: ModuleType) -> None:
     harness.check_growth(lambda size: read(FILES[kind](size)), 16 * 1024)

@@ -15,3 +15,4 @@ def _collect_open_clients() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+    gc.freeze()  # else the next collection walks the modules of all frameworks again

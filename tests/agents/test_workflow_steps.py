@@ -67,6 +67,7 @@ class Commands:
         return json.loads(out)
 
 
+@pytest.mark.slow
 def test_an_agent_step_asks_and_goes_on_after_kill_9(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     with FakeLLM(TURNS) as llm:

@@ -71,6 +71,7 @@ def test_doctor_finds_no_problem(made):
     assert (report["state"], [subject["name"] for subject in report["subjects"]]) == ("ok", [".mcp.json", "my-notes"])
 
 
+@pytest.mark.slow
 def test_it_has_the_style_and_the_types_of_strict_projects(made, tmp_path_factory):
     _, folder, _ = made
     cache = str(tmp_path_factory.getbasetemp().parent / "mypy")  # both projects use the same libraries

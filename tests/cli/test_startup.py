@@ -73,6 +73,7 @@ def test_options_that_are_plain_are_checked_as_ever(machine):
     assert machine.toolway("tools", "--wait", "1").exit_code == 0
 
 
+@pytest.mark.slow
 def test_help_is_quick_beside_typer_and_no_server_is_started_for_tools(tmp_path):
     corpus = tmp_path / "corpus.json"
     corpus.write_text(json.dumps({"servers": [{"tools": 3}, {"tools": 4}]}))

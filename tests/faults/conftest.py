@@ -8,13 +8,16 @@ Most tests wait most of the time, so that several sessions may share the machine
 test, except those of the share `0/2`. If TOOLWAY_QUIET is set, these are the tests with `@pytest.mark.alone`, which
 need the machine for themselves. Otherwise they are the tests with a fixture for the whole module, such as a cluster, so
 that it is started once. Those with `@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
+
+`TOOLWAY_CASES=1` runs one case of each parametrised test.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Generator
+import zlib
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     number, of = (int(part) for part in share.split("/"))
     wanted = [item for item in items if _seed(item) < FEW or not item.get_closest_marker("dear")]
+    wanted = _some_cases(wanted, int(os.environ.get("TOOLWAY_CASES") or len(items)))
     first = [item for item in wanted if (item.get_closest_marker("alone") if QUIET else _has_module_fixture(item))]
     taken = set(first)
     others = [item for item in wanted if item not in taken]
@@ -52,6 +56,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = set(mine)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = mine
+
+
+def _some_cases(items: Sequence[pytest.Item], most: int) -> list[pytest.Item]:
+    """Return at most `most` cases of each test; where to begin depends on its name, so that all parameters occur."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept: list[pytest.Item] = []
+    for name, each in cases.items():
+        first = zlib.crc32(name.encode())
+        kept += [each[(first + number) % len(each)] for number in range(min(most, len(each)))]
+    return kept
 
 
 def _has_module_fixture(item: pytest.Item) -> bool:

@@ -41,6 +41,7 @@ async def test_every_call_under_load_is_executed_as_its_caller_was_told(tmp_path
     assert any(ending.faults for ending in endings) and any(ending.left for ending in endings), shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "fault"),
     [

@@ -79,10 +79,12 @@ MORE: dict[tuple[str, ...], list[list[str]]] = {
     ("call",): [["good.add", "a:=1", "b:=2"], ["dead.x"], ["http-500.x"], ["refuses.x", "--json"], ["failing.x"]],
 }
 ENDLESS = {("serve",), ("logs",)}
-# They start all servers, which takes seconds of CPU time. Unless LONG, each runs once: some print text, some JSON.
+# They start all servers, which takes seconds of CPU time. Unless LONG, each runs once: some print text, some JSON; the
+# rest of the commands print JSON, and what is worth trying first.
 DEAR: dict[tuple[str, ...], list[str]] = {
     **{(name,): [] for name in ("tools", "tokens", "ls", "import", "init", "doctor", "logs")},
     **{(name,): ["--json"] for name in ("search", "status", "sync")},
+    ("serve",): ["--stdio"],  # `test_a_gateway_lets_no_secret_out` runs it with a port
 }
 SHOW_THE_TOKEN = {"local-token", "--print"}  # of the gateway: that is what they are for
 
@@ -112,10 +114,8 @@ def invocations(path: tuple[str, ...], command: Any) -> list[list[str]]:
         made.append([words[0] for words in possible])
     if not LONG and path in DEAR:
         return [[*made[0], *DEAR[path]]]
-    if not LONG and group:
-        return [made[0], *MORE.get(path, [])[:2]]
     if not LONG:
-        return [made[0], [*made[0], "--json"], *MORE.get(path, [])[:2]]
+        return [made[0] if group else [*made[0], "--json"], *MORE.get(path, [])[:1]]
     return [*(words + flags for words in made for flags in ([], ["--json"], ["-v"])), *MORE.get(path, [])]
 
 

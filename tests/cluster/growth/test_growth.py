@@ -19,6 +19,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.skipif(missing_engines() is not None, reason=str(missing_engines()))
 async def test_what_a_node_does_again_and_again_does_not_grow() -> None:

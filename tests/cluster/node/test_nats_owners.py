@@ -53,6 +53,7 @@ async def test_an_owner_that_died_or_hangs_is_known_in_about_a_second_and_anothe
         assert await answered(to_stopped) == await well == {"content": []}
 
 
+@pytest.mark.slow
 async def test_what_the_way_costs_beside_bare_nats_is_measured() -> None:
     """`make cluster ARGS=nats-rpc` at its shortest; the goal that counts is that of the long form."""
     words = (str(ROOT / "scripts" / "cluster_nats_rpc.py"), "--short", "--goal", "0.1")

@@ -84,6 +84,7 @@ async def metrics(run: Program) -> dict[str, float]:
     return {sample.name: sample.value for family in parse(answer.body.decode()) for sample in family.samples}
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(cluster.node(name)) for name in ("one", "two")]
