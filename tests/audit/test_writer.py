@@ -183,6 +183,21 @@ async def test_a_cancelled_waiter_does_not_affect_others() -> None:
     await ledger.close()
 
 
+async def test_a_callback_that_raises_does_not_affect_others() -> None:
+    sink = MemorySink()
+    ledger = await opened(sink)
+    written: list[Exception | None] = []
+
+    def fail(error: Exception | None) -> None:
+        raise RuntimeError("broken")
+
+    ledger.start_commit(b"test", encode_fields({}), fail)
+    ledger.start_commit(b"test", encode_fields({}), written.append)
+    await ledger.commit(b"test", encode_fields({}))
+    assert written == [None]
+    await ledger.close()
+
+
 async def _await(future: asyncio.Future[None]) -> None:
     await future
 

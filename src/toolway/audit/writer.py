@@ -474,7 +474,10 @@ def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
     ended = waiters[:]
     waiters.clear()
     for on_done in ended:
-        on_done(AuditUnavailable(failure) if failure else None)
+        try:
+            on_done(AuditUnavailable(failure) if failure else None)
+        except Exception:  # it must not keep the rest from being called
+            _log.exception("a call could not go on after the write of its intent")
 
 
 class WriterThread:
