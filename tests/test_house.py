@@ -11,6 +11,7 @@ import toolway
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"mcp", "mcp_types", "pydantic", "rich", "opentelemetry", "sqlalchemy", "httpx2"}
+HEAVY |= {"toolway.workflows", "toolway.agents", "cel_expr_python", "temporalio"}
 #: What a hub loads when it needs it: for a schema, a failure, an audit log, a config file, a URL.
 LATER = {
     *("jsonschema_rs", "ctypes", "tempfile", "shutil", "difflib", "email", "typer", "http.client"),

@@ -7,6 +7,7 @@ python -m bench.workflows.limits idle FILE SECONDS # a process that executes the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -104,6 +105,10 @@ def _waiting(seconds: int) -> Iterator[Limit]:
         taken, elapsed = asyncio.run(_take_all(full))
         title = f"{WAITING:,} runs due at once: all are taken within"
         yield Limit(title, "≤ 2 s", f"{elapsed:.2f} s", elapsed <= 2 and taken == WAITING)
+        done, elapsed, lag = asyncio.run(_execute_all(full))
+        title = f"delay of other work while {WAITING:,} runs due at once are executed, p99"
+        figure = f"{lag * 1000:.0f} ms ({elapsed:.1f} s for all)"
+        yield Limit(title, "≤ 50 ms", figure, lag <= 0.05 and done == WAITING)
 
 
 async def _create_waiting(file: Path, count: int) -> None:
@@ -145,6 +150,35 @@ async def _take_all(file: Path) -> tuple[int, float]:
     elapsed = time.perf_counter() - began
     await journal.close()
     return taken, elapsed
+
+
+async def _execute_all(file: Path) -> tuple[int, float, float]:
+    """Execute the waiting runs, two days later. Return the runs that are done, the seconds, and the p99 of the delay.
+
+    The delay is that of a task of the same event loop that wakes every 10 ms.
+    """
+    delays: list[float] = []
+
+    async def wake() -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.01)
+            delays.append(time.perf_counter() - began - 0.01)
+
+    done, began = 0, time.perf_counter()
+    async with Hub({}) as hub, Workflows(hub, file, clock=lambda: time.time() + 2 * 86_400):
+        waking = asyncio.create_task(wake())
+        while done < WAITING and time.perf_counter() - began < 120:
+            await asyncio.sleep(0.5)
+            done = await asyncio.to_thread(_count_done, file)
+        waking.cancel()
+    return done, time.perf_counter() - began, statistics.quantiles(delays, n=100)[98]
+
+
+def _count_done(file: Path) -> int:
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        found: int = db.execute("SELECT count(*) FROM runs WHERE state = 'done'").fetchone()[0]
+        return found
 
 
 # -- a large journal --------------------------------------------------------------------------------------------------

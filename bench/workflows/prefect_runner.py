@@ -30,11 +30,11 @@ async def pay(run: str) -> str:
 async def completed_runs() -> set[str]:
     """Return the names of the flow runs that the server knows as completed."""
     wanted = FlowRunFilter(state=FlowRunFilterState(name=FlowRunFilterStateName(any_=["Completed"])))
-    names: set[str] = set()
+    names: list[str] = []
     async with get_client() as client:
         while found := await client.read_flow_runs(flow_run_filter=wanted, limit=PAGE, offset=len(names)):
-            names.update(each.name for each in found)
-    return names
+            names.extend(each.name for each in found)
+    return set(names)
 
 
 async def main() -> None:

@@ -6,6 +6,7 @@ Tools: `read` (read-only), `put` (idempotent), `pay` (unsafe), `pay_once` (unsaf
 `list` (read-only: the effects with an `id`), `fail` (reports a failure), `slow` (unsafe, waits after its effect).
 An argument `delay` is slept before the effect, `delay_after` after it, `first_delay_after` after the first of a key.
 `kill_before` and `kill_after` name a file with the id of a process that is killed before or after the effect, once.
+The file EFFECTS.schema, if it exists, is the input schema of all tools.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def _result(effects: Path, method: str, params: dict[str, Any]) -> dict[str, Any
         info = {"name": "effects", "version": "1"}
         return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
     if method == "tools/list":
-        schema = {"type": "object"}
+        changed = Path(f"{effects}.schema")
+        schema = json.loads(changed.read_text()) if changed.exists() else {"type": "object"}
         return {"tools": [{"name": name, "inputSchema": schema, "annotations": a} for name, a in TOOLS.items()]}
     if method == "ping":
         return {}

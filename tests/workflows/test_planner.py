@@ -343,6 +343,50 @@ def test_cancel_begins_nothing_new_and_says_what_is_unknown() -> None:
     assert not run.effects
 
 
+def test_cancel_while_undoing_lets_the_undo_end() -> None:
+    steps = [pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}"}}) for name in ("a", "b")]
+    run = Simulation({"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]})
+
+    def reply(action: CallAction) -> None:
+        if action.path == "undo/b":
+            run._message("cancel", "", {"undo": False})
+
+    run.reply = reply
+    assert run.run().state == "undone"
+    assert run.effects == {"a": 1, "b": 1, "not b": 1, "not a": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "waits", "state"),
+    [
+        ("E-NOT-FOUND", False, "stuck"),
+        ("E-TOOL-HELD", False, "stuck"),
+        ("E-ARGUMENTS", True, "stuck"),
+        ("E-ARGUMENTS", False, "failed"),
+    ],
+)
+def test_a_run_whose_tool_has_changed_is_stuck_and_tries_again_once_it_is_resumed(
+    code: str, waits: bool, state: str
+) -> None:
+    run = Simulation({"steps": [*([{"name": "w", "wait": "1h"}] if waits else []), pay("a")]})
+    error = {"code": code, "message": "gone", "executed": "no", "retryable": False}
+
+    def reply(action: CallAction) -> Entry:
+        return replace(outcome(action, "not_executed", "no", run.now), body=error)
+
+    run.reply = reply
+    assert run.run().state == state
+    run.record = replace(run.record, state="ready")
+    run._message("resume", "", {})
+    assert run.run().state == state
+    assert run.calls["a"] == 2  # each time that a person resumes it
+    run.record = replace(run.record, state="ready")
+    run.reply = None
+    run._message("resume", "", {})
+    assert run.run().state == "done"
+    assert run.effects == {"a": 1}
+
+
 def test_a_run_that_takes_too_long_fails() -> None:
     run = Simulation({"timeout": "1h", "steps": [{"name": "w", "wait": "2h"}, pay("a")]})
     ended = run.run()

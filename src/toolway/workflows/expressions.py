@@ -47,6 +47,7 @@ class Expressions:
     def __init__(self, variables: frozenset[str]) -> None:
         self._variables = variables
         self._compiled: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+        self._texts: dict[str, Callable[[Mapping[str, Any]], Any]] = {}  # templates
         self._process: ExpressionProcess | None = None
         self.has_macros = False  # some evaluations wait for the child process
 
@@ -75,23 +76,29 @@ class Expressions:
     def render(self, template: Any, data: Mapping[str, Any]) -> Any:
         """Return a copy of the value in which each `${…}` is replaced."""
         if isinstance(template, str):
-            return self._render_text(template, data)
+            render = self._texts.get(template)
+            if render is None:
+                render = self._texts[template] = self._compile_text(template)
+            return render(data)
         if isinstance(template, dict):
             return {key: self.render(value, data) for key, value in template.items()}
         if isinstance(template, list | tuple):
             return [self.render(value, data) for value in template]
         return template
 
-    def _render_text(self, text: str, data: Mapping[str, Any]) -> Any:
+    def _compile_text(self, text: str) -> Callable[[Mapping[str, Any]], Any]:
         parts = split_template(text)
         if len(parts) == 1 and isinstance(parts[0], _Code):
-            return self.evaluate(parts[0].source, data)
-        rendered = "".join(
-            _to_text(self.evaluate(part.source, data)) if isinstance(part, _Code) else part for part in parts
-        )
-        if len(rendered) > MAX_TEXT_CHARS:
-            raise ExpressionError("a text of the workflow is too long", detail=f"{len(rendered)} characters")
-        return rendered
+            return self._get(parts[0].source)
+        pieces = [self._get(part.source) if isinstance(part, _Code) else part for part in parts]
+
+        def render(data: Mapping[str, Any]) -> str:
+            rendered = "".join(piece if isinstance(piece, str) else _to_text(piece(data)) for piece in pieces)
+            if len(rendered) > MAX_TEXT_CHARS:
+                raise ExpressionError("a text of the workflow is too long", detail=f"{len(rendered)} characters")
+            return rendered
+
+        return render
 
     def _get(self, expression: str) -> Callable[[Mapping[str, Any]], Any]:
         found = self._compiled.get(expression)

@@ -63,9 +63,8 @@ CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) 
 _RUN_COLUMNS: Final = (
     "id, workflow, definition, key, caller, state, asks, due, input, variables, output, error, created, ended, life"
 )
-#: Writes an entry only if its run belongs to a life: nothing, and no row in the count, if it does not.
-_WRITE_OWNED: Final = "INSERT OR REPLACE INTO entries SELECT ?1, ?2, ?3, ?4 FROM runs WHERE id = ?1 AND life = ?5"
-_OwnedRow: TypeAlias = tuple[str, str, int, bytes, int]  # run, path, attempt, body, life
+_INSERT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)"
+_EntryRow: TypeAlias = tuple[str, str, int, bytes]  # run, path, attempt, body
 
 
 class SqliteJournal:
@@ -127,8 +126,7 @@ class SqliteJournal:
         for _, path, _, body in rows:
             if len(body) > MAX_BODY_BYTES:
                 raise JournalError("the result of a step is too large for the journal", detail=f"{path}: {len(body)} B")
-        together = [(*row, self.life) for row in rows] if change is None else None
-        await self._submit(lambda db: _write(db, run, self.life, rows, change), together)
+        await self._submit(lambda db: _write(db, run, self.life, rows, change), rows if change is None else None)
 
     async def send(self, run: str, message: RunMessage) -> None:
         await self._submit(lambda db: _send(db, run, message))
@@ -147,7 +145,7 @@ class SqliteJournal:
 
     # -- the thread that owns the connection
 
-    async def _submit(self, action: Callable[[sqlite3.Connection], T], rows: list[_OwnedRow] | None = None) -> T:
+    async def _submit(self, action: Callable[[sqlite3.Connection], T], rows: list[_EntryRow] | None = None) -> T:
         work = _Work(action, asyncio.get_running_loop(), rows)
         self._queue.put(work)
         return await work.future
@@ -193,10 +191,9 @@ class SqliteJournal:
         """Run actions one after the other, or write the rows of all of them with one statement if each run is owned."""
         if together and len(works) > 1:
             rows = [row for work in works for row in work.rows or ()]
-            self._db.execute("SAVEPOINT together")
-            if self._db.executemany(_WRITE_OWNED, rows).rowcount == len(rows):
+            if _are_owned(self._db, list({row[0] for row in rows}), self.life):
+                self._db.executemany(_INSERT, rows)
                 return
-            self._db.execute("ROLLBACK TO together")
         for work in works:
             try:
                 work.value = work.action(self._db)
@@ -238,7 +235,7 @@ class _Work(Generic[T]):
         self,
         action: Callable[[sqlite3.Connection], T],
         loop: asyncio.AbstractEventLoop,
-        rows: list[_OwnedRow] | None,
+        rows: list[_EntryRow] | None,
     ) -> None:
         self.action = action
         self.rows = rows
@@ -257,7 +254,7 @@ class _Work(Generic[T]):
 
 
 def _has_rows(work: _Work[Any]) -> bool:
-    return work.rows is not None
+    return bool(work.rows)
 
 
 def _resolve_all(group: list[_Work[Any]]) -> None:
@@ -399,13 +396,13 @@ def _write(
     db: sqlite3.Connection,
     id_: str,
     life: int,
-    rows: Sequence[tuple[str, str, int, bytes]],
+    rows: Sequence[_EntryRow],
     change: RunChange | None,
 ) -> None:
     owner = db.execute("SELECT life FROM runs WHERE id = ?", (id_,)).fetchone()
     if owner is None or owner[0] != life:
         raise RunLost("the run belongs to another process now", detail=id_)
-    db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
+    db.executemany(_INSERT, rows)
     if change is None:
         return
     due = change.due
@@ -419,6 +416,15 @@ def _write(
         "UPDATE runs SET state = ?, due = ?, asks = ?, output = ?, error = ?, ended = ? WHERE id = ?",
         (change.state, due, _encode(change.asks), output, error, change.ended, id_),
     )
+
+
+def _are_owned(db: sqlite3.Connection, ids: list[str], life: int) -> bool:
+    """Return True if all these runs belong to a life. The caller has a transaction, so no other process takes one."""
+    places = 1 << (len(ids) - 1).bit_length()  # few different statements: the connection keeps them compiled
+    given = ids + ids[-1:] * (places - len(ids))
+    query = f"SELECT count(*) FROM runs WHERE life = ? AND id IN ({', '.join('?' * places)})"
+    found: int = db.execute(query, (life, *given)).fetchone()[0]
+    return found == len(ids)
 
 
 def _send(db: sqlite3.Connection, id_: str, message: RunMessage) -> None:

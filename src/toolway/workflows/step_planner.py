@@ -30,6 +30,8 @@ from toolway.workflows.expressions import ExpressionError
 from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord, RunState
 
 SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
+TOOL_GONE_CODES: Final = frozenset(("E-NOT-FOUND", "E-TOOL-HELD"))  # the tool does not exist, or its definition changed
+ARGUMENTS_CODE: Final = "E-ARGUMENTS"  # the schema of the tool rejects the arguments
 CHILD_POLL_INTERVAL_S: Final = 30.0  # a child run that ends also sends a message
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
@@ -210,14 +212,15 @@ class StepPlanner:
         error = {**self._stopped, "executed": "unknown" if unknown else "no", "unknown_steps": unknown}
         if cancel is None:
             self._end_failed(Failure(error, bool(unknown)))
-        elif cancel.body.get("undo"):
+        elif cancel.body.get("undo") or self._is_undoing():  # an undo that has begun ends
             self._end_failed(Failure(error, bool(unknown)), "cancelled", undo=True)
         else:
             self._end(Ending("cancelled", None, error))
 
     def _end_failed(self, failure: Failure, state: RunState = "failed", *, undo: bool = False) -> None:
         if not (undo or self._undo_on_failure) or not self._memory.undoable:
-            self._end(Ending(state, None, failure.error))
+            is_stuck = state == "failed" and self._has_changed_tool(failure.error)
+            self._end(Ending("stuck" if is_stuck else state, None, failure.error))
             return
         if self._live:
             return
@@ -244,6 +247,22 @@ class StepPlanner:
             if undone != "done":
                 return
         self._end(Ending("undone", None, failure.error))
+
+    def _has_changed_tool(self, error: Json) -> bool:
+        """Return True if a step was not executed because its tool is gone or has changed: a person may put it back.
+
+        Arguments that do not fit the schema of the tool count only if the run has waited, or a process has ended, since
+        it began. Otherwise the definition or the inputs of the run are wrong.
+        """
+        if error.get("executed") != "no" or "run" in error:  # of a child run
+            return False
+        if error.get("code") == ARGUMENTS_CODE:
+            entries = (each for attempts in self._memory.entries.values() for each in attempts)
+            return any(each.kind in ("wait", "ask", "child") or each.life != self._life for each in entries)
+        return error.get("code") in TOOL_GONE_CODES
+
+    def _is_undoing(self) -> bool:
+        return any(f"undo/{path}" in self._memory.entries for path in self._memory.undoable)
 
     def _unknown_paths(self) -> list[str]:
         found = []
@@ -536,7 +555,10 @@ class StepPlanner:
         attempts = self._memory.entries[path]
         extra = sum(1 for each in attempts if each.via)  # proved later: not an attempt of the server
         body = entry.body if isinstance(entry.body, dict) else {}
-        if entry.attempt >= step.retry.tries + extra or body.get("retryable") is False:
+        limit = step.retry.tries + extra
+        if _is_last_attempt(entry, limit):
+            if self._is_resumed(attempts, limit):
+                return self._call(step, path, entry.attempt + 1, entry.args)
             return Failure({**body, "step": path}, unknown=entry.state == "unknown")
         ended = entry.ended if entry.ended is not None else self._now
         ready = ended + (0.0 if entry.via else step.retry.delay(entry.attempt))
@@ -544,6 +566,16 @@ class StepPlanner:
             self._wait_until(ready)
             return "pending"
         return self._call(step, path, entry.attempt + 1, entry.args)
+
+    def _is_resumed(self, attempts: Sequence[Entry], limit: int) -> bool:
+        """Return True if a person has resumed the run since the last attempt, which was not executed.
+
+        Each attempt that left the run stuck needs a message of its own.
+        """
+        if attempts[-1].state != "not_executed":
+            return False
+        stuck = sum(1 for each in attempts if each.state == "not_executed" and _is_last_attempt(each, limit))
+        return stuck <= sum(1 for message in self._messages if message.kind == "resume")
 
     def _call(self, step: ToolStep, path: str, attempt: int, args: Json) -> Progress:
         if self._stopped is not None:
@@ -621,6 +653,11 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
         "run": child["run"],
     }
     return replace(entry, kind="child", state="failed", ended=now, body=error)
+
+
+def _is_last_attempt(entry: Entry, limit: int) -> bool:
+    """Return True if a call that was not executed is not made again by itself."""
+    return entry.attempt >= limit or (isinstance(entry.body, dict) and entry.body.get("retryable") is False)
 
 
 def _server_has_ended(entry: Entry, life: int) -> bool:

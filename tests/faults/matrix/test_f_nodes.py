@@ -187,6 +187,30 @@ async def test_without_a_database_no_unsafe_call_begins(hub: Hub, tmp_path: Path
     assert effects(tmp_path) == ["a", "b"]
 
 
+@pytest.mark.row("F14")
+async def test_after_a_restored_backup_a_run_goes_on_only_if_a_person_resumes_it(
+    hub: Hub, tmp_path: Path, url: str, seed: int
+) -> None:
+    page = (Path(__file__).parents[3] / "docs/cluster/overview.md").read_text()
+    statement = page.partition("```sql\n")[2].partition("```")[0]
+    async with a_node(hub, url, f"backup{seed}") as (engine, _):
+        run = await engine.start({"steps": [pay("a"), {"name": "w", "wait": "1h"}, pay("b")]})
+        while (await run.status()).state != "waiting":
+            await asyncio.sleep(0.01)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute("UPDATE runs SET due = 0 WHERE id = %s", (run.id,))  # as the backup may have it
+        db.execute(statement.encode())
+    async with a_node(hub, url, f"restored{seed}") as (engine, _):
+        await asyncio.sleep(1.0)  # two polls
+        assert (await engine.get(run.id)).state == "stuck"
+        await engine.resume(run.id, by="ann")
+        while (await engine.get(run.id)).state != "waiting":  # for its time, which the journal has
+            await asyncio.sleep(0.01)
+        await engine.cancel(run.id)
+        assert await end(engine, run.id, tmp_path) == "cancelled"
+    assert effects(tmp_path) == ["a"]
+
+
 @pytest.mark.row("F26")
 async def test_a_node_leaves_the_runs_of_a_newer_version_to_others(
     hub: Hub, tmp_path: Path, url: str, seed: int

@@ -7,7 +7,9 @@ process that ended. `make workflows` kills real processes at random moments.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +22,7 @@ from tests.gateway.bridge_lab import made
 from tests.gateway.test_workflows import WITH_ALL, serving
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import effect_server
-from toolway import Hub
+from toolway import Effect, Hub, ToolSettings
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.types import Json
 from toolway.workflows import RunContext, WorkflowError, Workflows, workflow
@@ -297,16 +299,49 @@ async def test_of_two_answers_the_first_counts_and_only_the_right_person_answers
     assert effects(tmp_path) == []
 
 
+@pytest.mark.row("F11")
+async def test_an_approval_after_its_time_is_too_late(hub: Hub, tmp_path: Path) -> None:
+    offset = 0.0
+    body = {"steps": [{"name": "ok", "approve": {"title": "Pay?", "within": "1h"}}, pay("a")]}
+    async with a_life(hub, tmp_path, clock=lambda: time.time() + offset) as (engine, _):
+        run = await engine.start(body)
+        await run.wait()
+        offset = 3601.0
+        await engine.answer(run.id, "ok", {"yes": True}, by="ann")
+        async for _ in engine.watch(run.id):
+            pass
+        assert ((await run.status()).error or {})["code"] == "E-WORKFLOW-EXPIRED"
+    assert effects(tmp_path) == []
+
+
 @pytest.mark.row("F15")
-async def test_a_full_disk_begins_no_unsafe_call_and_loses_nothing(hub: Hub, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["full", "read-only", "slow"])
+async def test_a_disk_that_takes_nothing_begins_no_unsafe_call_and_loses_nothing(
+    hub: Hub, tmp_path: Path, fault: str
+) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
+    ended = threading.Event()
     async with Workflows(hub, journal) as engine:
         run = await engine.start({"steps": [{"name": "w", "wait": 0.3}, pay("a", params={"id": "a" * 100_000})]})
-        pages = await journal._submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-        await journal._submit(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        while (await run.status()).state != "waiting":
+            await asyncio.sleep(0.01)
+        slow = None
+        if fault == "full":
+            pages = await journal._submit(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+            await journal._submit(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+        elif fault == "read-only":
+            journal._db.execute("PRAGMA query_only = ON")
+        else:
+            slow = asyncio.ensure_future(journal._submit(lambda db: ended.wait(60)))  # in the thread that commits
         await asyncio.sleep(1.0)  # the wait is over, and the intent cannot be written
         assert effects(tmp_path) == []
-        await journal._submit(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+        if slow is not None:
+            ended.set()
+            await slow
+        elif fault == "full":
+            await journal._submit(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+        else:
+            journal._db.execute("PRAGMA query_only = OFF")  # no transaction can begin before
         await run.result()
     assert len(effects(tmp_path)) == 1
 
@@ -358,6 +393,52 @@ async def test_a_run_keeps_the_definition_that_it_was_started_with(hub: Hub, tmp
         async for _ in engine.watch(run.id):
             pass
     assert effects(tmp_path) == ["old"]
+
+
+@pytest.mark.row("F20")
+@pytest.mark.parametrize(("change", "code"), [("gone", "E-NOT-FOUND"), ("schema", "E-ARGUMENTS")])
+async def test_a_tool_that_changed_in_the_middle_of_a_run_leaves_it_stuck_until_a_person_resumes_it(
+    tmp_path: Path, change: str, code: str
+) -> None:
+    body = {"steps": [pay("a"), {"name": "ok", "approve": "Go on?"}, pay("b")]}
+    servers = {"s": effect_server(tmp_path)}
+    async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start(body)
+        await run.wait()
+    changed = tmp_path / "effects.schema"
+    changed.write_text('{"type": "object", "required": ["amount"]}')
+    async with Hub({} if change == "gone" else servers) as hub, a_life(hub, tmp_path) as (engine, _):
+        await engine.answer(run.id, "ok", {"yes": True})
+        async for _ in engine.watch(run.id):
+            pass
+        record = await engine.get(run.id)
+        assert (record.state, (record.error or {})["code"]) == ("stuck", code)
+    assert effects(tmp_path) == ["a"]
+    changed.unlink()
+    async with Hub(servers) as hub, a_life(hub, tmp_path) as (engine, _):
+        await engine.resume(run.id)
+        async for _ in engine.watch(run.id):
+            pass
+        assert (await engine.get(run.id)).state == "done"
+    assert effects(tmp_path) == ["a", "b"]
+
+
+@pytest.mark.row("F20")
+async def test_an_effect_that_became_weaker_in_the_middle_of_a_run_does_not_repeat_the_call(tmp_path: Path) -> None:
+    """The setting of the tool says "read" after the crash; the call was begun as an unsafe one."""
+    body = {"steps": [pay("a")]}
+
+    def crash(at: str, entries: Sequence[Entry], change: RunChange | None) -> bool:
+        return at == "before" and has(entries, "a", "done")
+
+    async with Hub({"s": effect_server(tmp_path)}) as hub, a_life(hub, tmp_path, crash) as (engine, crashed):
+        await engine.start(body, key="k")
+        await crashed.wait()
+    weaker = dataclasses.replace(effect_server(tmp_path), tools={"pay": ToolSettings(effect=Effect.READ)})
+    async with Hub({"s": weaker}) as hub:
+        record, asked = await finish(hub, tmp_path, "k", body)
+    assert (record.state, asked) == ("done", ["a"])
+    assert effects(tmp_path) == ["a"]
 
 
 @pytest.mark.row("F22")
@@ -421,6 +502,20 @@ async def test_a_cancelled_run_ends_and_says_what_was_executed(hub: Hub, tmp_pat
         _, _, entries, _ = await engine.load(run.id)
     assert effects(tmp_path) == ([] if when == "waiting" else ["a"])
     assert when == "waiting" or has(entries, "a", "done")  # the call under way ended, and its outcome is known
+
+
+@pytest.mark.row("F24")
+async def test_cancel_while_a_run_is_undone_lets_the_undo_end(hub: Hub, tmp_path: Path) -> None:
+    steps = [
+        pay(name, undo={"tool": "s.pay", "params": {"id": f"not {name}", "delay_after": 0.3}}) for name in ("a", "b")
+    ]
+    async with a_life(hub, tmp_path) as (engine, _):
+        run = await engine.start({"on_failure": "undo", "steps": [*steps, {"name": "x", "tool": "s.fail"}]})
+        while "not b" not in effects(tmp_path):
+            await asyncio.sleep(0.01)
+        await engine.cancel(run.id, by="ann")
+        assert (await run.wait()).state == "undone"
+    assert effects(tmp_path) == ["a", "b", "not b", "not a"]
 
 
 @pytest.mark.row("F21")
