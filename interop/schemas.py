@@ -1,4 +1,6 @@
-"""Check that the input schemas of all tools of the corpus can be evaluated; `--write` stores them for the tests.
+"""Check the definitions of all tools of the corpus: schemas can be evaluated, and no rule for texts holds one.
+
+`--write` stores the schemas for the tests.
 
     python interop/schemas.py --installed DIR [--only-callable] [--servers FILE] [--write]
 
@@ -12,12 +14,14 @@ import gzip
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import corpus
 import direct
 
+from toolway.catalog.pin_review import PinReview
 from toolway.protocol.json_schema import SchemaValidator
 
 STORED = Path(__file__).resolve().parents[1] / "tests" / "protocol" / "real_schemas.json.gz"
@@ -34,6 +38,8 @@ def main() -> int:
     packages = corpus.read_packages(options.servers, only_callable=options.only_callable)
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
+    review = PinReview({}, lambda server: "hold", time.time)  # on a first list, only the rules for texts hold a tool
+    held = 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         for server in corpus.load(packages, installed=options.installed, work=Path(work)):
             corpus.make_work(server.work)
@@ -45,7 +51,11 @@ def main() -> int:
             found[server.name] = {tool["name"]: without_texts(tool["inputSchema"]) for tool in tools}
             reasons = {tool["name"]: SchemaValidator(tool["inputSchema"]).skip_reason for tool in tools}
             failed += [f"{server.name}.{name}: {reason}" for name, reason in reasons.items() if reason]
-    print(f"{sum(map(len, found.values()))} schemas of {len(found)} servers, {len(failed)} problems")
+            for name, deviation in review.review(server.name, "tools", {tool["name"]: tool for tool in tools}).items():
+                held += 1
+                failed.append(f"{server.name}.{name} is held: {deviation.findings if deviation else ''}")
+    count = sum(map(len, found.values()))
+    print(f"{count} schemas of {len(found)} servers, {held} definitions held, {len(failed)} problems")
     print("\n".join(failed), file=sys.stderr)
     if options.write:
         STORED.write_bytes(gzip.compress(json.dumps(found, sort_keys=True).encode(), mtime=0))

@@ -8,6 +8,7 @@ import { AlertsPage } from "./pages/alerts";
 import { AgentPage, Agents } from "./pages/agents";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
+import { Definitions } from "./pages/definitions";
 import { Doctor } from "./pages/doctor";
 import { Events } from "./pages/events";
 import { Groups } from "./pages/groups";
@@ -41,6 +42,7 @@ function Page() {
     case "runs": return first ? <RunPage key={first} id={first} /> : <Runs />;
     case "agents": return first ? <AgentPage key={first} id={first} /> : <Agents />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
+    case "definitions": return <Definitions />;
     case "search": return <Search />;
     case "reliability": return <Reliability />;
     case "groups": return <Groups />;

@@ -280,6 +280,27 @@ export interface Alert {
   at: number;
 }
 
+/** A definition that differs from its pin. Values of definitions are JSON texts in ASCII. */
+export interface PinDeviation {
+  name: string;
+  server: string;
+  kind: string;
+  item: string;
+  reason: string;
+  held: boolean;
+  since: number;
+  digest: string;
+  findings: string[];
+  changes: { path: string; old: string | null; new: string | null }[];
+  complete: boolean;
+}
+
+export interface Pins {
+  enabled: boolean;
+  servers: { server: string; pins: number }[];
+  deviations: PinDeviation[];
+}
+
 export interface RunRow {
   id: string;
   workflow: string;

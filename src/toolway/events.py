@@ -23,6 +23,7 @@ AlertKind = Literal[
     "given-up",
     "outcome-unknown",
     "audit",
+    "definition-held",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -265,6 +266,19 @@ class PolicyDecision(Event, frozen=True):
     rule: str
     allowed: bool
     reason: str = ""
+
+
+class DefinitionReviewed(Event, frozen=True):
+    """A definition of a server deviates from its pin, does so no more, or was approved."""
+
+    action: str  # held, noted (it is used), released (it is as pinned again, or gone) or approved
+    kind: str  # tools, prompts, templates or instructions
+    name: str
+    reason: str = ""  # changed, new, not approved or suspicious
+    digest: str = ""  # SHA-256 of the definition
+    finding: str = ""  # of the rules for texts, the first one
+    who: str = ""  # principal id of the approver; "" for the command line
+    held: int = 0  # held definitions of the server after this
 
 
 class AuditFailed(Event, frozen=True):

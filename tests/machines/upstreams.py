@@ -116,6 +116,12 @@ class Around:
     ) -> CatalogChanged | None:
         return None
 
+    def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
+        return {}
+
+    def is_pinned(self, server: str, tool: str, digest: str) -> bool:
+        return True
+
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return False
 

@@ -24,6 +24,7 @@ const PAGES: Page[] = [
   ["/runs", "Runs", "runs"],
   ["/agents", "Agents", "agents"],
   ["/tools", "Tools", "tools"],
+  ["/definitions", "Definitions", "definitions"],
   ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],
   ["/alerts", "Alerts", "alerts"],

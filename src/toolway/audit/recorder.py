@@ -24,6 +24,7 @@ from toolway.events import (
     CallFinished,
     CatalogChanged,
     Connected,
+    DefinitionReviewed,
     Disconnected,
     Event,
     PolicyDecision,
@@ -303,10 +304,13 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
         return f"auth.{event.action}", {"why": event.reason, "who": event.principal_id}
     if isinstance(event, PolicyDecision):
         return "policy.decision", {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
+    if isinstance(event, DefinitionReviewed):
+        fields: RecordFields = {"what": event.kind, "name": event.name[:_MAX_NAME_CHARS], "why": event.reason}
+        return f"definition.{event.action}", {**fields, "digest": event.digest, "who": event.who}
     if isinstance(event, RunAction):
         return f"run.{event.action}", {"run": event.run, "step": event.step, "who": event.who}
     if isinstance(event, RunChanged):
-        fields: RecordFields = {"run": event.run, "workflow": event.workflow, "caller": event.caller}
+        fields = {"run": event.run, "workflow": event.workflow, "caller": event.caller}
         is_end = event.state in _RUN_ENDS
         return ("run.ended", {**fields, "outcome": event.state, "code": event.code}) if is_end else None
     if isinstance(event, CatalogChanged):

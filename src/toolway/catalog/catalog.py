@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 import msgspec
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.catalog.pins import INSTRUCTIONS
 from toolway.catalog.tool_access import PINS_SETTING, ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
@@ -34,6 +35,14 @@ class ItemPins(Protocol):
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
         """Return the names of the items whose definition waits for an approval."""
+        ...
+
+    def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
+        """Return the digest of a definition; that of its pin if it differs only in ignored parts."""
+        ...
+
+    def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
+        """Return False if a definition with this digest is not the pinned one, and such a definition is held."""
         ...
 
 
@@ -165,6 +174,7 @@ class Catalog:
         self.pins: ItemPins | None = None  # set before the first server is added; None holds nothing
         self._lists: dict[str, dict[str, _ServerList]] = {}
         self._access: dict[str, ToolAccess] = {}  # of servers with an allow or deny list
+        self._instructions: dict[str, tuple[str, bool]] = {}  # of a server as last reviewed; True if they are held
         self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
         self.generation = 0  # grows with every change of any list
         self._tool_count = (-1, 0)  # generation, number of tools
@@ -199,13 +209,44 @@ class Catalog:
         changes = []
         for kind in self._lists.get(server, {}):
             listed = self._lists[server][kind]
+            if not listed.loaded:
+                continue  # an empty list would make all of its later items new
             listed.held = self._held_items(server, kind, listed.received)
             old, listed.items = listed.items, self._usable_items(server, kind, listed.received, listed.held)
             self.generation += not _same_items(old, listed.items)
             change = _diff(server, cast(ListKind, kind), old, listed.items)
             changes += [change] if change is not None else []
         self._index_shortened_names(server)
+        known = self._instructions.pop(server, None)
+        if known is not None:
+            self.usable_instructions(server, known[0])
         return changes
+
+    def usable_instructions(self, server: str, text: str) -> str:
+        """Return the instructions of a server, or "" if they wait for an approval."""
+        if self.pins is None or server not in self._lists:
+            return text
+        known = self._instructions.get(server)
+        if known is None or known[0] != text:
+            items = {INSTRUCTIONS: {"text": text}} if text else {}
+            known = self._instructions[server] = (text, bool(self.pins.review(server, INSTRUCTIONS, items)))
+        return "" if known[1] else text
+
+    def pinned_digests(self, server: str, tools: Iterable[Any]) -> dict[str, str]:
+        """Return the digests of the tools that another connection to a server lists; empty without pins."""
+        if self.pins is None or server not in self._lists:
+            return {}
+        items, _ = _validate_items(server, "tools", tools, False, None)
+        return {name: self.pins.digest(server, "tools", name, item.raw) for name, item in items.items()}
+
+    def is_pinned(self, server: str, tool: str, digest: str) -> bool:
+        """Return False if a tool with this digest is not the pinned one, and such a tool is held."""
+        return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
+
+    def is_held(self, server: str, kind: ListKind, name: str) -> bool:
+        """Return True if the definition of an item waits for an approval."""
+        lists = self._lists.get(server)
+        return lists is not None and name in lists[kind].held
 
     def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> frozenset[str]:
         if self.pins is None:
@@ -225,6 +266,7 @@ class Catalog:
     def remove_server(self, server: str) -> None:
         self._lists.pop(server, None)
         self._access.pop(server, None)
+        self._instructions.pop(server, None)
         self.generation += 1
         self._index_shortened_names(server)
 

@@ -2,20 +2,23 @@
 
 The file holds the pins and what deviates from them, so that `toolway pins` shows and approves without a running hub. A
 hub that holds something reads the file again once a second if it changed. Several processes use one file: each writes
-only the servers whose pins it changed, and no approval in the file is lost.
+only the servers whose lists it reviewed, and no pin in the file is replaced except by an approval.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
-from toolway.catalog.pins import Deviation, PinMode, PinReview, ServerPins, approve, server_key
+from toolway.catalog.pin_review import PinReview, count_held
+from toolway.catalog.pins import Deviation, PinMode, ServerPins, approve, merge_review, merge_without_store, server_key
 from toolway.errors import ConfigError
+from toolway.events import DefinitionReviewed, Event, ServerLog
 from toolway.secrets.encrypted_file import locked, read_private, write_private
 from toolway.types import Json
 
@@ -61,16 +64,25 @@ class PinFile:
             raise DamagedPinsError(f"format {content.format}")
         return content.servers
 
-    def save(self, changed: Iterable[ServerPins]) -> None:
-        """Write the pins of these servers. Approvals that the file has are kept. Raises `OSError`."""
+    def save(self, review: PinReview) -> tuple[list[ServerPins], bool]:
+        """Write what a review changed. Return the stored pins of its servers, and False if a pin was not accepted.
+
+        Raises `OSError` and `DamagedPinsError`.
+        """
+        saved, all_accepted = [], True
         with locked(self.path):
             servers = self.load()
-            for own in changed:
+            for name, kinds in review.changed.items():
+                own = review.servers[name]
                 key = server_key(own.name, own.identity)
-                servers[key] = merge_approvals(own, servers.pop(key, None))
+                merged, accepted = merge_review(servers.pop(key, None), own, kinds, review.proposed.get(name, {}))
+                servers[key] = merged
+                saved.append(merged)
+                all_accepted = all_accepted and accepted
             for key in [*servers][: max(0, len(servers) - MAX_SERVERS)]:
                 del servers[key]  # not used for the longest time
             self._write(servers)
+        return saved, all_accepted
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
         """Approve received definitions of a server: their digests by `kind/name`. Return the approved items.
@@ -105,20 +117,6 @@ class PinFile:
         write_private(self.path, msgspec.json.encode(_Content(_FORMAT_VERSION, servers)))
 
 
-def merge_approvals(own: ServerPins, stored: ServerPins | None) -> ServerPins:
-    """Return our pins of a server with the approvals that another process has stored meanwhile."""
-    if stored is None or stored.identity != own.identity:
-        return own
-    pins, deviations = dict(own.pins), dict(own.deviations)
-    for key, pin in stored.pins.items():
-        known = pins.get(key)
-        if pin.approved and (known is None or pin.since >= known.since):
-            pins[key] = pin
-            if key in deviations and deviations[key].digest == pin.digest:
-                del deviations[key]
-    return ServerPins(own.name, own.identity, pins, deviations, own.listed)
-
-
 class PinKeeper:
     """Reviews the lists of all servers for the catalog, with pins in a file or only in memory."""
 
@@ -127,9 +125,10 @@ class PinKeeper:
         file: PinFile | None,
         mode_of: Callable[[str], PinMode],
         now: Callable[[], float],
-        on_approved: Callable[[str], None],
-        report: Callable[[str, str], None],
+        on_changed: Callable[[str], None],
+        emit: Callable[[Event], None],
         call_later: CallLater,
+        ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
         """Create the keeper.
 
@@ -137,14 +136,16 @@ class PinKeeper:
             file: where the pins are stored; None keeps them in memory.
             mode_of: returns the setting `pins` of a server.
             now: returns the Unix time.
-            on_approved: called with a server whose definitions were approved, to review its lists again.
-            report: called with a server (or "") and a warning for the log.
+            on_changed: called with a server whose pins another process changed, to review its lists again.
+            emit: reports an event.
             call_later: calls a function after some seconds, once.
+            ignored_of: returns the paths of the parts that are not compared, for a server and the name of an item.
         """
         self._call_later = call_later
         self._file = file
-        self._on_approved = on_approved
-        self._report = report
+        self._now = now
+        self._on_changed = on_changed
+        self._emit = emit
         self._timer: ScheduledCall | None = None
         self._modified = (0, 0)
         servers: dict[str, ServerPins] = {}
@@ -155,37 +156,87 @@ class PinKeeper:
                 servers = file.load()
             except DamagedPinsError as exc:
                 damaged = True
-                report("", f"the pins in {file.path} cannot be read ({exc}): unknown definitions are not trusted")
-        self.review_state = PinReview(servers, mode_of, now, trusts_first_sight=not damaged)
+                self._warn(f"the pins in {file.path} cannot be read ({exc}): unknown definitions are not trusted")
+        self.review_state = PinReview(
+            servers,
+            mode_of,
+            now,
+            trusts_first_sight=not damaged,
+            ignored_of=ignored_of,
+            on_deviation=self._on_deviation,
+        )
         self._damaged = damaged
 
     def start_server(self, server: str, identity: str) -> None:
         """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
-        self.review_state.start_server(server, hashlib.sha256(identity.encode()).hexdigest()[:16])
+        self.review_state.start_server(server, hash_identity(identity))
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, Deviation]:
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
         """Return the held items of a list by name. New pins are on disk when this returns."""
-        held = self.review_state.review(server, kind, items)
-        self._save()
+        state = self.review_state
+        held = state.review(server, kind, items)
+        if not self._save():  # another process was first
+            held = state.review(server, kind, items)
+            self._save()
         if held and self._timer is None and self._file is not None:
             self._schedule()
         return held
+
+    def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
+        return self.review_state.digest(server, kind, name, definition)
+
+    def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
+        return self.review_state.is_usable(server, kind, name, digest)
+
+    # -- for administrators
+
+    def list_servers(self) -> list[ServerPins]:
+        """Return the pins of the current servers, with what deviates from them."""
+        return [*self.review_state.servers.values()]
+
+    async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
+        """Approve received definitions: their digests by `kind/name`. Return the approved items.
+
+        `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
+        """
+        own = self.review_state.servers[server]
+        if self._file is None:
+            approved = approve(own, digests, self._now())
+        else:
+            approved = await asyncio.to_thread(self._file.approve, own, digests, self._now())
+            self._reread(who)
+        for key in approved if self._file is None else ():
+            self._emit(review_event("approved", own, key, who=who))
+        if self._file is None:
+            self._on_changed(server)
+        return approved
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _save(self) -> None:
+    # -- file
+
+    def _save(self) -> bool:
+        """Store what the reviews changed. Return False if a pin was not accepted: then the list is reviewed again."""
         state = self.review_state
-        changed, state.changed_servers = state.changed_servers, set()
-        if not changed or self._file is None or self._damaged:  # a damaged file is kept for its owner to see
-            return
+        if not state.changed:
+            return True
         try:
-            self._file.save(state.servers[name] for name in changed)
-            self._modified = self._file.modified()
+            if self._file is None or self._damaged:  # a damaged file is kept for its owner to see
+                merged, accepted = _merge_in_memory(state), True
+            else:
+                merged, accepted = self._file.save(state)
+                self._modified = self._file.modified()
         except (OSError, DamagedPinsError) as exc:
-            self._report("", f"the pins cannot be saved in {self._file.path}: {exc}")
+            assert self._file is not None
+            self._warn(f"the pins cannot be saved in {self._file.path}: {exc}")
+            merged, accepted = _merge_in_memory(state), True
+        state.changed = {}
+        for each in merged:
+            state.adopt(each)
+        return accepted
 
     def _schedule(self) -> None:
         self._timer = self._call_later(POLL_INTERVAL_S, self._poll)
@@ -194,23 +245,59 @@ class PinKeeper:
         """Read the file again if another process changed it. Runs while something is held."""
         assert self._file is not None
         self._timer = None
-        modified = self._file.modified()
-        if modified != self._modified:
-            self._modified = modified
+        if self._file.modified() != self._modified:
             self._reread()
-        if any(each.held for pins in self.review_state.servers.values() for each in pins.deviations.values()):
+        if count_held(self.list_servers()):
             self._schedule()
 
-    def _reread(self) -> None:
+    def _reread(self, who: str = "") -> None:
+        """Use the pins that other processes have stored. Report their approvals, as made by `who`."""
         assert self._file is not None
+        self._modified = self._file.modified()
         try:
             stored = self._file.load()
         except DamagedPinsError as exc:
-            self._report("", f"the pins in {self._file.path} cannot be read: {exc}")
+            self._warn(f"the pins in {self._file.path} cannot be read: {exc}")
             return
-        servers = self.review_state.servers
-        for name, own in [*servers.items()]:
-            merged = merge_approvals(own, stored.get(server_key(name, own.identity)))
-            if merged.pins != own.pins:
-                servers[name] = merged
-                self._on_approved(name)
+        for name, own in [*self.review_state.servers.items()]:
+            found = stored.get(server_key(name, own.identity))
+            if found is None or found.pins == own.pins:
+                continue
+            self.review_state.adopt(found)
+            for key, pin in found.pins.items():
+                if pin.approved and pin != own.pins.get(key):
+                    self._emit(review_event("approved", found, key, who=who))
+            self._on_changed(name)
+
+    # -- events
+
+    def _on_deviation(self, server: str, key: str, deviation: Deviation | None) -> None:
+        action = "released" if deviation is None else "held" if deviation.held else "noted"
+        self._emit(review_event(action, self.review_state.servers[server], key, deviation))
+
+    def _warn(self, text: str) -> None:
+        self._emit(ServerLog("", "warning", text, "toolway"))
+
+
+def _merge_in_memory(state: PinReview) -> list[ServerPins]:
+    return [
+        merge_without_store(state.servers[name], kinds, state.proposed.get(name, {}))
+        for name, kinds in state.changed.items()
+    ]
+
+
+def hash_identity(identity: str) -> str:
+    """Return a short hash of a server's fingerprint, which may contain secrets of the configuration."""
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+
+def review_event(
+    action: str, pins: ServerPins, key: str, deviation: Deviation | None = None, who: str = ""
+) -> DefinitionReviewed:
+    """Return the event about one definition of a server."""
+    kind, _, name = key.partition("/")
+    pin = pins.pins.get(key)
+    digest = deviation.digest if deviation is not None else pin.digest if pin is not None else ""
+    reason = deviation.reason if deviation is not None else ""
+    finding = deviation.findings[0] if deviation is not None and deviation.findings else ""
+    return DefinitionReviewed(pins.name, action, kind, name, reason, digest, finding, who, count_held([pins]))

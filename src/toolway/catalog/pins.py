@@ -1,30 +1,28 @@
 """Pins: the definitions that a server had when they were first seen or approved, by digest.
 
-`PinReview` compares every list that a server sends with its pins. The catalog hides held items: no list, search or
-call reaches them until a person approves the definition.
+`PinReview` (pin_review.py) compares every list that a server sends with its pins. `PinKeeper` (pin_keeper.py) stores
+them in a file, `SharedPins` (cluster/replication/shared_pins.py) in the database of a cluster.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from toolway.catalog.definition_rules import ENCODED_COMMAND, LOOK_ALIKE, RuleMatch, ToolNames, inspect_definition
 from toolway.types import Json
 
 PinMode = Literal["note", "hold", "approve"]
-#: Rules that hold in every mode. The gateway itself removes invisible characters (`invisibleCharacters`).
-ALWAYS_HELD: Final = frozenset({ENCODED_COMMAND, LOOK_ALIKE})
-#: Kinds of items that are pinned. Resources are data: they come and go.
-PINNED_KINDS: Final = frozenset({"tools", "prompts", "templates"})
-_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+#: Kind and name of the instructions of a server, which are pinned like an item of a list.
+INSTRUCTIONS: Final = "instructions"
+#: Parts of each pinned kind that count. Resources are data: they come and go.
+PINNED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("name", "title", "description", "inputSchema", "outputSchema", "annotations"),
     "prompts": ("name", "title", "description", "arguments"),
     "templates": ("uriTemplate", "name", "title", "description", "mimeType"),
+    INSTRUCTIONS: ("text",),
 }
 MAX_DEFINITION_BYTES: Final = 16 * 1024  # of a definition that the file keeps for `toolway pins diff`
 MAX_PINS: Final = 10_000  # of a server; a definition beyond them is new in every list
@@ -72,140 +70,100 @@ def server_key(name: str, identity: str) -> str:
 
 def definition_digest(kind: str, definition: Json) -> str:
     """Return the SHA-256 of the parts of a definition that a model or a caller sees."""
-    chosen = {field: definition[field] for field in _FIELDS[kind] if field in definition}
+    chosen = pinned_parts(kind, definition)
     return hashlib.sha256(msgspec.json.encode(chosen, order="sorted")).hexdigest()
 
 
-class PinReview:
-    """Decides for each received item whether it may be used. `PinKeeper` stores what changed (`changed_servers`)."""
+def pinned_parts(kind: str, definition: Json) -> Json:
+    """Return the parts of a definition that a model or a caller sees."""
+    return {field: definition[field] for field in PINNED_FIELDS[kind] if field in definition}
 
-    def __init__(
-        self,
-        stored: Mapping[str, ServerPins],
-        mode_of: Callable[[str], PinMode],
-        now: Callable[[], float],
-        *,
-        trusts_first_sight: bool = True,
-    ) -> None:
-        """Create the review.
 
-        Args:
-            stored: pins of earlier runs, by `server_key`.
-            mode_of: returns the setting `pins` of a server.
-            now: returns the Unix time.
-            trusts_first_sight: False if the stored pins are lost: then every unknown definition deviates.
-        """
-        self.stored = stored
-        self.servers: dict[str, ServerPins] = {}  # by name
-        self.changed_servers: set[str] = set()  # with pins or deviations that are not saved yet
-        self._mode_of = mode_of
-        self._now = now
-        self._trusts_first_sight = trusts_first_sight
-        self._tool_names = ToolNames()
-        self._inspected: dict[tuple[str, str], tuple[RuleMatch, ...]] = {}  # by name and digest
+def item_name(server: str, key: str) -> str:
+    """Return the name of a pinned item for people: `server.tool`, or `server/instructions`."""
+    kind, _, name = key.partition("/")
+    return f"{server}/{name}" if kind == INSTRUCTIONS else f"{server}.{name}"
+
+
+class ProposedPin(msgspec.Struct, frozen=True):
+    """A definition without a pin that a review accepts. It is used when the store has accepted it, too."""
+
+    pin: Pin
+    for_first_list: bool  # accepted because it is on the first list of its kind
+
+
+def merge_review(
+    stored: ServerPins | None, reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
+) -> tuple[ServerPins, bool]:
+    """Merge the result of a review of these kinds into the stored pins. Also return False if a pin was not accepted.
+
+    A stored pin is never replaced: another process has pinned or approved it since the review read the pins.
+    """
+    base = stored if stored is not None else ServerPins(reviewed.name, reviewed.identity)
+    pins = dict(base.pins)
+    accepted = True
+    for key, each in proposed.items():
+        known = pins.get(key)
+        if known is None and len(pins) < MAX_PINS and not (each.for_first_list and _kind(key) in base.listed):
+            pins[key] = each.pin
+        else:
+            accepted = accepted and known is not None and known.digest == each.pin.digest
+    deviations = {key: each for key, each in base.deviations.items() if _kind(key) not in kinds}
+    deviations |= {key: each for key, each in reviewed.deviations.items() if _kind(key) in kinds}
+    for key in [key for key, each in deviations.items() if key in pins and _is_settled(pins[key], each)]:
+        del deviations[key]
+    listed = [*base.listed, *(kind for kind in reviewed.listed if kind in kinds and kind not in base.listed)]
+    return ServerPins(base.name, base.identity, pins, deviations, listed), accepted
+
+
+def merge_without_store(
+    reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
+) -> ServerPins:
+    """Return the pins after a review of these kinds, if they are only in memory: all that is proposed is accepted."""
+    before = ServerPins(reviewed.name, reviewed.identity, reviewed.pins, reviewed.deviations)
+    before.listed = [kind for kind in reviewed.listed if kind not in kinds]
+    return merge_review(before, reviewed, kinds, proposed)[0]
+
+
+def _kind(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _is_settled(pin: Pin, deviation: Deviation) -> bool:
+    return pin.digest == deviation.digest and (pin.approved or deviation.reason != "suspicious")
+
+
+class Pins(Protocol):
+    """Pins of all servers, for the catalog and for administrators. `PinKeeper` and `SharedPins` implement it."""
 
     def start_server(self, server: str, identity: str) -> None:
-        """Use the stored pins of a server. `identity` is a digest of its command or URL."""
-        known = self.servers.get(server)
-        if known is None or known.identity != identity:
-            stored = self.stored.get(server_key(server, identity))
-            self.servers[server] = stored if stored is not None else ServerPins(server, identity)
+        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        ...
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, Deviation]:
-        """Compare a list of a server with its pins. Return the held items by name.
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
+        """Return the names of the items of a list whose definition waits for an approval."""
+        ...
 
-        Pins what is seen for the first time, if the mode allows that.
+    def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
+        """Return the digest of a definition; that of its pin if it differs only in ignored parts."""
+        ...
+
+    def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
+        """Return False if a definition with this digest is not the pinned one, and such a definition is held."""
+        ...
+
+    def list_servers(self) -> Sequence[ServerPins]:
+        """Return the pins of the current servers, with what deviates from them."""
+        ...
+
+    def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
+        """Approve received definitions: their digests by `kind/name`. Return the approved items.
+
+        `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
         """
-        if kind not in PINNED_KINDS:
-            return {}
-        if kind == "tools":
-            self._tool_names.replace(server, items)
-        stored = self.servers.setdefault(server, ServerPins(server, ""))
-        is_first_list = kind not in stored.listed
-        if is_first_list:
-            stored.listed.append(kind)
-            self.changed_servers.add(server)
-        held: dict[str, Deviation] = {}
-        for name, definition in items.items():
-            key = f"{kind}/{name}"
-            digest = definition_digest(kind, definition)
-            deviation = self._examine(server, kind, name, definition, digest, is_first_list)
-            if deviation is None:
-                self._resolve(server, stored, key, kind, definition, digest)
-                continue
-            known = stored.deviations.get(key)
-            if known is None or (known.digest, known.reason, known.held) != (
-                digest,
-                deviation.reason,
-                deviation.held,
-            ):
-                stored.deviations[key] = known = deviation
-                self.changed_servers.add(server)
-            if known.held:
-                held[name] = known
-        for key in [key for key in stored.deviations if key.startswith(f"{kind}/")]:
-            if key.partition("/")[2] not in items:  # the server no longer offers it
-                del stored.deviations[key]
-                self.changed_servers.add(server)
-        if kind == "tools" and held:  # an honest tool is no look-alike of one that is held
-            self._tool_names.replace(server, items.keys() - held.keys())
-        return held
+        ...
 
-    def _examine(
-        self,
-        server: str,
-        kind: str,
-        name: str,
-        definition: Json,
-        digest: str,
-        is_first_list: bool,
-    ) -> Deviation | None:
-        """Return how a definition deviates from its pin, or None if it may be used without a note."""
-        pin = self.servers[server].pins.get(f"{kind}/{name}")
-        if pin is not None and pin.digest == digest and pin.approved:
-            return None  # a person has seen this very text
-        findings = self._inspect(server, kind, name, definition, digest)
-        if kind == "tools" and (pin is None or pin.digest != digest):
-            alike = self._tool_names.find_alike(server, name)  # the pinned one of two names was there first
-            if alike is not None:
-                findings = (RuleMatch(LOOK_ALIKE, "hold", "name", alike), *findings)
-        hides = any(each.effect == "hold" for each in findings)
-        mode = self._mode_of(server)
-        reason: Reason
-        if hides:
-            reason = "suspicious"
-        elif pin is not None and pin.digest == digest:
-            return None
-        elif pin is not None:
-            reason = "changed"
-        elif mode == "approve" or not self._trusts_first_sight:
-            reason = "not approved"
-        elif (not is_first_list and mode == "hold") or len(self.servers[server].pins) >= MAX_PINS:
-            reason = "new"
-        else:
-            return None
-        held = mode != "note" or any(each.rule in ALWAYS_HELD for each in findings)
-        kept = definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
-        return Deviation(digest, reason, self._now(), held, tuple(str(each) for each in findings), kept)
-
-    def _inspect(self, server: str, kind: str, name: str, definition: Json, digest: str) -> tuple[RuleMatch, ...]:
-        found = self._inspected.get((name, digest))
-        if found is None:
-            if len(self._inspected) > 100_000:
-                self._inspected.clear()
-            chosen = {field: definition[field] for field in _FIELDS[kind] if field in definition}
-            found = inspect_definition(chosen, partial(self._tool_names.is_foreign, server))
-            self._inspected[name, digest] = found
-        return found
-
-    def _resolve(self, server: str, stored: ServerPins, key: str, kind: str, definition: Json, digest: str) -> None:
-        """Pin a definition that is seen for the first time, and drop the deviation of one that is as pinned again."""
-        if stored.deviations.pop(key, None) is not None:
-            self.changed_servers.add(server)
-        if key not in stored.pins:
-            kept = definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
-            stored.pins[key] = Pin(digest, self._now(), definition=kept)
-            self.changed_servers.add(server)
+    def close(self) -> None: ...
 
 
 def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:

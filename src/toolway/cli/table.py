@@ -39,9 +39,9 @@ SECRETS_COMMANDS: Final = {
 }
 
 PINS_COMMANDS: Final = {
-    "ls": CommandSpec("List definitions that changed or wait for approval.", "approvals.pins:pins_ls", OUTPUT_OPTIONS),
-    "diff": CommandSpec("Show what changed in a definition.", "approvals.pins:pins_diff", OUTPUT_OPTIONS),
-    "approve": CommandSpec("Approve changed definitions.", "approvals.pins:pins_approve", OUTPUT_OPTIONS),
+    "ls": CommandSpec("List definitions that changed or wait for approval.", "approvals.pins:pins_ls"),
+    "diff": CommandSpec("Show what changed in a definition.", "approvals.pins:pins_diff"),
+    "approve": CommandSpec("Approve changed definitions.", "approvals.pins:pins_approve"),
 }
 
 CLUSTER_COMMANDS: Final = {

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -82,8 +82,10 @@ from toolway.protocol.jsonrpc import Message
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.catalog.pins import PinMode
     from toolway.cluster.db.run_journal import PostgresJournal
     from toolway.cluster.db.vectors import DbVectorStore
+    from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
@@ -139,6 +141,7 @@ class ClusterNode:
         self.gateway_hooks = GatewayAttachment(
             self.context, options, self.engine, self.integrity, self.change_feed, lambda: self.bus.is_connected
         )
+        self._pins: SharedPins | None = None
         self._config_file = ""
         self._file_digest = ""  # of the content of the file, when it was last read
         self._tasks: list[asyncio.Task[Any]] = []
@@ -189,6 +192,25 @@ class ClusterNode:
             )
         options = self.options
         return PostgresJournal(options.database_url, options.tenant, options.tenant_key, self.context.identity)
+
+    def use_pins(
+        self,
+        hub: HubCore,
+        mode_of: Callable[[str], PinMode],
+        ignored_of: Callable[[str, str], Sequence[str]] | None = None,
+    ) -> None:
+        """Let a hub compare definitions with the pins of the cluster. Call it before `attach`.
+
+        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared.
+        """
+        from toolway.cluster.db.pin_table import PinTable
+        from toolway.cluster.replication.shared_pins import SharedPins
+
+        table = PinTable(self.engine, self.options.tenant, self.integrity)
+        self._pins = SharedPins(
+            table, self.router.lists_itself, mode_of, time.time, hub.review_again, hub.emit, ignored_of
+        )
+        hub.set_pins(self._pins)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.
@@ -299,6 +321,8 @@ class ClusterNode:
         self.gateway_hooks.attach(gateway)
         self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
         self.api_keys.register(self.change_feed)
+        if self._pins is not None:
+            self._pins.register(self.change_feed)
         handlers = ChangeHandlers(
             self.context, self.config_source, self.token_store, hub, self._config_file, apply_config
         )
@@ -371,6 +395,8 @@ class ClusterNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.change_feed.close()
+        if self._pins is not None:
+            await self._pins.wait_closed()
         if self.gateway_hooks.workers is not None:
             await self.gateway_hooks.workers.close()
         if self.sessions is not None:

@@ -184,6 +184,7 @@ class GatewaySettings:
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
+    ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -235,6 +236,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
         ),
         pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
+        ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
@@ -249,7 +251,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, pins and reload",
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, pins, "
+        "ignoredChanges and reload",
     )
     return settings
 
@@ -321,6 +324,15 @@ def _parse_variables(fields: FieldReader) -> tuple[str, ...]:
                 code=CONFIG_KEY_CODE,
             )
     return names
+
+
+def _parse_ignored_changes(fields: FieldReader, variables: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
+    rules = _require_object("toolway.gateway.ignoredChanges", fields.remaining.pop("ignoredChanges", None))
+    for pattern in rules:
+        if "." not in pattern:
+            raise field_error("a pattern in toolway.gateway.ignoredChanges", "server.tool, such as weather.*", pattern)
+    reader = FieldReader(rules, variables)
+    return {pattern: reader.get_texts(pattern) for pattern in rules}
 
 
 def _parse_volumes(fields: FieldReader) -> tuple[str, ...]:

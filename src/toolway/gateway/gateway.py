@@ -24,6 +24,7 @@ from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.overview import OverviewAdmin, RunDoctor
+from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
@@ -137,6 +138,7 @@ class Gateway:
             search,
             RunsAdmin(workflows, calls.key_names, hub.mask),
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
+            PinsAdmin(lambda: hub.pins, hub.mask),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,

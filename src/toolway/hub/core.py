@@ -40,7 +40,7 @@ from toolway.config.settings import (
     with_network_policy,
 )
 from toolway.errors import CallError, ConfigError, ToolwayError
-from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerLog, ServerPaused
+from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
@@ -109,8 +109,7 @@ if TYPE_CHECKING:
     from toolway.audit.log import AuditLog
     from toolway.audit.middleware import AuditMiddleware
     from toolway.audit.writer import AuditWriter
-    from toolway.catalog.pin_keeper import PinKeeper
-    from toolway.catalog.pins import PinMode
+    from toolway.catalog.pins import PinMode, Pins
     from toolway.search.history_file import HistoryKeeper
     from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
@@ -217,7 +216,7 @@ class HubCore:
         )
         self._configured: Mapping[str, Server] = dict(self._servers)
         self._catalog = Catalog()
-        self.pins: PinKeeper | None = None  # None: definitions are not compared
+        self.pins: Pins | None = None  # None: definitions are not compared
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
         self._search_vectors: Vectors | None = None
@@ -797,31 +796,47 @@ class HubCore:
             assert self._tool_search is not None
             self._history_keeper = HistoryKeeper(self._tool_search, self._search_history_path, self._environment.sleep)
 
-    def use_pins(self, folder: Path, mode_of: Callable[[str], PinMode]) -> None:
+    def use_pins(
+        self,
+        folder: Path,
+        mode_of: Callable[[str], PinMode],
+        ignored_of: Callable[[str, str], Sequence[str]] | None = None,
+    ) -> None:
         """Compare definitions with the pins in this folder from now on. Call it before the servers are started.
 
-        `mode_of` returns the setting `pins` of a server.
+        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared.
         """
         from toolway.catalog.pin_keeper import PIN_FILE_NAME, PinFile, PinKeeper
 
-        def report(server: str, text: str) -> None:
-            self.emit(ServerLog(server, "warning", text, "toolway"))
-
-        self._catalog.pins = self.pins = PinKeeper(
-            PinFile(folder / PIN_FILE_NAME),
-            mode_of,
-            self._environment.wall_clock,
-            self._review_again,
-            report,
-            lambda seconds, poll: asyncio.get_running_loop().call_later(seconds, poll),
+        self.set_pins(
+            PinKeeper(
+                PinFile(folder / PIN_FILE_NAME),
+                mode_of,
+                self._environment.wall_clock,
+                self.review_again,
+                self.emit,
+                lambda seconds, poll: asyncio.get_running_loop().call_later(seconds, poll),
+                ignored_of,
+            )
         )
+
+    def set_pins(self, pins: Pins) -> None:
+        """Compare definitions with these pins from now on. Call it before the servers are started."""
+        self._catalog.pins = self.pins = pins
+        self._context.on_ready = self.instructions  # reviews them
 
     def apply_pin_mode(self) -> None:
         """Review all lists again, after the setting `pins` changed."""
         for server in self._catalog.servers():
-            self._review_again(server)
+            self.review_again(server)
 
-    def _review_again(self, server: str) -> None:
+    def instructions(self, server: str) -> str:
+        """Return the instructions of a server; "" if it has none, is not ready, or they wait for an approval."""
+        negotiated = self.negotiated(server)
+        return self._catalog.usable_instructions(server, negotiated.instructions) if negotiated is not None else ""
+
+    def review_again(self, server: str) -> None:
+        """Compare the received lists of a server with its pins again, after the pins changed."""
         for change in self._catalog.review_again(server):
             self.emit(change)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog, Tool
-from toolway.errors import AccessDenied, Certainty, NotFound, ProtocolError, ServerUnavailable
+from toolway.catalog.tool_access import PINS_SETTING, denied_error
+from toolway.errors import AccessDenied, CallError, Certainty, NotFound, ProtocolError, ServerUnavailable
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
@@ -20,7 +22,7 @@ from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Call, CallResult, Json, ToolRef, ToolResult, result_type
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.session import Session
-from toolway.upstream.transport import RequestExchange
+from toolway.upstream.transport import SEND_TOO_LATE, RequestExchange
 from toolway.upstream.upstream import Upstream
 
 # -------------------- outputs
@@ -119,6 +121,10 @@ class Dispatcher:
             result = await upstream.call(call, tool.input_schema if tool.has_header_params else None, sent)
         except ProtocolError as exc:
             tool, result = await self._retry_with_new_schema(upstream, call, exc)
+        except CallError as exc:
+            if exc.code == SEND_TOO_LATE and (call.may_send is None or call.may_send()):
+                raise denied_error(tool.ref, PINS_SETTING) from exc
+            raise
         if "structuredContent" in result:
             self._validate_output(tool, result)
         return ToolResult(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
@@ -153,6 +159,8 @@ class Dispatcher:
                 )
                 if call.policy is None or call.policy.tool is not tool or tool.stale:
                     tool = await self._check_arguments(call, tool, upstream)
+                if self._catalog.pins is not None:
+                    call.state.may_send = partial(self._may_send, call, upstream)
                 return await self._exchange(call, upstream, tool)
             return result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
         except (ServerUnavailable, NotFound) as exc:
@@ -162,6 +170,15 @@ class Dispatcher:
             if exc.code != PERSONAL_AUTH_CODE or not self._auth.is_per_user(call.server):
                 raise  # else the server has just required a credential: use the caller's own connection
         return await self.dispatch(call)
+
+    def _may_send(self, call: Call, upstream: Upstream) -> bool:
+        """Return False if the definition of the tool is held now. Asked right before the first byte is sent.
+
+        The server may have been restarted, or have changed its list, while the call waited.
+        """
+        if self._catalog.find_tool(call.server, call.name) is None or not upstream.is_pinned(call.name):
+            return False
+        return call.may_send is None or call.may_send()
 
     async def _retry_with_new_schema(self, upstream: Upstream, call: Call, exc: ProtocolError) -> tuple[Tool, Json]:
         """Send a call once more if it was rejected because the tool's definition has changed.

@@ -214,6 +214,7 @@ class Planner:
             or tool.stale
             or tool.has_header_params
             or self.catalog.find_tool(name, tool.name) is not tool
+            or not upstream.is_pinned(tool.name)
         ):
             return None
         policy = self.policies.tool_policy(tool)

@@ -49,6 +49,7 @@ class HubUpstreamContext:
         self._breakers = breakers
         self._instrumentation = instrumentation
         self.state_changes = 0  # of all upstreams so far
+        self.on_ready: Callable[[str], object] | None = None  # called with a server that became ready
 
     @property
     def random(self) -> Callable[[], float]:
@@ -94,6 +95,8 @@ class HubUpstreamContext:
             self._breakers.on_reconnect(event.server)
         elif isinstance(event, StateChanged):
             self.state_changes += 1
+            if self.on_ready is not None and event.new == "ready":
+                self.on_ready(event.server)
         self._instrumentation.emit(event)
 
     def update_list(
@@ -115,6 +118,14 @@ class HubUpstreamContext:
             changed = self._catalog.replace(name, kind, lists.get(kind, ()))
             if changed is not None:
                 self.emit(changed)
+
+    def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
+        digests = self._catalog.pinned_digests(server, tools)
+        self._catalog.generation += bool(digests)  # a plan for the calls of the connection was made without them
+        return digests
+
+    def is_pinned(self, server: str, tool: str, digest: str) -> bool:
+        return not digest or self._catalog.is_pinned(server, tool, digest)
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return self._auth.is_per_user(server) and not self._catalog.has_list(server, kind)

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog, Tool
-from toolway.catalog.tool_access import denied_error
+from toolway.catalog.tool_access import PINS_SETTING, denied_error
 from toolway.catalog.uri_claims import find_claiming_servers
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
@@ -40,6 +40,8 @@ def resolve(
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
         if call.method != "tools/call":
             require_server(servers, call.server)
+            if call.method == "prompts/get" and catalog.is_held(call.server, "prompts", call.name):
+                raise denied_error(ToolRef(call.server, call.name), PINS_SETTING)
             return next(attach_policy(call, None))
         tool = catalog.find_tool(call.server, call.name) if call.server else None  # a gateway names the server
         if tool is None or call.server not in servers:

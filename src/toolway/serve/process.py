@@ -12,13 +12,14 @@ import logging
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from toolway.catalog.pin_ignore import ignored_paths
 from toolway.config.approval.held_entries import HELD_CODE, count_waiting
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
@@ -136,7 +137,10 @@ class GatewayProcess:
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._listen_host = "127.0.0.1"  # also for a client over stdio
-        self.hub.use_pins(state_dir.folder, self._pin_mode)
+        if self._cluster_node is not None and self._shares_config:
+            self._cluster_node.use_pins(self.hub, self._pin_mode, self._ignored_parts)
+        else:
+            self.hub.use_pins(state_dir.folder, self._pin_mode, self._ignored_parts)
         self._stop_requested = asyncio.Event()
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
@@ -145,11 +149,18 @@ class GatewayProcess:
     def _pin_mode(self, server: str) -> PinMode:
         """Return how changed definitions of a server are treated.
 
-        Without a setting they are held if other machines can reach the gateway. In a cluster each node has pins of its
-        own, so nothing is held by default.
+        Without a setting they are held if other machines can reach the gateway, and in a cluster, where all nodes must
+        do the same. Workflows are the operator's own.
         """
-        holds = self._cluster_node is None and not is_loopback_host(self._listen_host)
+        if server == SERVER_NAME and server not in self._active_config.servers:
+            return "note"
+        holds = self._shares_config or not is_loopback_host(self._listen_host)
         return cast("PinMode", self._active_config.gateway.pins or ("hold" if holds else "note"))
+
+    def _ignored_parts(self, server: str, name: str) -> Sequence[str]:
+        """Return the parts of a definition that are not compared with its pin."""
+        rules = self._active_config.gateway.ignored_changes
+        return ignored_paths(rules, server, name) if rules else ()
 
     @property
     def node_id(self) -> str:
@@ -427,7 +438,7 @@ class GatewayProcess:
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)
-        if previous.pins != loaded.gateway.pins:
+        if (previous.pins, previous.ignored_changes) != (loaded.gateway.pins, loaded.gateway.ignored_changes):
             self.hub.apply_pin_mode()
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:

@@ -6,6 +6,7 @@
     given-up          a server failed too often, and is now restarted only rarely
     outcome-unknown   a call may have been executed: check before it is repeated
     audit             the audit log cannot be written, so calls are rejected
+    definition-held   a definition of a server changed or is new, and waits for an approval
     cluster-database  the cluster database was changed without the cluster key
     workflow-asks     a workflow run waits for the answer of a person
     workflow-stuck    a workflow run cannot go on
@@ -39,6 +40,7 @@ from toolway.events import (
     CallRecovered,
     ClusterDatabaseRefused,
     Connected,
+    DefinitionReviewed,
     Event,
     RunAsks,
     RunChanged,
@@ -86,6 +88,8 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         message = "the cluster database was changed without the cluster key"
         hint = "find out who can write to it, then follow docs/errors/E-RECORD-CHANGED.md: toolway cluster nodes"
         return Alert("", "cluster-database", message, event.reason, hint)
+    if isinstance(event, DefinitionReviewed) and event.action == "held":
+        return _held_alert(event)
     if isinstance(event, RunAsks):
         message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
@@ -154,6 +158,13 @@ def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detai
     )
 
 
+def _held_alert(event: DefinitionReviewed) -> Alert:
+    name = f"{event.server}/{event.name}" if event.kind == event.name else f"{event.server}.{event.name}"
+    hint = f"see the difference: toolway pins diff {event.server}; then approve it, or remove the server"
+    detail = f"{name}: {event.reason}{': ' if event.finding else ''}{event.finding}"
+    return Alert(event.server, "definition-held", f"a definition of {event.server} is held", detail, hint, event.name)
+
+
 def _format_wait(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
 
@@ -208,6 +219,10 @@ class AlertDetector:
     def on_event(self, event: Event) -> None:
         if isinstance(event, StateChanged | CallRecovered | AuditFailed | RunAsks):
             self._detect(event)
+        elif isinstance(event, DefinitionReviewed):
+            self._detect(event)
+            if not event.held:
+                self._resolve(Alert(event.server, "definition-held", "").key, event.server)
         elif isinstance(event, RunChanged):
             if event.state == "stuck":
                 self._detect(event)

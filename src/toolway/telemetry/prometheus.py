@@ -95,6 +95,11 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
         ("server", "tool"),
         "1 if a circuit breaker is open, 0.5 if it is half-open; `tool` is empty for the breaker of the server",
     ),
+    "toolway_definitions_deviating": (
+        "gauge",
+        ("server", "state"),
+        "Definitions that differ from their pins: `held`, or `noted` if they are used nevertheless",
+    ),
     "toolway_workflow_runs": (
         "counter",
         ("workflow", "state"),

@@ -37,6 +37,14 @@ class UpstreamContext(Protocol):
         """
         ...
 
+    def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
+        """Return the digests of tool definitions by name, as they are compared with pins; empty without pins."""
+        ...
+
+    def is_pinned(self, server: str, tool: str, digest: str) -> bool:
+        """Return False if a tool with this digest is not the pinned one, and such a tool is held."""
+        ...
+
     @property
     def callbacks(self) -> ClientCallbacks: ...
 

@@ -34,6 +34,7 @@ class CallerUpstreamContext:
     def __init__(self, context: UpstreamContext, caller: str = "") -> None:
         self._context = context
         self._caller = caller
+        self._digests: dict[str, str] = {}  # of the tools that this connection lists
 
     def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
         return self._context.open_transport(name, server, caller or self._caller)
@@ -48,14 +49,24 @@ class CallerUpstreamContext:
     ) -> CatalogChanged | None:
         """Discard the list, unless the server's shared connection has none because it has no login.
 
-        In that case, the list of this caller's connection is stored.
+        In that case, the list of this caller's connection is stored. In any case its tools are compared with the pins
+        before each call: the process of this caller may be another version of the server.
         """
+        if kind == "tools":
+            self._digests = self._context.pinned_digests(server, items)
         if not self._caller or not self._context.is_list_missing(server, kind):
             return None
         return self._context.update_list(server, kind, items, problems, era)
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return False
+
+    def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
+        return self._context.pinned_digests(server, tools)
+
+    def is_pinned(self, server: str, tool: str, digest: str = "") -> bool:
+        found = digest or self._digests.get(tool)
+        return found is None or self._context.is_pinned(server, tool, found)
 
     @property
     def callbacks(self) -> ClientCallbacks:

@@ -212,6 +212,10 @@ class Upstream:
         """Mark a list of the server (such as its tools) as changed; it is fetched again soon."""
         self._supervisor.lists.refresh(kind)
 
+    def is_pinned(self, tool: str) -> bool:
+        """Return False if this connection lists a tool with another definition than the pinned one, which is held."""
+        return self._supervisor.context.is_pinned(self.name, tool, "")
+
     async def subscribe(self, kind: SubscriptionKind, name: str) -> None:
         """Subscribe to a resource or a task of the server, and start the server if needed."""
         self._supervisor.start_requested.set()

@@ -15,6 +15,7 @@ import httpx2
 from tests.cluster.nats_server import nats_server
 from tests.cluster.node.http_tap import Tap, tap
 from tests.gateway.bridge_lab import Lab, Raw, pipe_entry
+from toolway.catalog.pins import PinMode
 from toolway.cluster.db.instances import Ownership
 from toolway.cluster.node import ClusterNode
 from toolway.cluster.node_auth import issue_node_credential
@@ -112,6 +113,7 @@ async def cluster(
     hidden: Iterable[str] = (),
     broken: Iterable[str] = (),
     database: str = "",
+    pins: PinMode | None = None,
 ) -> AsyncIterator[Cluster]:
     """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
     chosen = FULL if servers is None else servers
@@ -130,19 +132,21 @@ async def cluster(
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
                 labels=(name,),
             )
-            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before)))
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before, pins)))
         await made.settle()
         yield made
 
 
 @asynccontextmanager
-async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap) -> AsyncIterator[Node]:
+async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap, pins: PinMode | None) -> AsyncIterator[Node]:
     replica = ClusterNode(options, TOKEN)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(replica.close)
         await replica.open(file)
         hub = await stack.enter_async_context(HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options))
         gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
+        if pins is not None:
+            replica.use_pins(hub, lambda server: pins)
 
         async def take(loaded: LoadedConfig) -> None:
             await hub.reload(replace(loaded, servers=replica.local_servers(loaded.servers)))

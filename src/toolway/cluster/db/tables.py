@@ -293,6 +293,19 @@ class ToolVectorRow(Base):
     saved_at: Mapped[float]
 
 
+class PinsRow(Base):
+    """Pinned definitions of one server, and those that deviate from them."""
+
+    __tablename__ = "pins"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    server: Mapped[str] = mapped_column(primary_key=True)
+    identity: Mapped[str] = mapped_column(primary_key=True)  # hash of its command or URL: another server has other pins
+    body: Mapped[bytes]
+    mac: Mapped[str]  # of all columns but the revision (`integrity.py`)
+    revision: Mapped[int] = mapped_column(Number, index=True)  # of the last change
+
+
 class RunDefinitionRow(Base):
     """Definition of a workflow as its runs were started with it. It never changes."""
 

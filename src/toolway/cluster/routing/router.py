@@ -128,6 +128,10 @@ class TransportRouter:
         """Return True if this node owns an instance of the server now."""
         return self._ownership_of(server) is not None
 
+    def lists_itself(self, server: str) -> bool:
+        """Return True if this node gets the lists of a server from the server itself, not from the database."""
+        return self.owns(server) or self._is_in_process(server)
+
     def fence_for(self, server: str) -> int | None:
         """Return the fence (ownership number) under which this node owns the server, or None."""
         ownership = self._ownership_of(server)

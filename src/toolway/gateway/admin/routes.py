@@ -22,6 +22,7 @@ from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
+from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
@@ -341,6 +342,22 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.agents.act("resume", r.decoded("id"), r.body, r.principal),
         body="RunResumption",
     ),
+    # -- pinned definitions -------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/pins",
+        "Definitions that differ from their pins, with the difference",
+        "PinList",
+        lambda a, r: a.pins.list_deviations(),
+    ),
+    Route(
+        "POST",
+        "/admin/pins/approve",
+        "Approve the definition with this digest",
+        "PinApproved",
+        lambda a, r: a.pins.approve(r.body, r.principal),
+        body="PinApproval",
+    ),
     # -- events and alerts --------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -463,6 +480,7 @@ class AdminEndpoint:
         search: SearchAdmin,
         runs: RunsAdmin,
         agents: AgentsAdmin,
+        pins: PinsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -475,6 +493,7 @@ class AdminEndpoint:
         self.search: SearchAdmin = search
         self.runs: RunsAdmin = runs
         self.agents: AgentsAdmin = agents
+        self.pins: PinsAdmin = pins
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys

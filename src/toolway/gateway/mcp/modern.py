@@ -122,9 +122,9 @@ class Discovery:
             return {**result, "instructions": search_instructions(view.servers())[:MAX_INSTRUCTIONS_CHARS]}
         parts = []
         for server in view.servers():
-            agreed = self._hub.negotiated(server)
-            if agreed is not None and agreed.instructions:
-                parts.append(agreed.instructions if view.single_server else f"## {server}\n{agreed.instructions}")
+            instructions = self._hub.instructions(server)
+            if instructions:
+                parts.append(instructions if view.single_server else f"## {server}\n{instructions}")
         text = view.sanitize("\n\n".join(parts))[:MAX_INSTRUCTIONS_CHARS]
         return {**result, "instructions": text} if text else result
 

@@ -1,0 +1,67 @@
+import { post } from "../api";
+import { useAdmin, useLive } from "../live";
+import { Badge, ConfirmDialog, Empty, ErrorBox } from "../components/common";
+import { Link, path } from "../route";
+import type { PinDeviation, Pins } from "../types";
+import { formatAge, formatCount } from "../format";
+
+const REASONS: Record<string, string> = {
+  changed: "It changed since it was pinned.",
+  new: "The server added it after its first list.",
+  "not approved": "It was never approved.",
+  suspicious: "It has text that a person does not see, or a command in disguise.",
+};
+
+/** Definitions of servers that differ from their pins, with the difference and the approval of what is shown. */
+export function Definitions() {
+  const { overview } = useLive();
+  const { data, error, reload } = useAdmin<Pins>("pins", overview?.last_event);
+  if (error) return <ErrorBox error={error} />;
+  if (!data) return <p className="muted wait">…</p>;
+  const held = data.deviations.filter((each) => each.held).length;
+  const pinned = data.servers.reduce((sum, each) => sum + each.pins, 0);
+  return (
+    <div className="page">
+      <h1>Definitions</h1>
+      <dl className="tiles">
+        <div><dt>Pinned</dt><dd>{formatCount(pinned)}</dd></div>
+        <div><dt>Held</dt><dd className={held ? "warn" : ""}>{formatCount(held)}</dd></div>
+        <div><dt>Noted</dt><dd>{formatCount(data.deviations.length - held)}</dd></div>
+      </dl>
+      {!data.deviations.length && <Empty title={data.enabled ? "Every definition is the pinned one." : "This gateway compares no definitions."} />}
+      {data.deviations.map((each) => <Deviation key={`${each.name} ${each.digest}`} deviation={each} done={reload} />)}
+    </div>
+  );
+}
+
+function Deviation({ deviation, done }: { deviation: PinDeviation; done: () => void }) {
+  const approve = async () => {
+    const { server, kind, item, digest } = deviation;
+    await post("pins/approve", { server, kind, item, digest });
+    done();
+  };
+  return (
+    <section className="card" aria-label={deviation.name}>
+      <div className="bar">
+        <h2>{deviation.name} <Badge tone={deviation.held ? "bad" : "warn"}>{deviation.held ? "held" : "noted"}</Badge></h2>
+        <ConfirmDialog
+          title={`Approve ${deviation.name}?`}
+          text={`Clients see the definition that is shown here, and its calls are sent. Another definition is not approved by this. SHA-256 ${deviation.digest}`}
+          confirmLabel="Approve"
+          action={approve}
+        >
+          {(open) => <button type="button" onClick={open}>Approve</button>}
+        </ConfirmDialog>
+      </div>
+      <p>{REASONS[deviation.reason] ?? deviation.reason} <small className="muted">{formatAge(deviation.since)}, <Link to={path("servers", deviation.server)}>{deviation.server}</Link></small></p>
+      {deviation.findings.length > 0 && <ul>{deviation.findings.map((each) => <li key={each}>{each}</li>)}</ul>}
+      {!deviation.complete && <p className="muted">The definition is too large to be kept. Compare it at the server.</p>}
+      <pre className="diff" tabIndex={0}>
+        {deviation.changes.flatMap((change) => [
+          change.old !== null && <span key={`- ${change.path}`} className="removed">{`- ${change.path}  ${change.old}\n`}</span>,
+          change.new !== null && <span key={`+ ${change.path}`} className="added">{`+ ${change.path}  ${change.new}\n`}</span>,
+        ])}
+      </pre>
+    </section>
+  );
+}

@@ -1,0 +1,58 @@
+"""Admin API for pins: definitions that changed, with their differences, and the approval of what was shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from toolway.catalog.pin_report import describe_pins
+from toolway.catalog.pins import Pins, item_name
+from toolway.errors import ConfigError, NotFound
+from toolway.gateway.principals import Principal
+from toolway.types import Json
+
+
+class PinsAdmin:
+    """Handlers of `/admin/pins`. `get_pins` returns None if definitions are not compared."""
+
+    def __init__(self, get_pins: Callable[[], Pins | None], mask: Callable[[str], str]) -> None:
+        self._get_pins = get_pins
+        self._mask = mask
+
+    def list_deviations(self) -> Json:
+        """Return the pinned servers, and the definitions that deviate; those that are held come first."""
+        pins = self._get_pins()
+        found = describe_pins(pins.list_servers() if pins is not None else ())
+        found["deviations"].sort(key=lambda each: (not each["held"], each["name"]))
+        return {"enabled": pins is not None, **self._masked(found)}
+
+    async def approve(self, body: Json, principal: Principal) -> Json:
+        """Approve the definition with the digest that a person has seen.
+
+        Raises `NotFound` if the definition does not wait, `ConfigError` if the server sends another one by now.
+        """
+        texts = {name: body.get(name) for name in ("server", "kind", "item", "digest")}
+        for name, value in texts.items():
+            if not isinstance(value, str) or not value:
+                raise ValueError(f"{name} must be a text")
+        server, key, digest = str(texts["server"]), f"{texts['kind']}/{texts['item']}", str(texts["digest"])
+        name = item_name(server, key)
+        pins = self._get_pins()
+        found = [each for each in pins.list_servers() if each.name == server] if pins is not None else []
+        if pins is None or not found or key not in found[0].deviations:
+            raise NotFound(f"no definition of {name} waits", hint="list what waits: toolway pins ls")
+        if not await pins.approve(server, {key: digest}, principal.caller_id):
+            raise ConfigError(
+                f"{name} has another definition than the one you reviewed",
+                detail=f"its digest is {found[0].deviations[key].digest}",
+                hint=f"see the difference: toolway pins diff {name}",
+                code="E-PINS-DIGEST",
+            )
+        return {"approved": name}
+
+    def _masked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._mask(value)
+        if isinstance(value, dict):
+            return {key: self._masked(each) for key, each in value.items()}
+        return [self._masked(each) for each in value] if isinstance(value, list) else value
