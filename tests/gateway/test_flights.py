@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from tests.gateway.bridge_lab import Lab, Raw, full, lab, made
+from toolway.gateway.mcp.call_reader import ClientCall
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import SHUTTING_DOWN
+from toolway.gateway.mcp.flights import ClientFlights, HeadPlan
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore
 from toolway.hub.flight import Flights
+from toolway.hub.plan import Plan
 from toolway.protocol.constants import INVALID_PARAMS
 from toolway.testing import FakeHttp, fake_server
 
@@ -148,7 +151,18 @@ async def test_a_complete_list_of_tools_is_sent_without_a_task(tmp_path: Path, m
         await ways.settled()
 
 
-async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(tmp_path: Path) -> None:
+async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[bytes] = []
+
+    def find_named(self: ClientFlights, planned: HeadPlan, call: ClientCall) -> tuple[Plan, ClientCall] | None:
+        found = find(self, planned, call)
+        encoded.append(found[1].encoded_arguments if found is not None else b"")
+        return found
+
+    find = ClientFlights._find_named
+    monkeypatch.setattr(ClientFlights, "_find_named", find_named)
     async with open_ways(tmp_path) as ways, ways.lab.raw("search") as raw:
 
         async def call(name: object, arguments: object, meta_tool: str = "call_tool") -> Any:
@@ -168,6 +182,15 @@ async def test_a_call_through_call_tool_is_a_flight_of_the_named_tool(tmp_path: 
             event = ways.lab.gateway.activity.calls.find(answers[-1].headers["x-request-id"])
             assert event is not None and (event.server, event.tool, event.outcome) == (server, "add", "ok")
             assert tools.log.open_query(LOCAL_ADMIN.id, (server, "add")) is None  # learned: the search was met
+
+            # A body without spaces: the arguments are passed on as they were received, also if their order is unusual.
+            for arguments in ('{"b":1,"a":6}', '{"a":7,"b":1}', '{"a":8,"b":1}'):
+                named = {"name": f"{server}__add", "arguments": json.loads(arguments)}
+                body, fields = raw.modern("tools/call", {"name": "call_tool", "arguments": named}, capabilities={})
+                content = json.dumps(body, separators=(",", ":"))
+                compact = await raw.http.post(raw.url, content=content, headers=fields)
+                assert compact.json()["result"]["content"][0]["text"] == str(sum(json.loads(arguments).values()))
+            assert encoded[-2:] == [b'{"a":7,"b":1}', b'{"a":8,"b":1}']
 
             # Everything else is for the pipeline, which explains it.
             before = ways.flights.landed

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -62,7 +62,13 @@ from toolway.upstream.transport import RequestExchange
 
 NO_PLAN_S: Final = 1.0  # seconds for which it is remembered that there is no plan
 MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a legacy client
-_NAMED_CALL: Final = frozenset({"name", "arguments"})  # arguments of `call_tool` and `read_tool`
+
+
+class NamedPlan(NamedTuple):
+    """Plan of a tool that `call_tool` or `read_tool` names in its arguments."""
+
+    plan: Plan
+    start: bytes  # of the encoded arguments of the meta-tool: all that is before those of the tool
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +82,7 @@ class HeadPlan(msgspec.Struct, frozen=True, gc=False):
     views_version: int
     name: str  # of the tool, as the client knows it
     reader: CallReader | ListReader | None  # of a modern client
-    named: dict[str, Plan] = msgspec.field(default_factory=dict)  # plans of the tools that `call_tool` named
+    named: dict[str, NamedPlan] = msgspec.field(default_factory=dict)  # of the tools that `call_tool` named, by name
 
 
 class SessionHead:
@@ -316,14 +322,17 @@ class ClientFlights:
         None if the router must handle it: the tool has no plan, or something about the request is unusual.
         """
         given, view = call.arguments, planned.view
-        if given.keys() != _NAMED_CALL:
+        if len(given) != 2 or "name" not in given or "arguments" not in given:
             return None
         name, arguments = given["name"], given["arguments"]
         if type(arguments) is not dict or type(name) is not str:
             return None
-        plan = planned.named.get(name)
-        if plan is not None and plan.is_valid():
-            return plan, ClientCall(call.id, arguments, call.meta, name)
+        known = planned.named.get(name)
+        if known is not None and known.plan.is_valid():
+            # The encoded arguments have these two keys and no space, so the value after `start` is one whole object.
+            encoded = call.encoded_arguments
+            own = encoded[len(known.start) : -1] if encoded.startswith(known.start) else b""
+            return known.plan, ClientCall(call.id, arguments, call.meta, name, own)
         tool = view.find_item("tools", name) if not view.needs_preparation else None
         if not isinstance(tool, Tool):
             return None
@@ -334,7 +343,7 @@ class ClientFlights:
             return None
         if len(planned.named) >= MAX_TOOLS_OF_HEAD:
             planned.named.clear()  # cheap to find again
-        planned.named[name] = plan
+        planned.named[name] = NamedPlan(plan, b'{"name":%b,"arguments":' % jsonrpc.encode_json(name))
         return plan, ClientCall(call.id, arguments, call.meta, name)
 
 
