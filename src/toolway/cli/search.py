@@ -1,4 +1,4 @@
-"""`toolway search` and `toolway tokens`: find tools by a task, and what the definitions of tools cost a model.
+"""`toolway search` and `toolway tokens`: find tools by a task, searches without a call, and tokens of definitions.
 
 With a running gateway, its own ranking and endpoints are shown. Else the lists are read from the cache of earlier runs,
 and only servers without a cached list are started.
@@ -6,19 +6,22 @@ and only servers without a cached list are started.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.options import CommandContext
-from toolway.cli.output import Output
+from toolway.cli.output import Output, format_age
 from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Catalog, Tool
     from toolway.cli.targets import Target
     from toolway.search.results import SearchAnswer
+
+MISSED_FOUND: Final = 3  # tools that are shown of a search without a call
 
 
 async def run_search(
@@ -137,6 +140,41 @@ def _print_reasons(output: Output, found: Json) -> None:
     ]
     output.info(f"{found['name']}  {found['score']:.2f}  {found['description']}")
     output.print_table(("weight", "kind", "word", "found in"), rows, right=("weight",))
+
+
+# -- searches of clients -----------------------------------------------------------------------------------------------
+
+
+async def run_missed(context: CommandContext) -> ExitCode:
+    """Print the recent searches of a gateway's clients after which no found tool was called."""
+    from toolway.cli.targets import require_gateway
+
+    gateway = await require_gateway(
+        context.output,
+        context.target_options,
+        "no gateway is running, so there are no searches of clients",
+        "start one with: toolway serve",
+    )
+    document: Json = await gateway.request_admin("GET", "searches")
+    output, missed = context.output, document["unmet"]
+    if output.as_json:
+        output.print_json(document)
+        return ExitCode.OK
+    now = time.time()
+    rows = [
+        (
+            f"{each['times']:,}",
+            format_age(now - each["at"]),
+            each["query"],
+            ", ".join(each["found"][:MISSED_FOUND]) if each["fits"] else "nothing fits well",
+        )
+        for each in missed
+    ]
+    if rows:
+        output.print_table(("times", "last", "query", "found"), rows, right=("times", "last"), cut=True)
+    total = document["fits"] + document["nothing"]
+    output.info(f"{total:,} searches since the start, {len(missed):,} queries without a call of a found tool", "dim")
+    return ExitCode.OK
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------

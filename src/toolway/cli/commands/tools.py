@@ -67,7 +67,9 @@ def tools(
 
 def search(
     context: CommandContext,
-    task: Annotated[list[str], typer.Argument(metavar="TASK…", help="The task in a few words.", show_default=False)],
+    task: Annotated[
+        list[str] | None, typer.Argument(metavar="[TASK…]", help="The task in a few words.", show_default=False)
+    ] = None,
     server: Annotated[
         str | None,
         typer.Option(
@@ -78,13 +80,18 @@ def search(
     why: Annotated[
         int | None, typer.Option("--why", metavar="N", min=1, max=50, help="Explain the score of result N.")
     ] = None,
+    missed: Annotated[
+        bool, typer.Option("--missed", help="List what models searched for, if they called none of the found tools.")
+    ] = False,
     refresh: Refresh = False,
     wait: Wait = 30.0,
 ) -> CommandResult:
     """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
-    from toolway.cli.search import run_search
+    from toolway.cli.search import run_missed, run_search
 
-    return run_search(context, " ".join(task), server, limit=limit, why=why, refresh=refresh, wait=wait)
+    if missed:
+        return run_missed(context)
+    return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
 
 
 def tokens(context: CommandContext, refresh: Refresh = False, wait: Wait = 30.0) -> CommandResult:
