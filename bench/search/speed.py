@@ -104,7 +104,11 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
         await asyncio.sleep(0)
         watch.reset()
         print(f"{count:6} tools of {len(tools)} servers at /mcp/search")
-        print(f"  first search      {await search(queries[0]) / 1000:.2f} s, {watch.reset()}")
+        cpu = time.process_time()
+        first = await search(queries[0]) / 1000
+        cpu = time.process_time() - cpu
+        await asyncio.sleep(0)  # so that its last callback ends
+        print(f"  first search      {first:.2f} s ({cpu:.2f} s CPU), {watch.reset()}")
         for query in queries:
             await search(query)
             await asyncio.sleep(0)  # so that a callback has one search
@@ -114,16 +118,20 @@ async def measure_gateway(count: int, tools_a_server: int) -> None:
         await asyncio.sleep(0)
         watch.reset()
         print(f"  a list changes    {await search(queries[0]):.1f} ms, {watch.reset()}", flush=True)
-        times = []
-        for query in queries * 2:
+        times, cheapest = [], dict.fromkeys(queries, 1e9)
+        for query in queries * 5:
             await asyncio.sleep(0)
             cpu = time.process_time()
             await search(query)
             times.append((time.process_time() - cpu) * 1000)
-        times.sort()
-        print(
-            f"  a search          p50 {times[len(times) // 2]:.2f} ms, p99 {times[int(len(times) * 0.99)]:.2f} ms (CPU)"
-        )
+            cheapest[query] = min(cheapest[query], times[-1])
+        print(f"  a search          {_percentiles(times)} (CPU)")
+        print(f"  its cheapest of 5 {_percentiles(list(cheapest.values()))} (CPU): without what other programs cost it")
+
+
+def _percentiles(times: list[float]) -> str:
+    times = sorted(times)
+    return f"p50 {times[len(times) // 2]:.2f} ms, p99 {times[int(len(times) * 0.99)]:.2f} ms"
 
 
 async def measure(count: int) -> None:

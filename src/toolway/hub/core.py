@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -776,6 +777,15 @@ class HubCore:
             self._open_search_vectors()
             self._keep_search_history()
         return self._tool_search
+
+    async def open_tool_search(self) -> ToolSearch:
+        """Return the search over the known tools of this hub, as `tool_search` does, without blocking the event loop.
+
+        Its modules are imported in a thread: that takes 10 ms and more.
+        """
+        if self._tool_search is None:
+            await asyncio.to_thread(importlib.import_module, "toolway.search.tool_search")
+        return self.tool_search
 
     def store_search_history(self, path: Path) -> None:
         """Keep what the tool search learns from calls in this file, from its first use on.

@@ -353,7 +353,8 @@ class Hub:
             for match in await hub.search_tools("make an issue from this mail"):
                 print(match.tool.qualified_name, match.score)
         """
-        return list((await self._core.tool_search.search_async(query, limit=limit, server=server)).matches)
+        search = await self._core.open_tool_search()
+        return list((await search.search_async(query, limit=limit, server=server)).matches)
 
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
         """Return the tools of all servers.

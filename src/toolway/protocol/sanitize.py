@@ -23,6 +23,7 @@ _INVISIBLE: Final = (
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U000f0000-\U0010ffff"
 )
+_ASCII_CONTROLS: Final = bytes([*range(0x09), *range(0x0B, 0x20), 0x7F])
 _UNPRINTABLE_CHARACTER: Final = f"[{_TERMINAL_CONTROLS}{_INVISIBLE}]"
 _UNPRINTABLE: Final = compile_pattern(_UNPRINTABLE_CHARACTER)
 _CONTROL: Final = compile_pattern("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # a carriage return is part of file contents
@@ -58,6 +59,11 @@ def remove_invisible(text: str) -> str:
     >>> remove_invisible("ab\\u202ec \\x1b[31m☎️")
     'abc [31m☎️'
     """
+    if text.isascii():
+        # Most texts: several times faster than the expression, which takes milliseconds to compile.
+        encoded = text.encode()
+        plain = encoded.translate(None, _ASCII_CONTROLS)
+        return text if len(plain) == len(encoded) else plain.decode()
     if _UNPRINTABLE.search(text) is None:
         return text
     return _HONEST_OR_UNPRINTABLE.sub(lambda found: found[1] or "", text)

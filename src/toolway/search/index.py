@@ -28,8 +28,8 @@ K1: Final = 1.2  # how soon further hits of the same word stop to count
 B: Final = 0.5  # how much a long field lowers the weight of its words
 
 
-#: Number, weight and fields of each new tool that has a word, one after the other, by word. Tuples would be objects for
-#: the garbage collector: two million for 50,000 tools.
+#: Number and weight of each new tool that has a word, one after the other, by word. Tuples would be objects for the
+#: garbage collector: two million for 50,000 tools.
 Entries: TypeAlias = defaultdict[str, list[float]]
 
 
@@ -53,7 +53,7 @@ FIELDS: Final = (
 
 
 class Posting(msgspec.Struct, frozen=True, gc=False):
-    """The tools that contain one word: their numbers (ascending), the word's weight in each, and the fields as bits.
+    """The tools that contain one word: their numbers (ascending), and the word's weight in each.
 
     The lists are packed into bytes, which the garbage collector does not scan: an index of 50,000 tools has 100,000
     postings.
@@ -61,11 +61,8 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
 
     numbers: bytes
     weights: bytes
-    fields: bytes
     max_weight: float  # no weight is higher
-
-    def __len__(self) -> int:
-        return len(self.fields)
+    count: int  # of its tools: an attribute, because a search reads it several times for each word
 
     def pairs(self) -> Iterator[tuple[int, float]]:
         """Return an iterator over (number, weight) of each tool that contains the word."""
@@ -86,35 +83,29 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         numbers = memoryview(self.numbers).cast("I")
         kept, begin = list[slice](), 0
         for each in ranges:
-            kept.append(slice(begin, bisect_left(numbers, each.start, begin)))
+            kept.append(slice(begin * 4, bisect_left(numbers, each.start, begin) * 4))
             begin = bisect_left(numbers, each.stop, begin)
-        kept.append(slice(begin, len(numbers)))
-        fields = b"".join([self.fields[part] for part in kept])
-        if not fields:
+        kept.append(slice(begin * 4, len(self.numbers)))
+        left = b"".join([self.numbers[part] for part in kept])
+        if not left:
             return None
-        of_four = [slice(part.start * 4, part.stop * 4) for part in kept]
-        return Posting(
-            b"".join([self.numbers[part] for part in of_four]),
-            b"".join([self.weights[part] for part in of_four]),
-            fields,
-            self.max_weight,
-        )
+        return Posting(left, b"".join([self.weights[part] for part in kept]), self.max_weight, len(left) // 4)
 
     def with_entries(self, entries: Sequence[Any]) -> Posting:
         """Return the posting with further tools.
 
-        `entries` is flat: number, weight and fields of the first, then the next.
+        `entries` is flat: number and weight of the first, then the next.
         """
-        weights = array("f", entries[1::3])
+        weights = array("f", entries[1::2])
         return Posting(
-            self.numbers + array("I", entries[0::3]).tobytes(),
+            self.numbers + array("I", entries[0::2]).tobytes(),
             self.weights + weights.tobytes(),
-            self.fields + bytes(entries[2::3]),
             max(self.max_weight, max(weights)),
+            self.count + len(weights),
         )
 
 
-_NO_TOOLS: Final = Posting(b"", b"", b"", 0.0)
+_NO_TOOLS: Final = Posting(b"", b"", 0.0, 0)
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
@@ -147,19 +138,25 @@ def definition_hash(tool: Tool) -> str:
 
 
 def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, entries: Entries) -> Segment:
-    """Index the tools of one server. Number, weight and fields of each tool are added to the `entries` of its words."""
+    """Index the tools of one server. Number and weight of each tool are added to the `entries` of its words."""
     documents = []
-    server_stems = split_stems(split_name(server), FIELDS[1].max_words)
-    about_stems = split_stems(about, FIELDS[5].max_words)
+    server_stems, about_stems = _server_stems(server, about)
     words = set[str]()
     for number, tool in enumerate(tools, base):
         stems = _tool_stems(tool, server_stems, about_stems)
         documents.append(Document(tool, tuple(set(stems[0]))))
-        weights, fields = _weigh_words(stems)
+        weights = _weigh_words(stems)
         words.update(weights)
         for word, weight in weights.items():
-            entries[word] += (number, weight * (K1 + 1) / (weight + K1), fields[word] & 255)
+            listed = entries[word]
+            listed.append(number)
+            listed.append(weight * (K1 + 1) / (weight + K1))
     return Segment(server, about, base, tuple(documents), tuple(words), frozenset(server_stems))
+
+
+def _server_stems(server: str, about: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the stems that all tools of a server share: those of its name, and those of its description."""
+    return split_stems(split_name(server), FIELDS[1].max_words), split_stems(about, FIELDS[5].max_words)
 
 
 def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[str]) -> tuple[Sequence[str], ...]:
@@ -176,35 +173,36 @@ def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[s
         split_stems(split_name(tool.name), FIELDS[0].max_words),
         server_stems,
         split_stems(description if title == tool.name else f"{title}. {description}", FIELDS[2].max_words),
-        split_stems(split_name(" ".join(parameters)), FIELDS[3].max_words),
-        split_stems(" ".join(texts), FIELDS[4].max_words),
+        split_stems(split_name(" ".join(parameters)), FIELDS[3].max_words) if parameters else (),
+        split_stems(" ".join(texts), FIELDS[4].max_words) if texts else (),
         about_stems,
     )
 
 
-def _weigh_words(stems: Sequence[Sequence[str]]) -> tuple[dict[str, float], dict[str, int]]:
-    """Return the weight of each word of a definition, and its fields as a bit set in the lower byte.
+def _weigh_words(stems: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Return the weight of each word of a definition.
 
     A word counts at most twice per field: repeating it more often gains nothing and makes the field longer.
     """
     weights = dict[str, float]()
-    seen = dict[str, int]()  # in the upper byte: the fields that have it twice
-    once, twice = 1, 256
-    for field, words in zip(FIELDS, stems, strict=True):
+    get = weights.get
+    for (_, weight, usual, _), words in zip(FIELDS, stems, strict=True):
         if words:
-            share = field.weight / (1 - B + B * len(words) / field.usual_words)
+            share = weight / (1 - B + B * len(words) / usual)
+            left = set(words)
+            if len(left) == len(words):
+                for word in words:
+                    weights[word] = get(word, 0.0) + share
+                continue
+            again = set[str]()
             for word in words:
-                bits = seen.get(word, 0)
-                if not bits:
-                    seen[word], weights[word] = once, share
-                elif not bits & once:
-                    seen[word] = bits | once
+                if word in left:
+                    left.remove(word)
+                    weights[word] = get(word, 0.0) + share
+                elif word not in again:
+                    again.add(word)
                     weights[word] += share
-                elif not bits & twice:
-                    seen[word] = bits | twice
-                    weights[word] += share
-        once, twice = once << 1, twice << 1
-    return weights, seen
+    return weights
 
 
 class Index:
@@ -243,12 +241,13 @@ class Index:
 
     def _add(self, segment: Segment) -> None:
         self.segments[segment.server] = segment
+        names = self._names
         for number, document in enumerate(segment.documents, segment.base):
             tool = document.tool
             self.documents[number] = document
             self.numbers[tool.server, tool.name] = number
             for name in _name_keys(tool):
-                self._names[name] = (*self._names.get(name, ()), number)
+                names[name] = (*names[name], number) if name in names else (number,)
 
     def _remove(self, segments: Iterable[Segment]) -> None:
         ranges = dict[str, list[range]]()
@@ -264,13 +263,17 @@ class Index:
         for word, cut in ranges.items():
             _put(self._postings, word, self._postings[word].without(cut))
 
+    def postings(self) -> Iterable[Posting]:
+        """Return the postings of all words."""
+        return self._postings.values()
+
     def posting(self, word: str) -> Posting | None:
         """Return the posting of a word: the tools that contain it. None if no tool does."""
         return self._postings.get(word)
 
     def rarity(self, posting: Posting | None) -> float:
         """Return the weight of a word by its rarity: the fewer tools contain it, the higher."""
-        having = len(posting) if posting is not None else 0
+        having = posting.count if posting is not None else 0
         return math.log(1 + (len(self.documents) - having + 0.5) / (having + 0.5))
 
     def find_name(self, key: str) -> tuple[int, ...]:
@@ -280,7 +283,8 @@ class Index:
 
 def _name_keys(tool: Tool) -> tuple[str, str]:
     """Return the normalised tool name, equal for all spellings (`words.name_key`), without and with the server."""
-    return name_key(tool.name), name_key(tool.server + tool.name)
+    name = name_key(tool.name)
+    return name, name_key(tool.server) + name
 
 
 def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
@@ -291,6 +295,12 @@ def _put(mapping: dict[str, Any], key: str, value: Any) -> None:
         mapping.pop(key, None)
 
 
-def field_names(bits: int) -> tuple[str, ...]:
-    """Return the names of the fields (name, description …) whose bits are set in an item of `Posting.fields`."""
-    return tuple(field.name for bit, field in enumerate(FIELDS) if bits >> bit & 1)
+def find_fields(index: Index, number: int) -> dict[str, tuple[str, ...]]:
+    """Return the names of the fields (name, description …) in which a tool has a word, by word."""
+    tool = index.documents[number].tool
+    segment = index.segments[tool.server]
+    found = dict[str, tuple[str, ...]]()
+    for field, words in zip(FIELDS, _tool_stems(tool, *_server_stems(tool.server, segment.about)), strict=True):
+        for word in set(words):
+            found[word] = (*found.get(word, ()), field.name)
+    return found

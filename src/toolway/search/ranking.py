@@ -13,9 +13,10 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
-from toolway.search.index import K1, Document, Index, Posting, field_names
+from toolway.search.index import K1, Document, Index, Posting, find_fields
 from toolway.search.learning import CallHistory
 from toolway.search.related import Related
 from toolway.search.results import Reason, ToolMatch
@@ -137,7 +138,10 @@ def rank(
 
 
 def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
-    """Return the query's words with their postings, and the score of a tool that contains all words."""
+    """Return the query's words with their postings, and the score of a tool that contains all words.
+
+    Words with few tools are first.
+    """
     full = 0.0
     parts = []
     posting_of, rarity_of = index.posting, index.rarity
@@ -151,6 +155,7 @@ def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
         posting = posting_of(word)
         if posting is not None:
             parts.append(QueryPart(weight * rarity_of(posting), posting))
+    parts.sort(key=attrgetter("posting.count"))
     return parts, full or 1.0
 
 
@@ -254,10 +259,14 @@ def _add_server_share(index: Index, pool: Mapping[int, float]) -> dict[int, floa
             by_server[server] = [number]
     shared = {}
     for numbers in by_server.values():
-        scores = [pool[number] for number in numbers]
-        share = SERVER_SHARE * sum(sorted(scores, reverse=True)[:SERVER_TOP]) / SERVER_TOP
-        for number in numbers:
-            shared[number] = pool[number] + share
+        if len(numbers) == 1:
+            score = pool[numbers[0]]
+            shared[numbers[0]] = score + SERVER_SHARE * score / SERVER_TOP
+        else:
+            best = sorted([pool[number] for number in numbers], reverse=True)[:SERVER_TOP]
+            share = SERVER_SHARE * sum(best) / SERVER_TOP
+            for number in numbers:
+                shared[number] = pool[number] + share
     return shared
 
 
@@ -325,18 +334,19 @@ def explain(index: Index, ranked: Ranked, number: int) -> tuple[Reason, ...]:
     if number in index.find_name(query.key):
         reasons.append(Reason("name", query.text.strip(), ("name",), 1.0))
     found: list[Reason] = []
+    fields = find_fields(index, number)
     for word, weight, source in (
         *((word, weight, "") for word, weight in query.words.items()),
         *((word, weight, source) for word, (weight, source) in query.related.items()),
     ):
-        posting = index.posting(word)
+        posting = index.posting(word) if word in fields else None
         at = posting.position(number) if posting is not None else -1
         if posting is not None and at >= 0:
             value = weight * index.rarity(posting) * posting.weight(at) * scale
             shown = query.spelled.get(word, word)
             if source:
                 shown = f"{query.spelled[source]}≈{_spelling(index.documents[number], word)}"
-            found.append(Reason("related" if source else "word", shown, field_names(posting.fields[at]), value))
+            found.append(Reason("related" if source else "word", shown, fields.get(word, ()), value))
     reasons += sorted(found, key=lambda reason: -reason.weight)
     if number in ranked.learned:
         reasons.append(Reason("history", "called after such a query", (), ranked.learned[number] * scale))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import field
 from typing import Final
 
-from toolway._lazy import dataclass
+import msgspec
 
 MAX_PRINCIPALS: Final = 1000  # with remembered searches
 MAX_SEARCHES_PER_PRINCIPAL: Final = 8
@@ -20,8 +19,7 @@ MAX_QUERY_CHARS: Final = 200  # of a remembered query
 ToolKey = tuple[str, str]  # (server, tool)
 
 
-@dataclass(slots=True)
-class UnmetSearch:
+class UnmetSearch(msgspec.Struct):
     """A search query after which the principal called none of the found tools."""
 
     query: str
@@ -31,21 +29,19 @@ class UnmetSearch:
     found: tuple[str, ...] = ()  # names of the tools in the last answer
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(msgspec.Struct):
     query: str
     tools: frozenset[ToolKey]
     fits: bool = True
     met: bool = False  # a tool of the answer was called
 
 
-@dataclass(slots=True)
-class SearchCounts:
+class SearchCounts(msgspec.Struct):
     """Counts of tool searches since the start of the process."""
 
     fits: int = 0  # searches with a result that fits
     nothing: int = 0  # searches whose answer said that nothing fits well
-    calls: dict[str, int] = field(default_factory=dict)  # calls by meta-tool: `call_tool` and `read_tool`
+    calls: dict[str, int] = msgspec.field(default_factory=dict)  # calls by meta-tool: `call_tool` and `read_tool`
     refused: int = 0  # calls through a meta-tool that were answered with an explanation and not sent
 
 

@@ -327,7 +327,10 @@ class ToolSearch:
     async def _build_in_thread(self) -> None:
         def build(changes: _Changes) -> Index:
             self._related = self._related or load_related_words()
-            return _build(changes)
+            index = _build(changes)
+            if len(index) <= THREAD_SEARCH_TOOLS:  # else searches compute them, in a thread
+                self._weights.prepare(index)
+            return index
 
         try:
             changes = await run_in_slices(self._changes())

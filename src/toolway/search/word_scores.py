@@ -3,24 +3,28 @@
 `add_up` is the definition: the sum of the weights of all words, each times its factor. If the words have many tools,
 `best_by_words` finds the best tools without adding up all:
 
-1. A word that many tools have is one large integer with 32 bits for each tool: its weight there, rounded up. One
+1. The words that few tools have are added up.
+2. A word that many tools have is one large integer with 32 bits for each tool: its weight there, rounded up. One
    multiplication and one addition add the word to the bounds of all tools, without a loop in Python.
-2. The bounds are only a little higher than the scores. Tools whose bound is too low for the best ones are left out.
-3. The exact scores of the rest are added up.
+3. The bounds are only a little higher than the scores. Tools whose bound is too low for the best ones are left out.
+4. The exact scores of the rest are added up.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
 import threading
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
-from toolway.search.index import Posting
+from toolway.search.index import Index, Posting
 
-MIN_ENTRIES: Final = 1000  # tools of all words of a query; below, they are just added up
-FREQUENT: Final = 128  # a word is frequent if one of this many tools has it
+MIN_ENTRIES: Final = 500  # tools of all words of a query; below, they are just added up
+FREQUENT: Final = 64  # a word is frequent if one of this many tools has it
 FEW: Final = 4  # times the number of wanted tools: so few visible tools are just added up
 LEVELS: Final = 1000  # of a weight of 1 in a bound
 MAX_BOUND: Final = 2**32 - 1
@@ -30,6 +34,7 @@ MAX_WEIGHT_BYTES: Final = 16 * 2**20  # of the frequent words that are kept
 MAX_MASKS: Final = 64  # sets of visible tools that are kept
 _HIGH_BYTE: Final = 3 if sys.byteorder == "little" else 0  # of a bound in memory
 _REACHED: Final = bytes(256) + b"\1" * 256  # from 256 - n on: 1 for each byte that is at least n
+_BYTES: Final = bytes(range(256))
 
 
 class QueryPart(NamedTuple):
@@ -65,8 +70,14 @@ class WeightCache:
             weights[number] = weight
             bounds[number] = int(weight * LEVELS) + 1
         known = WordWeights(posting, weights, int.from_bytes(_to_native(bounds).tobytes(), "little"))
-        _keep(self._words, id(posting), known, MAX_WEIGHT_BYTES // (8 * len(weights)), self._lock)
+        _keep(self._words, id(posting), known, _max_words(end), self._lock)
         return known
+
+    def prepare(self, index: Index) -> None:
+        """Compute the weights of all frequent words, so that no search has to."""
+        frequent = [each for each in index.postings() if each.count > index.end // FREQUENT]
+        for posting in heapq.nlargest(_max_words(index.end), frequent, key=attrgetter("count")):
+            self.weights(posting, index.end)
 
     def mask(self, visible: Set[int], end: int) -> int:
         """Return an integer whose byte is 255 for each visible tool."""
@@ -103,51 +114,49 @@ def best_by_words(
 ) -> dict[int, float]:
     """Return the scores of `add_up`, at least of the best `count` visible tools and of those in `named`.
 
-    All tools have numbers below `end`.
+    All tools have numbers below `end`. The words with the fewest tools are the first of `parts`.
     """
-    entries = sum([len(posting) for _, posting in parts])
-    if entries < max(MIN_ENTRIES, end // 4):
+    sizes = [posting.count for _, posting in parts]
+    if sum(sizes) < max(MIN_ENTRIES, end // 8):
         return add_up(parts, learned)
-    frequent = end // FREQUENT
-    weighed = [cache.weights(part.posting, end) if len(part.posting) > frequent else None for part in parts]
+    first = bisect_right(sizes, end // FREQUENT)
+    scores, frequent = add_up(parts[:first], learned), parts[first:]
+    if not frequent:
+        return scores
+    words = [cache.weights(posting, end) for _, posting in frequent]
     if visible is not None and len(visible) <= FEW * count:
         numbers: Collection[int] = visible
     else:
         mask = cache.mask(visible, end) if visible is not None else None
-        numbers = _find_candidates(parts, weighed, count, learned, mask, _size(end)) | named
-    return _add_up_some(parts, weighed, learned, numbers)
+        numbers = _find_candidates(scores, frequent, words, count, mask, _size(end)) | named
+    return _add_frequent(scores, frequent, words, numbers)
 
 
 def _find_candidates(
-    parts: Sequence[QueryPart],
-    weighed: Sequence[WordWeights | None],
+    scores: Mapping[int, float],
+    frequent: Sequence[QueryPart],
+    words: Sequence[WordWeights],
     count: int,
-    learned: Mapping[int, float],
     mask: int | None,
     size: int,
 ) -> set[int]:
     """Return a set of tools that includes the best `count` visible ones. `mask` has a set byte for each visible tool.
 
-    Without a mask, all tools are visible.
+    Without a mask, all tools are visible. `scores` are those by the words that are not frequent.
     """
-    highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in parts]
-    most_learned = max(learned.values(), default=0.0) * LEVELS
-    most = sum([part.factor * level for part, level in zip(parts, highest, strict=True)]) + most_learned
+    highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in frequent]
+    most = sum([part.factor * level for part, level in zip(frequent, highest, strict=True)])
+    most += max(scores.values(), default=0.0) * LEVELS
     scale = (MAX_BOUND - sum(highest) - ROUNDING) / most  # so that no bound needs more than 32 bits
-    total, slack, rare = 0, ROUNDING, list[tuple[float, Posting]]()
-    for (factor, posting), word, level in zip(parts, weighed, highest, strict=True):
+    total, slack = 0, ROUNDING
+    for (factor, _), word, level in zip(frequent, words, highest, strict=True):
         scaled = int(factor * scale) + 1
         slack += scaled + level  # the most by which this word can raise a bound above the score
-        if word is not None:
-            total += scaled * word.bounds
-        else:
-            rare.append((factor * scale * LEVELS, posting))
+        total += scaled * word.bounds
     bounds = _to_native(array("I", total.to_bytes(4 * size, "little")))
-    for each, posting in rare:
-        for number, weight in posting.pairs():
-            bounds[number] += int(each * weight) + 1
-    for number, score in learned.items():
-        bounds[number] += int(score * scale * LEVELS) + 1
+    scale *= LEVELS
+    for number, score in scores.items():
+        bounds[number] += int(score * scale) + 1
     return _select(bounds, count, slack, mask)
 
 
@@ -156,11 +165,12 @@ def _select(bounds: array[int], count: int, slack: int, mask: int | None) -> set
     high = bounds.tobytes()[_HIGH_BYTE::4]
     if mask is not None:
         high = (int.from_bytes(high, "little") & mask).to_bytes(len(high), "little")
-    level, above = 0, 256  # at least `count` tools reach `level`, fewer reach `above`
+    level, left, above = 0, high, 256  # `left` are the bytes of the tools that reach `level`: at least `count`
     while above - level > 1:
         middle = (level + above) // 2
-        if _reach(high, middle).count(1) >= count:
-            level = middle
+        reaching = left.translate(None, _BYTES[:middle])
+        if len(reaching) >= count:
+            level, left = middle, reaching
         else:
             above = middle
     reached = _places(high, level, mask)
@@ -193,25 +203,29 @@ def _places(high: bytes, level: int, mask: int | None) -> list[int]:
     return places
 
 
-def _add_up_some(
-    parts: Sequence[QueryPart],
-    weighed: Sequence[WordWeights | None],
-    learned: Mapping[int, float],
+def _add_frequent(
+    scores: Mapping[int, float],
+    frequent: Sequence[QueryPart],
+    words: Sequence[WordWeights],
     chosen: Iterable[int],
 ) -> dict[int, float]:
-    """Return the scores of `add_up` of some tools. The order of the words is the same, so the sums are equal."""
+    """Return the scores of some tools with the frequent words, which are added last, as `add_up` does."""
     numbers = list(chosen)
-    places = {number: place for place, number in enumerate(numbers)}
-    scores = [learned.get(number, 0.0) for number in numbers] if learned else [0.0] * len(numbers)
-    for (factor, posting), word in zip(parts, weighed, strict=True):
-        if word is not None:
-            weights = word.weights
-            scores = [score + factor * weights[number] for score, number in zip(scores, numbers, strict=True)]
-        else:
-            for number, weight in posting.pairs():
-                if number in places:
-                    scores[places[number]] += factor * weight
-    return {number: score for number, score in zip(numbers, scores, strict=True) if score}
+    totals = [scores.get(number, 0.0) for number in numbers]
+    if len(numbers) > 1:  # with one key, an `itemgetter` returns no tuple
+        pick = itemgetter(*numbers)
+        for (factor, _), word in zip(frequent, words, strict=True):
+            totals = [total + factor * weight for total, weight in zip(totals, pick(word.weights), strict=True)]
+    else:
+        for number in numbers:
+            for (factor, _), word in zip(frequent, words, strict=True):
+                totals[0] += factor * word.weights[number]
+    return {number: score for number, score in zip(numbers, totals, strict=True) if score}
+
+
+def _max_words(end: int) -> int:
+    """Return of how many words the weights are kept if all tool numbers are below `end`."""
+    return int(MAX_WEIGHT_BYTES // (8 * max(1, _size(end))))
 
 
 def _size(end: int) -> int:

@@ -49,7 +49,8 @@ class SearchAdmin:
         """
         fields = parse_query_fields(query)
         text, limit = fields.get("query", ""), min(MAX_RESULTS, parse_number(fields.get("limit", "10")))
-        found = await self._hub.tool_search.search_async(text, limit=max(1, limit), server=fields.get("server"))
+        search = await self._hub.open_tool_search()
+        found = await search.search_async(text, limit=max(1, limit), server=fields.get("server"))
         return {
             "fits": found.fits,
             "total_tools": found.total_tools,

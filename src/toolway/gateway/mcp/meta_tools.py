@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from toolway._lazy import compile_pattern, dataclass
+import msgspec
+
+from toolway._lazy import compile_pattern
 from toolway.types import Effect, Json
 
 SEARCH_TOOL: Final = "search_tools"
@@ -68,8 +70,7 @@ _DEFINITIONS: Final[tuple[Json, ...]] = (
 META_TOOLS: Final[Mapping[str, Json]] = {each["name"]: each for each in _DEFINITIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTool:
+class FoundTool(msgspec.Struct, frozen=True):
     """One result of a tool search, as a client of the gateway sees it."""
 
     name: str  # that the client calls
@@ -100,8 +101,7 @@ class FoundTool:
         return {**found, "down": True} if self.is_down else found
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True):
     """Extent of a search in one view: its tools and servers, and what it could not see or call."""
 
     tools: int

@@ -120,10 +120,11 @@ class SearchTools:
 
         Tools outside of the view are not searched.
         """
+        search = await self._hub.open_tool_search()
         await view.prepare()
         names = view.tool_names()
         sees_all = len(names) == self._hub.catalog.count_tools()
-        found = await self._hub.tool_search.search_async(
+        found = await search.search_async(
             queries,
             limit=limit,
             allowed=None if sees_all else self._allowed_tools(view, names),

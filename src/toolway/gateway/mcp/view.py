@@ -224,7 +224,8 @@ class EndpointView:
 
     def definition(self, name: str, tool: Tool) -> Json:
         """Return the definition of a tool as this view shows it to clients: renamed and described as configured."""
-        definition: Json = self.sanitize(self._raw_item("tools", name, tool))
+        raw = self._raw_item("tools", name, tool)
+        definition: Json = self.sanitize(raw) if has_invisible(encode_json(raw)) else raw
         return definition
 
     def server_for_uri(self, uri: str) -> tuple[str, str] | None:
