@@ -16,7 +16,16 @@ import toolway
 SECTIONS: Final = {
     "Clients": ("Hub", "SyncHub"),
     "Results": ("ToolResult", "ResourceResult", "PromptResult"),
-    "Lists and status": ("Tool", "ToolMatch", "Prompt", "Resource", "ToolRef", "ServerStatus", "HealthResult"),
+    "Lists and status": (
+        "Tool",
+        "CallTerms",
+        "ToolMatch",
+        "Prompt",
+        "Resource",
+        "ToolRef",
+        "ServerStatus",
+        "HealthResult",
+    ),
     "Settings": (
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings"),
         *("NetworkPolicy", "Effect", "AlertSettings"),

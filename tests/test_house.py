@@ -29,7 +29,7 @@ def test_the_public_names_are_these():
         *("Hub", "SyncHub", "ToolResult", "ResourceResult", "PromptResult"),
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
         *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings", "HealthResult"),
-        *("Call", "CallHandler", "CallResult", "Middleware", "ToolMatch"),
+        *("Call", "CallHandler", "CallResult", "CallTerms", "Middleware", "ToolMatch"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
         *("to_json_rpc", "__version__"),

@@ -45,13 +45,18 @@ def test_the_sync_hub_has_nothing_more() -> None:
 
 
 def test_the_hub_is_small() -> None:
-    assert len(public_members(Hub)) <= 28
+    assert len(public_members(Hub)) <= 29
 
 
-def test_events_can_be_iterated() -> None:
+def test_events_can_be_iterated_and_the_rules_of_a_tool_can_be_read() -> None:
     with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
         events = hub.events(CallFinished)
+        assert hub.call_terms("fake.echo") is None  # not known yet
         assert hub.call_tool("fake.echo", {"text": "x"}).text == "x"
+        terms = hub.call_terms("fake.echo")
+        assert terms is not None and terms.definition_hash and terms.is_local
+        with pytest.raises(AttributeError):
+            terms.timeout = 1.0  # type: ignore[misc]
         event = next(events)
         assert isinstance(event, CallFinished) and event.server == "fake"
 

@@ -152,9 +152,14 @@ class ToolPolicy:
 class CallTerms(msgspec.Struct, frozen=True):
     """Rules of the hub for calls of one tool: effect class with its source, timeout, hash of the definition.
 
-    `idempotency_meta_key` is the `_meta` key by which the server detects repeated calls; None if it does not.
-    `is_local`: the server is a process of the hub, or in its process, and ends with it. `untrusted`: results may
-    contain texts of strangers.
+    Attributes:
+        effect: READ, IDEMPOTENT or UNSAFE, for a call without options of its own.
+        effect_source: Why: "setting", "annotation" of the server, or "default".
+        timeout: Seconds for a call.
+        definition_hash: Hash of the tool's definition, "" if it is not known.
+        idempotency_meta_key: `_meta` key by which the server detects repeated calls; None if it does not.
+        is_local: The server is a process of the hub, or in its process, and ends with it.
+        untrusted: Results may contain texts of strangers.
     """
 
     effect: Effect

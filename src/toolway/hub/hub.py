@@ -44,6 +44,7 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.hub.call_policy import CallTerms
     from toolway.hub.core import HubCore
     from toolway.search.results import ToolMatch
 
@@ -335,6 +336,22 @@ class Hub:
             names = [tool.qualified_name for tool in hub.known_tools(server="github")]
         """
         return self._core.known_tools(server=server)
+
+    def call_terms(self, name: str) -> CallTerms | None:
+        """Return the rules for calls of a tool that is known now, without waiting.
+
+        Args:
+            name: The tool, as `server.tool`.
+
+        Returns:
+            Effect class and its source, timeout, hash of the definition; None if the tool is not known.
+
+        Example:
+            terms = hub.call_terms("bank.refund")
+            if terms is not None and terms.effect is Effect.UNSAFE:
+                print("it is never repeated by itself")
+        """
+        return self._core.call_terms(name)
 
     async def search_tools(
         self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None

@@ -36,6 +36,7 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from toolway.hub.call_policy import CallTerms
     from toolway.search.results import ToolMatch
 
 T = TypeVar("T")
@@ -244,6 +245,10 @@ class SyncHub:
     def known_tools(self, *, server: str | None = None) -> list[Tool]:
         """Return the tools known now, without waiting. See `Hub.known_tools`."""
         return self._in_loop(lambda: self._hub.known_tools(server=server))
+
+    def call_terms(self, name: str) -> CallTerms | None:
+        """Return the rules for calls of a tool that is known now, without waiting. See `Hub.call_terms`."""
+        return self._in_loop(lambda: self._hub.call_terms(name))
 
     def search_tools(self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None) -> list[ToolMatch]:
         """Return the known tools that fit a task best. See `Hub.search_tools`."""
