@@ -210,7 +210,7 @@ class InvalidArguments(CallError):
 
 
 def invalid_arguments(
-    server: str, tool: str, violations: tuple[ArgumentViolation, ...], omitted: int = 0
+    server: str, tool: str, violations: tuple[ArgumentViolation, ...], omitted: int = 0, hint: str = ""
 ) -> InvalidArguments:
     """Return the error of a call with these violations, which was not sent."""
     more = f"; and {omitted} more" if omitted else ""
@@ -222,7 +222,8 @@ def invalid_arguments(
         tool=tool,
         certainty=Certainty.NOT_SENT,
         detail="; ".join(map(str, violations))[:2000] + more,
-        hint=f'correct them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
+        hint=hint
+        or f'correct them; if the inputSchema of the tool is wrong, set "validateArguments": false for {server}',
     )
 
 

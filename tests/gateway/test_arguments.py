@@ -8,6 +8,9 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, full, lab, pipe_entry, text
+from toolway.config.settings import parse_gateway
+from toolway.testing import FakeHttp
+from toolway.testing.server import FakeServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("C13", "D10"), OLD_WORDS]
 
@@ -44,3 +47,34 @@ async def test_the_http_status_is_that_of_invalid_params() -> None:
         await raw.initialize()
         said = await raw.say("tools/call", {"name": "echo", "arguments": {"text": 7}})
         assert said.error["data"]["violations"] == [VIOLATION]
+
+
+@pytest.mark.parametrize("checks", [True, False])
+async def test_drop_nulls_leaves_out_optional_arguments_that_may_not_be_null(checks: bool) -> None:
+    got: list[Any] = []
+    handle = FakeServer.handle
+
+    def recording(self: FakeServer, message: Any, *more: Any, **named: Any) -> Any:
+        if message.get("method") == "tools/call":
+            got.append(message["params"]["arguments"])
+        return handle(self, message, *more, **named)
+
+    async with FakeHttp() as fake, lab({"demo": {"url": fake.url, "validateArguments": checks}}) as found:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FakeServer, "handle", recording)
+            async with found.raw("") as raw:
+                nulls = {"call": "a", "seconds": None}
+                if checks:
+                    refused = (await raw.call("demo__counter", nulls)).error
+                    assert "dropNulls" in str(refused)
+                found.gateway._dispatcher.drops_nulls = lambda: True
+                for _ in range(3):  # the later ones could be flights
+                    await raw.call("demo__counter", nulls)
+                await raw.initialize()
+                await raw.say("tools/call", {"name": "demo__counter", "arguments": nulls})
+    assert got == [{"call": "a"}] * 4
+
+
+async def test_drop_nulls_is_a_setting_of_the_gateway() -> None:
+    assert not parse_gateway({}, {}).drop_nulls
+    assert parse_gateway({"gateway": {"dropNulls": True}}, {}).drop_nulls

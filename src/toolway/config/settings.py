@@ -183,6 +183,7 @@ class GatewaySettings:
     allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
+    drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
@@ -235,6 +236,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
             InvisibleCharacters,
             fields.get_choice("invisibleCharacters", INVISIBLE_CHARACTERS, "remove"),
         ),
+        drop_nulls=fields.get_bool("dropNulls", False),
         pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
@@ -251,7 +253,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, pins, "
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, pins, "
         "ignoredChanges and reload",
     )
     return settings

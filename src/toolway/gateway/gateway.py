@@ -91,6 +91,7 @@ class Gateway:
         ended_sessions: EndedSessions | None = None,
         cluster: ClusterHooks = NO_CLUSTER,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
+        drops_nulls: Callable[[], bool] = lambda: False,
         workflows: Callable[[], Workflows | None] = lambda: None,
         agents: Callable[[], AgentReader | None] = lambda: None,
     ) -> None:
@@ -104,6 +105,7 @@ class Gateway:
             rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
             cluster,
             config_history.held_servers if config_history is not None else tuple,
+            drops_nulls,
         )
         self.search_tools = self._dispatcher.search_tools
         self._discovery = Discovery(hub)

@@ -14,10 +14,14 @@ import msgspec
 from toolway.catalog.catalog import Tool
 from toolway.errors import invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
+from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.schema_violations import describe_violations
 from toolway.types import Call, CallHandler, CallResult, Middleware
 
 MAX_COMPILED: Final = 2000  # compiled schemas
+NULL_HINT: Final = (
+    "leave optional arguments out instead of sending null; for a client that cannot, set toolway.gateway.dropNulls"
+)
 
 
 def check_arguments(validator: ArgumentValidator) -> Middleware:
@@ -63,7 +67,8 @@ class ArgumentValidator:
             if schema.is_valid(arguments):
                 return
         violations, omitted = describe_violations(schema, arguments)
-        raise invalid_arguments(tool.server, tool.name, violations, omitted)
+        has_odd_nulls = None in arguments.values() and schema.is_valid(drop_nulls(arguments, tool.input_schema))
+        raise invalid_arguments(tool.server, tool.name, violations, omitted, NULL_HINT if has_odd_nulls else "")
 
     def validator(self, tool: Tool) -> SchemaValidator:
         """Return the compiled validator for the input schema of a tool."""

@@ -105,6 +105,7 @@ class GatewayProcess:
             groups=self._groups,
             admission=lambda: self._active_config.gateway.admission,
             invisible_characters=lambda: self._active_config.gateway.invisible_characters,
+            drops_nulls=lambda: self._active_config.gateway.drop_nulls,
             reload=self.reload,
             config_history=ConfigHistory(self._shown_config, self.reload, os.environ) if loaded.file else None,
             doctor=doctor,

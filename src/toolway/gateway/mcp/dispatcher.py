@@ -58,6 +58,7 @@ from toolway.protocol.constants import (
 )
 from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult
+from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json
 
@@ -95,8 +96,10 @@ class RequestDispatcher:
         rate_limiter: RateLimiter,
         cluster: ClusterHooks = NO_CLUSTER,
         held_servers: Callable[[], Iterable[str]] = tuple,
+        drops_nulls: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hub = hub
+        self.drops_nulls = drops_nulls  # of arguments that a client did not mean to give
         self.rate_limiter = rate_limiter
         self._throttle_log = ThrottleLog(hub.emit)
         self._handles = ClientHandles(sealer)
@@ -223,6 +226,8 @@ class RequestDispatcher:
         if context.headers is not None and tool.has_header_params:
             _check_param_headers(tool, arguments or {}, context.headers)
         context.requested_name = params["name"]
+        if arguments and self.drops_nulls():
+            arguments = drop_nulls(arguments, tool.input_schema)
         upstream_params = {**params, "name": tool.name, "arguments": arguments or {}}
         return self._forward(context, "tools/call", upstream_params, tool.server, tool.name, keep_raw=True)
 

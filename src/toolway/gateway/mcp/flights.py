@@ -130,6 +130,7 @@ class ClientFlights:
             or router.rejects_new_requests
             or len(request.body) > MAX_LIGHT_BYTES
             or authenticated.auth_version != self._authenticator.version
+            or (b"null" in request.body and self.dispatcher.drops_nulls())
         ):
             return False
         if notes.routing is None:
