@@ -54,3 +54,64 @@ async def test_the_agents_sdk_interrupts_a_run_until_a_call_is_approved(approved
             (state.approve if approved else state.reject)(asked.interruptions[0])
             result = await sdk.Runner.run(agent, state, run_config=config)
     assert (result.final_output, effects_in(effects)) == (DONE, int(approved))
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_adk_asks_for_a_confirmation_of_its_own(
+    approved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("google.adk", reason="google.adk is not installed: make clients ARGS=adapters")
+    from google.adk.agents import LlmAgent
+    from google.adk.runners import InMemoryRunner
+    from google.genai import types
+
+    from toolway.adapters import adk
+
+    effects = tmp_path / "effects"
+    with FakeLLM(SCRIPT) as llm:
+        monkeypatch.setenv("GOOGLE_API_KEY", "none")
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", llm.gemini_url)
+        async with make_hub(effects) as hub:
+            tools = await adk.tools(hub, "demo.*", approve="unsafe")
+            runner = InMemoryRunner(LlmAgent(name="helper", model="gemini-2.5-flash", tools=[tools]), app_name="test")
+            session = await runner.session_service.create_session(app_name="test", user_id="u")
+
+            async def send(part: types.Part) -> list[types.Part]:
+                message = types.Content(role="user", parts=[part])
+                events = runner.run_async(user_id="u", session_id=session.id, new_message=message)
+                return [part async for event in events if event.content for part in event.content.parts or ()]
+
+            parts = await send(types.Part(text=PROMPT))
+            calls = [part.function_call for part in parts if part.function_call is not None]
+            (request,) = [call for call in calls if call.name == "adk_request_confirmation"]
+            assert request.args is not None
+            assert request.args["originalFunctionCall"]["args"] == {"call": "a"}
+            assert effects_in(effects) == 0
+            answer = types.FunctionResponse(id=request.id, name=request.name, response={"confirmed": approved})
+            said = await send(types.Part(function_response=answer))
+    assert (said[-1].text, effects_in(effects)) == (DONE, int(approved))
+    result = llm.requests[-1].results[-1].text
+    assert result == "1" if approved else "was not approved. It was not executed." in result
+
+
+@pytest.mark.parametrize("approved", [True, False])
+async def test_agent_framework_requests_an_approval_of_its_own(approved: bool, tmp_path: Path) -> None:
+    framework = pytest.importorskip(
+        "agent_framework", reason="agent_framework is not installed: make clients ARGS=adapters"
+    )
+    from agent_framework.openai import OpenAIChatClient
+
+    from toolway.adapters import agent_framework
+
+    effects = tmp_path / "effects"
+    with FakeLLM(SCRIPT) as llm:
+        async with make_hub(effects) as hub:
+            client = OpenAIChatClient(model=MODEL, base_url=llm.openai_url, api_key="none")
+            agent = framework.Agent(client, tools=await agent_framework.tools(hub, "demo.*", approve="unsafe"))
+            session = agent.create_session()
+            asked = await agent.run(PROMPT, session=session)
+            (request,) = asked.user_input_requests
+            assert (request.function_call.name, effects_in(effects)) == ("demo__counter", 0)
+            answer = framework.Message("user", [request.to_function_approval_response(approved)])
+            result = await agent.run(answer, session=session)
+    assert (result.text, effects_in(effects)) == (DONE, int(approved))
