@@ -3,56 +3,39 @@ import { Badge, Copyable, Empty, ErrorBox, FoldedText, ProportionBar, Tabs } fro
 import { Link, path, setQuery, useRoute } from "../route";
 import type { AgentDetail, AgentMessage, AgentRow, RunStep } from "../types";
 import { type Tone, formatAge, formatCount, formatSeconds, formatTime, formatUsd } from "../format";
-import { RunActionButton, Steps, runTone } from "./runs";
+import { RunList, RunState, runTone } from "../components/run_list";
+import { RunActionButton, Steps } from "./runs";
 
 const STATES = ["asks", "running", "waiting", "done", "failed", "cancelled", "stuck"];
 const EXECUTED: Record<string, Tone> = { yes: "good", no: "idle", unknown: "warn" };
 
 /** Agent runs; those that wait for an approval come first. */
 export function Agents() {
-  const { query } = useRoute();
-  const { overview } = useLive();
-  const state = query.get("state") ?? "";
-  const text = query.get("q") ?? "";
-  const { data, error } = useAdmin<{ enabled: boolean; runs: AgentRow[]; problem: string }>(`agents?state=${encodeURIComponent(state)}&q=${encodeURIComponent(text)}`, overview?.now);
   return (
-    <div className="page">
-      <h1>Agents</h1>
-      {error && <ErrorBox error={error} />}
-      {data?.problem && <div className="error" role="alert">{data.problem}</div>}
-      <div className="bar">
-        <input type="search" aria-label="Filter agent runs" placeholder="Filter" value={text} onChange={(event) => setQuery({ q: event.target.value })} />
-        <select aria-label="State" value={state} onChange={(event) => setQuery({ state: event.target.value })}>
-          <option value="">all states</option>
-          {STATES.map((each) => <option key={each}>{each}</option>)}
-        </select>
-      </div>
-      {data?.runs.length === 0 && (state || text ? <Empty title="No run matches the filter." /> : (
+    <RunList<{ enabled: boolean; runs: AgentRow[]; problem: string }>
+      kind="agents"
+      title="Agents"
+      label="Agent runs"
+      states={STATES}
+      note={(data) => data.problem && <div className="error" role="alert">{data.problem}</div>}
+      empty={(isFiltered) => isFiltered ? <Empty title="No run matches the filter." /> : (
         <Empty title="No agent runs yet." command={'toolway agent run "…" --model openai:gpt-5 --tools "github.*" --budget 0.50usd'}>
           <p className="prose">Runs of toolway agent on this machine, and of agents in workflows, are shown here with their conversation and costs. You can approve their calls here.</p>
         </Empty>
-      ))}
-      {data && data.runs.length > 0 && (
-        <div className="tablebox" tabIndex={0} role="region" aria-label="Agent runs">
-          <table>
-            <thead><tr><th>Task</th><th>State</th><th className="wideonly">Model</th><th className="right wideonly">Turns</th><th className="right wideonly">Calls</th><th className="right">Cost</th><th className="right">Started</th></tr></thead>
-            <tbody>
-              {data.runs.map((run) => (
-                <tr key={run.id}>
-                  <td><Link to={path("agents", run.id)}>{run.prompt.slice(0, 120) || run.id}</Link><br /><small className="muted">{run.id}</small></td>
-                  <td><Badge tone={runTone(run.state)}>{run.state}</Badge>{run.code && <> <code>{run.code}</code></>}{run.questions.map((each) => <small key={each.step} className="cut muted question">{each.title}</small>)}</td>
-                  <td className="wideonly">{run.model}</td>
-                  <td className="right wideonly">{run.turns}</td>
-                  <td className="right wideonly">{run.calls}</td>
-                  <td className="right">{formatUsd(run.usd)}<br /><small className="muted">{formatCount(run.input_tokens + run.output_tokens)} tokens</small></td>
-                  <td className="right">{formatAge(run.created)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
       )}
-    </div>
+      head={<><th>Task</th><th>State</th><th className="wideonly">Model</th><th className="right wideonly">Turns</th><th className="right wideonly">Calls</th><th className="right">Cost</th><th className="right">Started</th></>}
+      row={(run) => (
+        <>
+          <td><Link to={path("agents", run.id)}>{run.prompt.slice(0, 120) || run.id}</Link><br /><small className="muted">{run.id}</small></td>
+          <td><RunState run={run} />{run.questions.map((each) => <small key={each.step} className="cut muted question">{each.title}</small>)}</td>
+          <td className="wideonly">{run.model}</td>
+          <td className="right wideonly">{run.turns}</td>
+          <td className="right wideonly">{run.calls}</td>
+          <td className="right">{formatUsd(run.usd)}<br /><small className="muted">{formatCount(run.input_tokens + run.output_tokens)} tokens</small></td>
+          <td className="right">{formatAge(run.created)}</td>
+        </>
+      )}
+    />
   );
 }
 

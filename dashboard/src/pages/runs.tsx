@@ -2,59 +2,38 @@ import { useState } from "react";
 import { post } from "../api";
 import { useAdmin, useLive } from "../live";
 import { Badge, ConfirmDialog, Empty, ErrorBox } from "../components/common";
-import { Link, path, setQuery, useRoute } from "../route";
+import { RunList, RunState, runTone } from "../components/run_list";
+import { Link, path } from "../route";
 import type { RunAction, RunDetail, RunRow, RunStep } from "../types";
-import { type Tone, formatAge, formatSeconds, formatTime } from "../format";
+import { formatAge, formatSeconds, formatTime } from "../format";
 
 const STATES = ["asks", "running", "waiting", "undoing", "done", "failed", "undone", "cancelled", "stuck"];
-const TONES: Record<string, Tone> = { done: "good", asks: "warn", undone: "warn", failed: "bad", stuck: "bad", unknown: "warn", not_executed: "warn", begun: "warn" };
-export const runTone = (state: string): Tone => TONES[state] ?? "idle";
 
 /** Workflow runs; those that ask a person come first. */
 export function Runs() {
-  const { query } = useRoute();
-  const { overview } = useLive();
-  const state = query.get("state") ?? "";
-  const text = query.get("q") ?? "";
-  const { data, error } = useAdmin<{ enabled: boolean; runs: RunRow[] }>(`runs?state=${encodeURIComponent(state)}&q=${encodeURIComponent(text)}`, overview?.now);
   return (
-    <div className="page">
-      <h1>Runs</h1>
-      {error && <ErrorBox error={error} />}
-      {data && !data.enabled && (
+    <RunList<{ enabled: boolean; runs: RunRow[] }>
+      kind="runs"
+      title="Runs"
+      label="Runs"
+      states={STATES}
+      disabled={(
         <Empty title="This gateway has no workflows." command={'"toolway": {"workflows": ["flows/*.yaml"]}'}>
           <p className="prose">Name workflow files in the config file. Each workflow becomes a tool, and its runs are shown here.</p>
         </Empty>
       )}
-      {(!data || data.enabled) && (
-        <div className="bar">
-          <input type="search" aria-label="Filter runs" placeholder="Filter" value={text} onChange={(event) => setQuery({ q: event.target.value })} />
-          <select aria-label="State" value={state} onChange={(event) => setQuery({ state: event.target.value })}>
-            <option value="">all states</option>
-            {STATES.map((each) => <option key={each}>{each}</option>)}
-          </select>
-        </div>
+      empty={(isFiltered) => <Empty title={isFiltered ? "No run matches the filter." : "No runs yet."} />}
+      head={<><th>Run</th><th>State</th><th>Question</th><th className="wideonly">Started by</th><th className="right">Started</th></>}
+      row={(run) => (
+        <>
+          <td><Link to={path("runs", run.id)}>{run.id}</Link><br /><small className="muted">{run.workflow}</small></td>
+          <td><RunState run={run} /></td>
+          <td>{run.questions.map((each) => each.title).join("; ")}</td>
+          <td className="wideonly">{run.principal}</td>
+          <td className="right">{formatAge(run.created)}</td>
+        </>
       )}
-      {data?.enabled && data.runs.length === 0 && <Empty title={state || text ? "No run matches the filter." : "No runs yet."} />}
-      {data && data.runs.length > 0 && (
-        <div className="tablebox" tabIndex={0} role="region" aria-label="Runs">
-          <table>
-            <thead><tr><th>Run</th><th>State</th><th>Question</th><th className="wideonly">Started by</th><th className="right">Started</th></tr></thead>
-            <tbody>
-              {data.runs.map((run) => (
-                <tr key={run.id}>
-                  <td><Link to={path("runs", run.id)}>{run.id}</Link><br /><small className="muted">{run.workflow}</small></td>
-                  <td><Badge tone={runTone(run.state)}>{run.state}</Badge>{run.code && <> <code>{run.code}</code></>}</td>
-                  <td>{run.questions.map((each) => each.title).join("; ")}</td>
-                  <td className="wideonly">{run.principal}</td>
-                  <td className="right">{formatAge(run.created)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
-      )}
-    </div>
+    />
   );
 }
 
