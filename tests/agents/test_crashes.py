@@ -64,7 +64,7 @@ class AgentSimulation(CodeSimulation):
         self.seen: list[ModelMessage] = []
         self.settings = AgentSettings(model="scripted", **{"approve": "none", **settings})
         inputs = {"prompt": "pay", "settings": msgspec.to_builtins(self.settings)}
-        code = agent_workflow(ToolsOnly(), build_model=lambda _: FunctionModel(self._answer_model))  # type: ignore[arg-type] # a part of a hub
+        code = agent_workflow(ToolsOnly(), find_model=lambda _: FunctionModel(self._answer_model))  # type: ignore[arg-type] # a part of a hub
         super().__init__(code, inputs)
         self.meta_key = None
 

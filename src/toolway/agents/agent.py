@@ -11,17 +11,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from toolway.agents.events import AgentEvent, AgentEventLog
-from toolway.agents.settings import AgentSettings, ApprovalPolicy, Budget
+from toolway.agents.settings import AgentSettings, ApprovalPolicy, Budget, ConfiguredAgent
 from toolway.agents.transcript import read_messages
 from toolway.errors import ConfigError
 from toolway.hub.hub import Hub
+from toolway.telemetry.otel_attributes import StepSpan, agent_span
 from toolway.types import Json
 from toolway.workflows.definition import AGENT_WORKFLOW as AGENT_WORKFLOW
 from toolway.workflows.engine import POLL_INTERVAL_S, Run, WorkflowError, Workflows
 from toolway.workflows.journal import FINAL_STATES, RunRecord
 from toolway.workflows.python_workflow import PythonWorkflow
+from toolway.workflows.run_questions import find_asking_runs
 from toolway.workflows.sqlite_journal import SqliteJournal
 
 if TYPE_CHECKING:
@@ -33,7 +36,9 @@ class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
 
     output: Any
     tool_calls: list[Json] = []  # tool, arguments, result, executed
-    usage: Json = {}  # requests, input_tokens, output_tokens, usd
+    #: requests, input_tokens, output_tokens, cached_tokens (of the input), reasoning_tokens (of the output) and usd, as
+    #: the provider reports them. Requests without usage numbers: uncounted_tokens, uncounted_usd, both estimated.
+    usage: Json = {}
 
 
 class Agent:
@@ -56,6 +61,8 @@ class Agent:
         max_tokens: Length of one answer.
         prices: USD for a million input and output tokens, by model, if they are not in the table of `genai-prices`.
         stream: Report texts while they arrive.
+        agents: Agents that this one may call as tools, by name. What they use counts for the budget of this one too.
+        description: What the agent does, for an agent that calls it.
 
     Example:
         async with Hub("mcp.json") as hub, Agent("openai:gpt-5", hub, tools=["github.*"], journal="runs.db") as agent:
@@ -81,9 +88,14 @@ class Agent:
         max_tokens: int | None = None,
         prices: Mapping[str, tuple[float, float]] | None = None,
         stream: bool = False,
+        agents: Mapping[str, Agent] | None = None,
+        description: str = "",
     ) -> None:
-        self._own_model = None if isinstance(model, str) else model
-        self.settings = AgentSettings(
+        self._models: dict[str, Model] = {} if isinstance(model, str) else {model.model_id: model}
+        for inner in (agents or {}).values():
+            self._models |= inner._models
+        self.description = description
+        self.settings: AgentSettings = AgentSettings(
             model=model if isinstance(model, str) else model.model_id,
             tools=tuple(tools),
             instructions=instructions,
@@ -96,13 +108,17 @@ class Agent:
             max_tokens=max_tokens,
             output=output,
             prices=dict(prices or {}),
+            agents={
+                name: ConfiguredAgent(settings=inner.settings, description=inner.description)
+                for name, inner in (agents or {}).items()
+            },
         )
         self._hub = hub
         self._journal = journal
         self._log = AgentEventLog(stream)
         self._workflows: Workflows | None = None
         self._stack = AsyncExitStack()
-        self.workflow = agent_workflow(hub, self._log, None if self._own_model is None else self._use_own_model)
+        self.workflow = agent_workflow(hub, self._log, lambda settings: self._models.get(settings.model))
 
     @classmethod
     def from_settings(
@@ -137,7 +153,7 @@ class Agent:
         Raises:
             AgentError: The model cannot be used, or its price is unknown and the budget is in USD.
         """
-        await asyncio.to_thread(check_agent, self.settings, self._own_model)  # the libraries load for a second
+        await asyncio.to_thread(check_agent, self.settings, self._models)  # the libraries load for a second
         workflows = self._get_workflows()
         inputs = {"prompt": prompt, "settings": msgspec.to_builtins(self.settings)}
         run = await workflows.start(self.workflow, inputs, key=key, caller=caller)
@@ -161,10 +177,6 @@ class Agent:
         if self._workflows is None:
             raise WorkflowError("the agent is not open", hint="use: async with Agent(…) as agent")
         return self._workflows
-
-    def _use_own_model(self, settings: AgentSettings) -> Model:
-        assert self._own_model is not None
-        return self._own_model
 
 
 class AgentRun:
@@ -198,12 +210,23 @@ class AgentRun:
         return read_messages(record, entries)
 
     async def approve(self, step: str | None = None, *, yes: bool = True, note: str = "", by: str = "") -> None:
-        """Approve or deny the call that the run asks for."""
-        await self._workflows.answer(self.id, step, {"yes": yes, "note": note}, by=by)
+        """Approve or deny the call that the run asks for. `step` is that of the event `asks`."""
+        run, path = self._split(step)
+        await self._workflows.answer(run, path, {"yes": yes, "note": note}, by=by)
 
     async def settle(self, step: str | None = None, *, happened: bool, by: str = "") -> None:
         """State if a call with an unknown outcome was executed, for `on_unknown="ask"`."""
-        await self._workflows.settle(self.id, step, happened=happened, by=by)
+        run, path = self._split(step)
+        await self._workflows.settle(run, path, happened=happened, by=by)
+
+    def _split(self, step: str | None) -> tuple[str, str | None]:
+        """Return the run and the path of a step, which may be that of a child run: `RUN#PATH`."""
+        run, separator, path = (step or "").rpartition("#")
+        return (run, path) if separator else (self.id, step)
+
+    async def asking(self) -> list[RunRecord]:
+        """Return the run, and the child runs below it, that ask a person now."""
+        return await find_asking_runs(self._workflows, self.id)
 
     async def events(self) -> AsyncIterator[AgentEvent]:
         """Yield what happens in the run, from its beginning to its end. Questions come as `asks`."""
@@ -215,11 +238,13 @@ class AgentRun:
             for event in self._log.after(self.id, seen):
                 seen += 1
                 yield event
-            if self._workflows.is_asking(record):
-                for question in record.asks:
-                    if question["path"] not in asked:
-                        asked.add(question["path"])
-                        yield AgentEvent(kind="asks", step=question["path"], text=question["title"])
+            asking = await self.asking() if record.state in ("waiting", "asks") else []
+            for run in asking:
+                for question in run.asks:
+                    step = question["path"] if run.id == self.id else f"{run.id}#{question['path']}"
+                    if step not in asked:
+                        asked.add(step)
+                        yield AgentEvent(kind="asks", step=step, text=question["title"])
             if record.state in FINAL_STATES:
                 for event in self._log.after(self.id, seen):
                     yield event
@@ -234,36 +259,47 @@ class AgentRun:
 
 
 def agent_workflow(
-    hub: Hub, log: AgentEventLog | None = None, build_model: Callable[[AgentSettings], Model] | None = None
+    hub: Hub, log: AgentEventLog | None = None, find_model: Callable[[AgentSettings], Model | None] | None = None
 ) -> PythonWorkflow:
     """Return the workflow of agent runs, for `Workflows(code=…)`.
 
     Args:
         hub: The hub whose tools the runs call.
         log: Receives the events of the runs.
-        build_model: Returns the model of a run. Default: by the name in its settings.
+        find_model: Returns the model of a run; None for one that is found by the name in its settings.
     """
     events = log or AgentEventLog()
 
     async def agent(run: Any, prompt: str, settings: Json) -> Json:
         chosen = msgspec.convert(settings, AgentSettings)
-        model = build_model(chosen) if build_model is not None else await asyncio.to_thread(check_agent, chosen)
+        model = find_model(chosen) if find_model is not None else None
+        if model is None:
+            model = await asyncio.to_thread(check_agent, chosen)
         from toolway.agents.agent_loop import run_agent
 
         return await run_agent(hub, model, events, run, prompt, chosen)
 
-    return PythonWorkflow(agent, name=AGENT_WORKFLOW)
+    return PythonWorkflow(agent, name=AGENT_WORKFLOW, span=_span_of)
 
 
-def check_agent(settings: AgentSettings, own_model: Model | None = None) -> Model:
-    """Return the model of a run. Raise `AgentError` if the run could not begin: no package, no key, no price."""
+def _span_of(run: str, inputs: Json) -> StepSpan:
+    return agent_span(str(inputs["settings"]["model"]), run)
+
+
+def check_agent(settings: AgentSettings, models: Mapping[str, Model] | None = None) -> Model:
+    """Return the model of a run. Raise `AgentError` if the run could not begin: no package, no key, no price.
+
+    The agents that it may call are checked too.
+    """
     require_package()
     from toolway.agents.agent_loop import resolve_model
     from toolway.agents.prices import require_price
 
-    model = own_model if own_model is not None else resolve_model(settings)
+    model = (models or {}).get(settings.model) or resolve_model(settings)
     if settings.budget.usd is not None:
         require_price(model, settings)
+    for inner in settings.agents.values():
+        check_agent(replace(inner.settings, budget=inner.settings.budget.within(settings.budget)), models)
     return model
 
 

@@ -53,7 +53,7 @@ async def run_agent(
     tools = await _list_tools(hub, chosen)
     facts = await run.do(partial(_read_facts, hub, tools, chosen), name="tools", effect=Effect.READ)
     effects, untrusted = facts["effects"], facts["untrusted"]
-    if not effects and chosen.tools:
+    if not effects and chosen.tools and not chosen.agents:
         raise AgentError(
             f"no tool matches {', '.join(chosen.tools)}",
             detail=f"servers: {', '.join(hub.status()) or 'none'}",
@@ -76,8 +76,17 @@ async def run_agent(
     if chosen.output is not None:
         agent.output_validator(partial(_check_output, SchemaValidator(chosen.output)))
     try:
+        output = await _run_loop(agent, prompt)
+    except AgentError as exc:
+        exc.facts = _facts_of(model, toolset)
+        raise
+    return {"output": output, "tool_calls": toolset.calls, **_facts_of(model, toolset)}
+
+
+async def _run_loop(agent: Agent[None, Any], prompt: str) -> Any:
+    try:
         async with agent:  # closes the connections of the provider
-            result = await agent.run(prompt)
+            return (await agent.run(prompt)).output
     except LoopDetected as exc:
         raise AgentError(
             str(exc), hint="give the agent a tool that can do it, or a clearer task", code="E-AGENT-LOOP"
@@ -86,15 +95,13 @@ async def run_agent(
         raise AgentError(
             f"the model gave no valid answer: {exc}"[:500], hint="toolway agent show RUN", code="E-AGENT-ANSWER"
         ) from exc
+
+
+def _facts_of(model: JournalledModel, toolset: HubToolset) -> Json:
+    """Return what a run has used, with its child runs, and the untrusted servers that it has read from."""
     return {
-        "output": result.output,
-        "tool_calls": toolset.calls,
-        "usage": {
-            "requests": model.requests,
-            "input_tokens": model.input_tokens,
-            "output_tokens": model.output_tokens,
-            "usd": None if model.cost is None else float(model.cost),
-        },
+        "usage": {**model.spending.to_json(), "calls": toolset.rules.calls},
+        "read_untrusted": toolset.rules.read_untrusted,
     }
 
 

@@ -6,7 +6,7 @@ All state follows from the order of the calls and their outcomes, so that a repl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -70,12 +70,26 @@ class CallRules:
             return CallDecision("approve", f"may have been executed already: {title}")
         if self._settings.needs_approval(tool, effect):
             return CallDecision("approve", title)
-        # A result can only change what the model wants in later turns.
         server = tool.partition(".")[0]
-        sources = sorted(name for name, first in self._read_untrusted.items() if first < turn and name != server)
+        sources = [name for name in self.sources(turn) if name != server]
         if effect is Effect.UNSAFE and sources:
             return CallDecision("approve", f"after reading from {', '.join(sources)} (untrusted): {title}")
         return CallDecision("call")
+
+    def sources(self, turn: int) -> list[str]:
+        """Return the untrusted servers whose results the model may have read before a turn."""
+        # A result can only change what the model wants in later turns.
+        return sorted(name for name, first in self._read_untrusted.items() if first < turn)
+
+    @property
+    def read_untrusted(self) -> list[str]:
+        """Return the untrusted servers whose results are in the conversation."""
+        return sorted(self._read_untrusted)
+
+    def mark_read(self, servers: Iterable[str], turn: int) -> None:
+        """Note that the results of this turn may contain texts of untrusted servers."""
+        for server in servers:
+            self._read_untrusted.setdefault(server, turn)
 
     def add_result(self, tool: str, args: Json, text: str, turn: int) -> str:
         """Add the result of a call; return the text that the model reads.
@@ -84,7 +98,7 @@ class CallRules:
         """
         server = tool.partition(".")[0]
         if server in self._untrusted:
-            self._read_untrusted.setdefault(server, turn)
+            self.mark_read([server], turn)
         key = _digest(tool, [args, text])
         count = self._repeats[key] = self._repeats.get(key, 0) + 1
         if count >= STOP_AFTER:

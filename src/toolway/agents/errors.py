@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from toolway.errors import ToolwayError
+from toolway.workflows.python_workflow.step_result import RunFailure
 
 
-class AgentError(ToolwayError):
+class AgentError(RunFailure):
     """Raised if an agent cannot be started, or if its run ended without an answer."""
 
     code = "E-AGENT"

@@ -13,7 +13,10 @@ from pydantic_core import SchemaValidator, core_schema
 
 from toolway.adapters import texts
 from toolway.adapters.schemas import AdaptedSchema, UnusableSchema, adapt_schema
+from toolway.agents import inner_agents
 from toolway.agents.call_rules import CallDecision, CallRules
+from toolway.agents.errors import AgentError
+from toolway.agents.inner_agents import InnerAgents
 from toolway.agents.journalled_model import JournalledModel
 from toolway.agents.settings import AgentSettings
 from toolway.catalog.catalog import Tool
@@ -21,6 +24,7 @@ from toolway.errors import CallError, Certainty
 from toolway.hub.hub import Hub
 from toolway.protocol.sanitize import remove_invisible
 from toolway.protocol.tool_names import make_model_name
+from toolway.telemetry.otel_attributes import tool_span
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Retry
 from toolway.workflows.python_workflow import RunContext, StepFailed, StepUnknown
@@ -76,7 +80,8 @@ class HubToolset(AbstractToolset[Any]):
         self._model = model
         self._settings = settings
         self._tools = tools
-        self._rules = CallRules(settings, untrusted)
+        self.rules = CallRules(settings, untrusted)
+        self._inner = InnerAgents(run, model, self.rules, settings, untrusted)
         self._effects = {name: Effect(effect) for name, effect in effects.items()}
         self._schemas = {name: _adapt(tools.get(name)) for name in effects}
         self._definitions = {name: self._define(name) for name in effects}
@@ -86,10 +91,30 @@ class HubToolset(AbstractToolset[Any]):
         )
         self._searches = len(effects) > MAX_TOOLS or size > MAX_TOOL_CHARS
         self._shown: set[str] = set() if self._searches else set(effects)
+        self._add_inner_agents()
         self._results: dict[str, str] = {}  # long results, by handle
         self._unsafe = asyncio.Lock()  # one unsafe call at a time, in the order of the model
         self.calls: list[Json] = []
         self.on_result: Callable[[str, Json], None] | None = None  # step, call
+
+    def _add_inner_agents(self) -> None:
+        for name, agent in self._inner:
+            if name in self._definitions:
+                raise AgentError(
+                    f"two tools are called {name}",
+                    detail="a tool of a server, and an agent in the settings of this agent",
+                    hint="rename the agent, or leave the tool out of the patterns",
+                    code="E-AGENT-SETTINGS",
+                )
+            self._effects[name] = Effect.IDEMPOTENT  # a call starts one child run, also if it is made again
+            self._schemas[name] = adapt_schema(inner_agents.SCHEMA)
+            text = agent.description or f"Agent with the tools {', '.join(agent.settings.tools) or 'none'}."
+            definition = ToolDefinition(
+                name=make_model_name(*name.split(".")), description=text, parameters_json_schema=inner_agents.SCHEMA
+            )
+            self._definitions[name] = definition
+            self._by_model_name[definition.name] = name
+            self._shown.add(name)
 
     @property
     def id(self) -> str:
@@ -122,7 +147,7 @@ class HubToolset(AbstractToolset[Any]):
         args = self._schemas[qualified].restore(tool_args)
         if not isinstance(args, dict):
             return texts.broken_arguments_text(name, str(args))
-        refusal = self._rules.reserve(int(path.rpartition(".")[2]))
+        refusal = self.rules.reserve(int(path.rpartition(".")[2]))
         if refusal is not None:
             return refusal
         effect = self._effect_of(qualified)
@@ -137,8 +162,8 @@ class HubToolset(AbstractToolset[Any]):
         return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
     async def _call(self, path: str, tool: str, args: Json, effect: Effect) -> str:
-        turn = int(path.removeprefix("tool/").partition(".")[0])
-        decision = self._rules.decide(tool, args, effect, turn)
+        turn = _turn_of(path)
+        decision = self.rules.decide(tool, args, effect, turn)
         record: Json = {"tool": tool, "arguments": args, "result": None, "executed": "no"}
         self.calls.append(record)
         text = await self._refuse(path, tool, decision)
@@ -147,7 +172,7 @@ class HubToolset(AbstractToolset[Any]):
         record["result"] = text
         if self.on_result is not None:
             self.on_result(path, record)
-        return self._cut(path, self._rules.add_result(tool, args, text, turn))
+        return self._cut(path, self.rules.add_result(tool, args, text, turn))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
         """Return the text for the model if a call is refused by the rules or by a person; None if it may be made."""
@@ -161,6 +186,8 @@ class HubToolset(AbstractToolset[Any]):
         return None
 
     async def _execute(self, path: str, tool: str, args: Json, effect: Effect, record: Json) -> str:
+        if tool in dict(self._inner):
+            return await self._inner.call(path, tool, args, _turn_of(path), record)
         try:
             result = await self._run.call(
                 tool,
@@ -168,10 +195,11 @@ class HubToolset(AbstractToolset[Any]):
                 name=path,
                 retry=Retry(tries=2, wait=1.0),
                 on_unknown="ask" if self._settings.on_unknown == "ask" else "fail",
+                span=tool_span(tool, self._model.call_ids[path]),
             )
         except StepUnknown as exc:
             record["executed"] = "unknown"
-            self._rules.add_unknown(tool, args)
+            self.rules.add_unknown(tool, args)
             return texts.error_text(_as_call_error(exc), tool, effect)
         except StepFailed as exc:
             record["executed"] = str(exc.error.get("executed") or "no")
@@ -226,6 +254,10 @@ class HubToolset(AbstractToolset[Any]):
             description=remove_invisible(tool.description) if tool is not None else None,
             parameters_json_schema=self._schemas[name].schema,
         )
+
+
+def _turn_of(path: str) -> int:
+    return int(path.removeprefix("tool/").partition(".")[0])
 
 
 def _adapt(tool: Tool | None) -> AdaptedSchema:

@@ -42,15 +42,17 @@ from pydantic_ai.usage import RequestUsage
 
 from toolway.agents.errors import AgentError, BudgetUsed
 from toolway.agents.prices import price_of
-from toolway.agents.settings import AgentSettings
+from toolway.agents.settings import AgentSettings, Budget
+from toolway.agents.spending import BUDGET_HINT, Spending
 from toolway.agents.transcript import read_arguments, read_model_name
+from toolway.telemetry import otel_attributes
+from toolway.telemetry.otel_attributes import chat_span
 from toolway.types import Effect, Json
 from toolway.workflows.definition import Retry
 from toolway.workflows.python_workflow import RunContext, StepFailed
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_WIRE_BYTES: Final = 64 * 1024 * 1024  # of one answer as it is sent, with the frames of its stream
-BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,100calls"
 MAX_TRIES: Final = 5  # of one answer, if the provider is overloaded
 REQUEST_TIMEOUT_S: Final = 600.0
 MAX_WAIT_S: Final = 120.0  # before the provider is asked again, whatever it says
@@ -86,13 +88,9 @@ class JournalledModel(WrapperModel):
         self._limit = _AnswerLimit(wrapped)
         self.on_answer: Callable[[str, str, list[Json]], None] | None = None  # step, text, tool calls
         self.calls: dict[str, str] = {}  # name of the step of a tool call, by the id of the call
+        self.call_ids: dict[str, str] = {}  # … and the other way round
         self.responses: list[ModelResponse] = []
-        self.requests = 0  # also those that were lost
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.cost: Decimal | None = Decimal(0)
-        self._lost_tokens = 0
-        self._lost_cost = 0.0
+        self.spending = Spending(settings)
 
     async def request(
         self,
@@ -108,10 +106,11 @@ class JournalledModel(WrapperModel):
         """
         self._check_budget()
         number = len(self.responses) + 1
+        estimate = partial(self._estimate, messages, model_request_parameters)
 
         async def ask(earlier: Iterator[int]) -> Json:
             lost = next(earlier)
-            if lost and (used := self._used_up(lost, self._estimate(messages, model_request_parameters))):
+            if lost and (used := self.spending.find_exceeded(lost, estimate())):
                 return {"error": {"message": used.message, "detail": used.detail, "temporary": False, "budget": True}}
             try:
                 response = await self._ask(messages, model_settings, model_request_parameters)
@@ -127,7 +126,8 @@ class JournalledModel(WrapperModel):
             return _check_size(ModelMessagesTypeAdapter.dump_python([response], mode="json")[0], cost)
 
         answer, lost = await self._step(f"model/{number}", ask)
-        response = self._read(number, answer, lost)
+        response = self._read(number, answer)
+        self.spending.add_answer(response, lost, estimate())
         self.responses.append(response)
         if self.on_answer is not None:
             text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
@@ -157,13 +157,14 @@ class JournalledModel(WrapperModel):
                     timeout=REQUEST_TIMEOUT_S,
                     retry=Retry(tries=2, wait=0.0),
                     on_unknown="retry",
+                    span=chat_span(self.wrapped.system, self.model_name, self._run.id, _describe_answer),
                 )
             except StepFailed as exc:
                 raise AgentError(
                     "the model did not answer", detail=exc.message, hint="toolway agent show RUN", code="E-AGENT-MODEL"
                 ) from exc
             attempts = self._run.attempts(path)
-            self.requests += attempts
+            self.spending.requests += attempts
             if "error" not in answer:
                 return answer, attempts - 1
             error: Json = answer["error"]
@@ -203,8 +204,8 @@ class JournalledModel(WrapperModel):
             is_streamed and bool(response.provider_name) and not (response.provider_details or {}).get("finish_reason")
         )
 
-    def _read(self, number: int, answer: Json, lost: int) -> ModelResponse:
-        """Return a stored answer; count its usage, and the same for each lost request. Ids of calls become unique."""
+    def _read(self, number: int, answer: Json) -> ModelResponse:
+        """Return a stored answer. Ids of calls become unique."""
         response = ModelMessagesTypeAdapter.validate_python([answer["response"]])[0]
         assert isinstance(response, ModelResponse)
         parts = list(response.parts)
@@ -216,41 +217,22 @@ class JournalledModel(WrapperModel):
                     part = parts[place] = replace(part, tool_call_id=f"toolway_{number}_{calls}")
                 self._ids.add(part.tool_call_id)
                 self.calls[part.tool_call_id] = f"tool/{number}.{calls}"
-        self.input_tokens += response.usage.input_tokens
-        self.output_tokens += response.usage.output_tokens
-        cost = price_of(response, self._agent)
-        self.cost = None if cost is None or self.cost is None else self.cost + cost
-        self._lost_tokens += lost * response.usage.total_tokens
-        self._lost_cost += lost * float(cost or 0)
+                self.call_ids[f"tool/{number}.{calls}"] = part.tool_call_id
         return replace(response, parts=parts)
 
     def _check_budget(self) -> None:
         """Raise `BudgetUsed` if the run may not send another request."""
-        limit = self._agent.budget.seconds
-        used = self._used_up()
-        if used is None and limit is not None and (seconds := self._run.now() - self._began) >= limit:
-            used = _budget_used("seconds", seconds, limit, self.requests)
+        used = self.spending.find_exceeded(seconds=self._seconds())
         if used is not None:
             raise used
 
-    def _used_up(self, lost: int = 0, estimate: ModelResponse | None = None) -> BudgetUsed | None:
-        """Return an error if the budget is used up, after some requests for the next answer that were lost.
+    def left_budget(self, calls: int) -> Budget:
+        """Return what is left of the budget of the run, after some tool calls."""
+        return self.spending.left(calls, self._seconds())
 
-        The cost of a lost request is unknown: it counts like the later answer, and before there is one like `estimate`.
-        """
-        budget = self._agent.budget
-        tokens, cost = 0.0, 0.0
-        if estimate is not None:
-            tokens, cost = estimate.usage.total_tokens, float(price_of(estimate, self._agent) or 0)
-        spent: list[tuple[str, float, float | None]] = [
-            ("requests", self.requests + lost, budget.requests),
-            ("tokens", self.input_tokens + self.output_tokens + self._lost_tokens + lost * tokens, budget.tokens),
-            ("usd", float(self.cost or 0) + self._lost_cost + lost * cost, budget.usd),
-        ]
-        for unit, amount, limit in spent:
-            if limit is not None and amount >= limit:
-                return _budget_used(unit, amount, limit, self.requests + lost)
-        return None
+    def _seconds(self) -> float | None:
+        """Return the seconds since the start of the run; None if they have no limit."""
+        return self._run.now() - self._began if self._agent.budget.seconds is not None else None
 
     def _estimate(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
         """Return an answer with the usage that a request presumably has: four characters for a token."""
@@ -260,14 +242,6 @@ class JournalledModel(WrapperModel):
         output = self._agent.max_tokens or max((each.usage.output_tokens for each in self.responses), default=0)
         usage = RequestUsage(input_tokens=max(chars // 4, last.input_tokens), output_tokens=output)
         return ModelResponse(parts=[], usage=usage, model_name=self.model_name, provider_name=self.wrapped.system)
-
-
-def _budget_used(unit: str, amount: float, limit: float, requests: int) -> BudgetUsed:
-    return BudgetUsed(
-        f"the run has used up its budget of {limit:g} {unit}",
-        detail=f"used: {amount:.4g} {unit} in {requests} requests",
-        hint=BUDGET_HINT,
-    )
 
 
 class _AnswerLimit:
@@ -301,6 +275,26 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _describe_answer(answer: Json) -> Json:
+    """Return the span attributes of an answer. Texts are left out, because they may be confidential."""
+    if "error" in answer:
+        return {otel_attributes.ATTR_ERROR_TYPE: "budget" if answer["error"].get("budget") else "no_answer"}
+    response: Json = answer["response"]
+    usage: Json = response.get("usage") or {}
+    found: Json = {
+        otel_attributes.ATTR_RESPONSE_MODEL: response.get("model_name"),
+        otel_attributes.ATTR_RESPONSE_ID: response.get("provider_response_id"),
+        otel_attributes.ATTR_INPUT_TOKENS: usage.get("input_tokens"),
+        otel_attributes.ATTR_OUTPUT_TOKENS: usage.get("output_tokens"),
+        otel_attributes.ATTR_CACHE_READ_TOKENS: usage.get("cache_read_tokens"),
+        otel_attributes.ATTR_CACHE_WRITE_TOKENS: usage.get("cache_write_tokens"),
+        otel_attributes.ATTR_REASONING_TOKENS: usage.get("output_reasoning_tokens"),
+    }
+    if response.get("finish_reason"):
+        found[otel_attributes.ATTR_FINISH_REASONS] = [response["finish_reason"]]
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:

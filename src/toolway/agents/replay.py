@@ -52,7 +52,7 @@ async def replay_run(record: RunRecord, entries: Sequence[Entry], messages: Sequ
     Ends at the first step that the journal does not have.
     """
     tools = _JournalledTools(entries)
-    workflow = agent_workflow(tools, build_model=_silent_model)  # type: ignore[arg-type] # a part of a hub
+    workflow = agent_workflow(tools, find_model=_silent_model)  # type: ignore[arg-type] # a part of a hub
     code = CodeRun(workflow, _call_nothing, _find_nothing, lambda: record.created)
     memory = RunMemory(entries)
     try:

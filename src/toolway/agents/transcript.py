@@ -40,7 +40,10 @@ def read_messages(record: RunRecord, entries: Iterable[Entry]) -> list[Json]:
                 text = (entry.body or {}).get("message", "")
                 messages.append({"role": "tool", "content": text, **call, "executed": "no", "step": match[1]})
         elif (match := _TOOL_STEP.fullmatch(entry.path)) is not None:
-            messages.append(_read_result(entry, last.get(f"{match[0]}/approve")))
+            message = _read_result(entry, last.get(f"{match[0]}/approve"))
+            if entry.kind == "child":  # another agent
+                message |= {**calls.get(match[0], {}), "run": (entry.body or {}).get("run")}
+            messages.append(message)
     return messages
 
 
@@ -93,6 +96,8 @@ def _read_answer(entry: Entry) -> Json:
         model=response.get("model_name"),
         input_tokens=usage.get("input_tokens", 0),
         output_tokens=usage.get("output_tokens", 0),
+        cached_tokens=usage.get("cache_read_tokens", 0),
+        reasoning_tokens=usage.get("output_reasoning_tokens", 0),
         usd=data.get("usd"),
     )
     return message
@@ -102,6 +107,9 @@ def _read_result(entry: Entry, approval: Entry | None) -> Json:
     body: Any = entry.body if isinstance(entry.body, dict) else {}
     executed = {"done": "yes", "not_executed": "no"}.get(entry.state) or body.get("executed") or "unknown"
     text = body.get("text") or body.get("detail") or body.get("message") or ""
+    if entry.kind == "child" and isinstance(body.get("data"), dict):
+        answer = body["data"].get("output")
+        text = answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
     message: Json = {
         "role": "tool",
         "content": text if entry.state != "begun" else "",

@@ -37,13 +37,13 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     usd: float | None = None
     tokens: int | None = None
     calls: int | None = None  # tool calls
-    requests: int = DEFAULT_REQUESTS  # answers of the model
+    requests: int | None = DEFAULT_REQUESTS  # answers of the model
     seconds: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Read a budget such as `0.50usd,40calls,10m`. Raises `ConfigError`."""
-        values: dict[str, Any] = {}
+    def parse(cls, text: str, requests: int | None = DEFAULT_REQUESTS) -> Budget:
+        """Read a budget such as `0.50usd,40calls,10m`; `requests` is their number without one. Raises `ConfigError`."""
+        values: dict[str, Any] = {"requests": requests}
         for part in filter(None, (each.strip().lower() for each in text.split(","))):
             found = _BUDGET_PART.fullmatch(part)
             if found is None:
@@ -58,6 +58,40 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             else:
                 values[unit] = number if unit == "usd" else int(number)
         return cls(**values)
+
+    @classmethod
+    def from_usage(cls, usage: Mapping[str, Any]) -> Budget:
+        """Return what a run has used, from the `usage` of its result. Estimates of uncounted requests are included."""
+        names = ("input_tokens", "output_tokens", "uncounted_tokens")
+        return cls(
+            usd=(usage.get("usd") or 0.0) + (usage.get("uncounted_usd") or 0.0),
+            tokens=sum(usage.get(name) or 0 for name in names),
+            calls=usage.get("calls") or 0,
+            requests=usage.get("requests") or 0,
+        )
+
+    def within(self, limit: Budget) -> Budget:
+        """Return the smaller limit of both, for each unit."""
+        return self._combine(
+            limit, lambda own, other: own if other is None else other if own is None else min(own, other)
+        )
+
+    def minus(self, used: Budget) -> Budget:
+        """Return what is left of this budget, at least 0. A unit without a limit stays without."""
+        return self._combine(used, lambda own, other: None if own is None else max(0, own - (other or 0)))
+
+    def plus(self, other: Budget) -> Budget:
+        """Return the sum of two amounts. A unit that one of them does not have counts as 0."""
+        return self._combine(other, lambda own, more: (own or 0) + (more or 0))
+
+    @property
+    def is_used_up(self) -> bool:
+        """Return True if nothing is left of one unit. Without tool calls, an agent can still answer."""
+        return any(value is not None and value <= 0 for value in (self.usd, self.tokens, self.requests, self.seconds))
+
+    def _combine(self, other: Budget, function: Callable[[Any, Any], Any]) -> Budget:
+        units = self.__struct_fields__
+        return Budget(**{unit: function(getattr(self, unit), getattr(other, unit)) for unit in units})
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +110,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None  # of one answer
     output: Json | None = None  # JSON Schema of the output; None for text
     prices: dict[str, tuple[float, float]] = {}  # USD for a million input and output tokens, by model name
+    agents: dict[str, ConfiguredAgent] = {}  # agents that this one may call as tools; they use its budget too
 
     def selects(self, tool: str) -> bool:
         """Return True if the agent may use this tool."""
@@ -96,6 +131,8 @@ def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
     found = dict(value)
     if isinstance(found.get("budget"), str):
         found["budget"] = msgspec.to_builtins(Budget.parse(found["budget"]))
+    if "agents" in found:
+        found["agents"] = _read_inner_agents(found["agents"])
     known = AgentSettings.__struct_fields__
     for key in found:
         if key not in known:
@@ -117,10 +154,30 @@ def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent of a configuration, which the gateway offers as a tool."""
+    """An agent with a description, which is a tool of the gateway or of another agent."""
 
     settings: AgentSettings
     description: str = ""
+
+
+def _read_inner_agents(value: Any) -> Json:
+    """Return the agents of an agent, written in full by name: their settings and descriptions."""
+    hint = 'write "agents": {"research": {"model": "openai:gpt-5", "tools": ["web.*"]}}'
+    if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
+        raise ConfigError("the agents of an agent are not an object", hint=hint, code="E-AGENT-SETTINGS")
+    found: Json = {}
+    for name, entry in value.items():
+        if not _AGENT_NAME.fullmatch(str(name)):
+            raise ConfigError(
+                f"the name {str(name)[:64]!r} of an agent is not valid", hint=hint, code="E-AGENT-SETTINGS"
+            )
+        if "settings" in entry:  # as it is stored
+            found[name] = entry
+            continue
+        keys = {key: part for key, part in entry.items() if key != "description"}
+        settings = msgspec.to_builtins(read_agent_settings(keys))
+        found[name] = {"settings": settings, "description": str(entry.get("description") or "")}
+    return found
 
 
 def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, ConfiguredAgent]:
@@ -134,8 +191,8 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
             hint='write "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"]}}',
             code="E-AGENT-SETTINGS",
         )
-    found = {}
-    for name, entry in value.items():
+    found: dict[str, ConfiguredAgent] = {}
+    for name, entry in _called_first(value):
         if not _AGENT_NAME.fullmatch(name) or not isinstance(entry, Mapping):
             raise ConfigError(
                 f"the agent {str(name)[:64]!r} cannot be used",
@@ -149,13 +206,42 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
             if isinstance(keys.get(key), str):
                 keys[key] = expand(keys[key])
         try:
+            if isinstance(keys.get("agents"), list):
+                keys["agents"] = {each: msgspec.to_builtins(found[each]) for each in keys["agents"]}
             settings = read_agent_settings(keys)
         except ConfigError as exc:
             raise ConfigError(
                 f"the agent {name} cannot be used: {exc.message}", detail=exc.detail, hint=exc.hint, code=exc.code
             ) from exc
         found[name] = ConfiguredAgent(settings=settings, description=str(description))
-    return found
+    return {name: found[name] for name in value}
+
+
+def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the entries in an order in which each follows the agents that it calls by name (`agents`).
+
+    Raises `ConfigError` if an agent does not exist, or calls itself, also over further agents.
+    """
+    ordered: dict[str, Any] = {}
+
+    def add(name: str, callers: tuple[str, ...]) -> None:
+        if name in callers or name not in entries:
+            problem = "calls itself" if name in callers else "does not exist"
+            raise ConfigError(
+                f"the agent {str(name)[:64]!r} {problem}",
+                detail=f"called by {' → '.join(callers)}",
+                hint="name other agents of toolway.agents under agents",
+                code="E-AGENT-SETTINGS",
+            )
+        entry = entries[name]
+        called = entry.get("agents") if isinstance(entry, Mapping) else None
+        for each in called if isinstance(called, list) else ():
+            add(str(each), (*callers, name))
+        ordered[name] = entry
+
+    for name in entries:
+        add(name, ())
+    return list(ordered.items())
 
 
 def matches_any(tool: str, patterns: Iterable[str]) -> bool:

@@ -84,7 +84,7 @@ from toolway.middleware.user_middleware import user_middleware
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.telemetry.alerts import AlertDelivery, AlertDetector
 from toolway.telemetry.hub_log import HubLog
-from toolway.telemetry.otel_attributes import server_attributes
+from toolway.telemetry.otel_attributes import StepSpan, server_attributes
 from toolway.types import (
     Call,
     CallHandler,
@@ -722,9 +722,11 @@ class HubCore:
         server, negotiated = self._servers.get(name), self.negotiated(name)
         return server_attributes(server, negotiated.version if negotiated is not None else "")
 
-    def start_run_trace(self, run: str, workflow: str) -> WorkflowTrace | None:
+    def start_run_trace(
+        self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
+    ) -> WorkflowTrace | None:
         """Start the trace of a workflow run that this process executes; None without tracing."""
-        return self._instrumentation.start_run(run, workflow)
+        return self._instrumentation.start_run(run, workflow, parent, span)
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         """Set the tracer that assigns each call to a trace. None turns tracing off."""

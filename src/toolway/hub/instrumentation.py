@@ -26,6 +26,7 @@ from toolway.events import (
 )
 from toolway.hub.event_stream import EventBroadcaster
 from toolway.telemetry.call_batch import CallBatch
+from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
 
 _log = logging.getLogger(__name__)
@@ -56,10 +57,19 @@ class Trace(Protocol):
 class WorkflowTrace(Protocol):
     """Trace of a workflow run in this process."""
 
-    def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
-        """Start the span of a step. Return the trace context for the `_meta` of its call, and a function that ends the
-        span.
+    def start_step(
+        self, path: str, attempt: int, span: StepSpan | None = None
+    ) -> tuple[dict[str, str], Callable[..., None]]:
+        """Start the span of a step, by default named after its path.
+
+        Return the trace context for the `_meta` of its call, and a function that ends the span. The function takes the
+        state of the step, and more attributes.
         """
+        ...
+
+    @property
+    def traceparent(self) -> str:
+        """Return the trace context of the run, for runs that it starts."""
         ...
 
     def end(self, state: str) -> None: ...
@@ -70,8 +80,13 @@ class Tracer(Protocol):
 
     def start_trace(self, call: Call) -> Trace | None: ...
 
-    def start_run(self, run: str, workflow: str) -> WorkflowTrace | None:
-        """Start the trace of a workflow run, or return None if it is not traced."""
+    def start_run(
+        self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
+    ) -> WorkflowTrace | None:
+        """Start the trace of a workflow run, or return None if it is not traced.
+
+        `parent` is the `traceparent` of the call or the run that started it.
+        """
         ...
 
     @property
@@ -137,9 +152,11 @@ class Instrumentation:
         """Deliver all finished calls that wait for their batch."""
         self._batch.close()
 
-    def start_run(self, run: str, workflow: str) -> WorkflowTrace | None:
+    def start_run(
+        self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
+    ) -> WorkflowTrace | None:
         """Start the trace of a workflow run; None without a tracer."""
-        return self._tracer.start_run(run, workflow) if self._tracer is not None else None
+        return self._tracer.start_run(run, workflow, parent, span) if self._tracer is not None else None
 
     def set_tracer(self, tracer: Tracer | None) -> None:
         self._tracer = tracer

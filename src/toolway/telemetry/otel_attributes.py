@@ -1,13 +1,14 @@
-"""Attribute names of OpenTelemetry's MCP semantic conventions, and Toolway's own attributes.
+"""Attribute names of OpenTelemetry's conventions for MCP and models (GenAI), and Toolway's own attributes.
 
 The conventions are not stable yet, so this is the only file that spells their names:
-https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md
+https://github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai/mcp.md and gen-ai-agent-spans.md
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolway._lazy import compile_pattern
@@ -20,6 +21,21 @@ ATTR_TOOL: Final = "gen_ai.tool.name"
 ATTR_PROMPT: Final = "gen_ai.prompt.name"
 ATTR_OPERATION: Final = "gen_ai.operation.name"
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
+OPERATION_CHAT: Final = "chat"
+OPERATION_INVOKE_AGENT: Final = "invoke_agent"
+ATTR_PROVIDER: Final = "gen_ai.provider.name"
+ATTR_REQUEST_MODEL: Final = "gen_ai.request.model"
+ATTR_RESPONSE_MODEL: Final = "gen_ai.response.model"
+ATTR_RESPONSE_ID: Final = "gen_ai.response.id"
+ATTR_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+ATTR_CONVERSATION: Final = "gen_ai.conversation.id"
+ATTR_TOOL_TYPE: Final = "gen_ai.tool.type"
+ATTR_TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
+ATTR_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+ATTR_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+ATTR_CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+ATTR_CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
+ATTR_REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
 ATTR_REQUEST_ID: Final = "jsonrpc.request.id"
 ATTR_TRANSPORT: Final = "network.transport"  # pipe or tcp
 ATTR_NETWORK_PROTOCOL: Final = "network.protocol.name"  # http
@@ -51,6 +67,55 @@ TRACEPARENT_KEY: Final = "traceparent"
 TRACESTATE_KEY: Final = "tracestate"
 TRACEPARENT_PATTERN: Final = compile_pattern(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 MAX_TRACESTATE_CHARS: Final = 512
+
+
+#: Names of providers by the conventions, if they differ from those of pydantic-ai.
+_PROVIDERS: Final = {
+    "google": "gcp.gemini",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "bedrock": "aws.bedrock",
+    "azure": "azure.ai.openai",
+    "mistral": "mistral_ai",
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+}
+
+
+class StepSpan(NamedTuple):
+    """Name and attributes of the span of a step or a run, if they are not those of workflows."""
+
+    name: str
+    attributes: Mapping[str, Any]
+    is_client: bool = False  # the step asks a remote service
+    describe: Callable[[Any], Mapping[str, Any]] | None = None  # attributes that follow from the result
+
+
+def agent_span(model: str, run: str) -> StepSpan:
+    """Return the span of an agent run. `model` is the provider and the model, such as `openai:gpt-5`."""
+    provider, _, name = model.partition(":")
+    return StepSpan(OPERATION_INVOKE_AGENT, _model_attributes(OPERATION_INVOKE_AGENT, provider, name, run))
+
+
+def chat_span(provider: str, model: str, run: str, describe: Callable[[Any], Mapping[str, Any]]) -> StepSpan:
+    """Return the span of one request to a model."""
+    attributes = _model_attributes(OPERATION_CHAT, provider, model, run)
+    return StepSpan(f"{OPERATION_CHAT} {model}", attributes, True, describe)
+
+
+def tool_span(tool: str, call_id: str) -> StepSpan:
+    """Return the span of a tool call that a model has requested."""
+    attributes = {ATTR_OPERATION: OPERATION_EXECUTE_TOOL, ATTR_TOOL: tool, ATTR_TOOL_TYPE: "extension"}
+    return StepSpan(f"{OPERATION_EXECUTE_TOOL} {tool}", {**attributes, ATTR_TOOL_CALL_ID: call_id})
+
+
+def _model_attributes(operation: str, provider: str, model: str, run: str) -> dict[str, Any]:
+    return {
+        ATTR_OPERATION: operation,
+        ATTR_PROVIDER: _PROVIDERS.get(provider, provider),
+        ATTR_REQUEST_MODEL: model,
+        ATTR_CONVERSATION: run,
+    }
 
 
 def span_name(method: str, target: str) -> str:

@@ -4,6 +4,8 @@
                                        └▶ attempt 2 (CLIENT) ─▶ the server's spans, by `_meta`
 
     workflow NAME ─▶ step PATH ─▶ the call of the step
+    invoke_agent MODEL ─▶ chat MODEL
+                       └▶ execute_tool TOOL ─▶ the call of the tool
 
 The parent context is read from the caller's `_meta`, or from the current context of the library's caller. It is passed
 on in the `_meta` of every attempt. Spans are written when a call has ended, from its call state. They contain no
@@ -29,6 +31,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from toolway._lazy import compile_pattern
 from toolway.events import AttemptTiming, CallFinished
 from toolway.telemetry import otel_attributes
+from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Call, Json, TimedCallState, phase_clock
 
 MAX_CHOSEN: Final = 1000
@@ -84,20 +87,28 @@ class OtelTracer:
                 return None  # the caller's trace context is passed on unchanged
         return SpanTrace(self, call, parent)
 
-    def start_run(self, run: str, workflow: str) -> RunTrace | None:
+    def start_run(
+        self, run: str, workflow: str, parent: str | None = None, span: StepSpan | None = None
+    ) -> RunTrace | None:
         """Start the span of a workflow run in this process; None if the run is not recorded.
 
-        With a sample ratio, the trace id follows from the id of the run: all processes that execute the run, one after
-        the other, add to the same trace, or none of them does.
+        A run that was started in a trace (`parent`) belongs to it. Otherwise, with a sample ratio, the trace id follows
+        from the id of the run. So all processes that execute the run, one after the other, add to the same trace, or
+        none of them does.
         """
+        caller = _parent_context({otel_attributes.TRACEPARENT_KEY: parent}) if parent is not None else None
+        if caller is not None:
+            if not trace.get_current_span(caller).get_span_context().trace_flags.sampled:
+                return None
+            return RunTrace(self.tracer, run, workflow, caller, span)
         if self._sample_ratio is None:
-            return RunTrace(self.tracer, run, workflow, _EMPTY_CONTEXT)
+            return RunTrace(self.tracer, run, workflow, _EMPTY_CONTEXT, span)
         digest = hashlib.sha256(run.encode()).digest()
         if int.from_bytes(digest[24:]) >= self._sample_ratio * 2**64:
             return None
         root = SpanContext(int.from_bytes(digest[:16]), int.from_bytes(digest[16:24]), True, TraceFlags(1))
-        parent = trace.set_span_in_context(trace.NonRecordingSpan(root), _EMPTY_CONTEXT)
-        return RunTrace(self.tracer, run, workflow, parent)
+        context = trace.set_span_in_context(trace.NonRecordingSpan(root), _EMPTY_CONTEXT)
+        return RunTrace(self.tracer, run, workflow, context, span)
 
     @property
     def may_skip(self) -> bool:
@@ -128,33 +139,50 @@ class RunTrace:
 
     __slots__ = ("_context", "_span", "_tracer")
 
-    def __init__(self, tracer: Tracer, run: str, workflow: str, parent: Context) -> None:
+    def __init__(self, tracer: Tracer, run: str, workflow: str, parent: Context, span: StepSpan | None) -> None:
         self._tracer = tracer
-        attributes = {otel_attributes.ATTR_RUN: run, otel_attributes.ATTR_WORKFLOW: workflow}
-        self._span = tracer.start_span(f"workflow {workflow}", context=parent, attributes=attributes)
+        own = {otel_attributes.ATTR_RUN: run, otel_attributes.ATTR_WORKFLOW: workflow}
+        span = span or StepSpan(f"workflow {workflow}", {})
+        self._span = tracer.start_span(span.name, context=parent, attributes={**span.attributes, **own})
         self._context = trace.set_span_in_context(self._span, _EMPTY_CONTEXT)
 
-    def start_step(self, path: str, attempt: int) -> tuple[dict[str, str], Callable[[str], None]]:
+    def start_step(
+        self, path: str, attempt: int, span: StepSpan | None = None
+    ) -> tuple[dict[str, str], Callable[..., None]]:
         """Start the span of a step.
 
         Return the trace context for the `_meta` of its call, and a function that ends it.
         """
-        attributes: dict[str, Any] = {otel_attributes.ATTR_STEP: path, otel_attributes.ATTR_ATTEMPT: attempt}
+        own: dict[str, Any] = {otel_attributes.ATTR_STEP: path, otel_attributes.ATTR_ATTEMPT: attempt}
         # Items of a loop share the name: span names must have few distinct values.
-        name = f"step {_ITEM_NUMBER.sub('[]', path)}"
-        span = self._tracer.start_span(name, context=self._context, attributes=attributes)
-        carrier: dict[str, str] = {}
-        _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _EMPTY_CONTEXT))
-        return carrier, partial(_end_run_span, span)
+        span = span or StepSpan(f"step {_ITEM_NUMBER.sub('[]', path)}", {})
+        started = self._tracer.start_span(
+            span.name,
+            context=self._context,
+            kind=SpanKind.CLIENT if span.is_client else SpanKind.INTERNAL,
+            attributes={**span.attributes, **own},
+        )
+        return _carrier_of(started), partial(_end_run_span, started)
+
+    @property
+    def traceparent(self) -> str:
+        """Return the trace context of the span, for child runs."""
+        return _carrier_of(self._span)[otel_attributes.TRACEPARENT_KEY]
 
     def end(self, state: str) -> None:
         """End the span; `state` is the state of the run when this process leaves it."""
         _end_run_span(self._span, state)
 
 
-def _end_run_span(span: Span, state: str) -> None:
-    span.set_attribute(otel_attributes.ATTR_STATE, state)
-    if state in _FAILED_STATES:
+def _carrier_of(span: Span) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _EMPTY_CONTEXT))
+    return carrier
+
+
+def _end_run_span(span: Span, state: str, attributes: Mapping[str, Any] | None = None) -> None:
+    span.set_attributes({**(attributes or {}), otel_attributes.ATTR_STATE: state})
+    if state in _FAILED_STATES or otel_attributes.ATTR_ERROR_TYPE in (attributes or {}):
         span.set_status(StatusCode.ERROR)
     span.end()
 

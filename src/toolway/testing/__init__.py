@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from toolway.testing.fault_proxy import Fault, FaultProxy, Flow
     from toolway.testing.history import History, check
     from toolway.testing.http_server import FakeHttp
+    from toolway.testing.llm_formats import TokenUsage
     from toolway.testing.websocket_server import FakeWebSocket
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "History",
     "LLMFault",
     "LLMRequest",
+    "TokenUsage",
     "ToolOutput",
     "ToolUse",
     "Turn",
@@ -58,6 +60,7 @@ _MODULE_BY_NAME: Final = {
     "History": "history",
     "LLMFault": "fake_llm",
     "LLMRequest": "fake_llm",
+    "TokenUsage": "llm_formats",
     "ToolOutput": "fake_llm",
     "ToolUse": "fake_llm",
     "Turn": "fake_llm",

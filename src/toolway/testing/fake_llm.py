@@ -19,13 +19,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from toolway.testing.llm_formats import WireFormat, find_format
+from toolway.testing.llm_formats import TokenUsage, WireFormat, find_format
 
 Json: TypeAlias = dict[str, Any]
 
@@ -66,7 +66,8 @@ class Turn:
     calls: Sequence[ToolUse] = ()
     stop: Literal["", "length", "refusal"] = ""  # why the answer ended, if not by itself
     fault: LLMFault | None = None
-    usage: tuple[int, int] | None = None  # input and output tokens; None: the characters of both divided by four
+    usage: TokenUsage | tuple[int, int] | None = None  # or input and output tokens; None: their characters, by four
+    without_usage: bool = False  # the answer has no usage block: OpenAI formats only, as of some compatible endpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,9 @@ Script: TypeAlias = Sequence[Turn | str] | Callable[[LLMRequest], Turn | str]
 
 
 class FakeLLM:
-    """HTTP server that answers like a model provider. A context manager; all requests are in `requests`.
+    """HTTP server that answers like a model provider. A context manager.
+
+    All requests are in `requests`, the usage blocks of all whole answers in `usages`, in the words of the format.
 
     Args:
         script: The turns in their order, or a function that returns the turn for a request. A string is a turn with
@@ -113,6 +116,7 @@ class FakeLLM:
             raise ValueError("the script has no turn")
         self._script = script
         self.requests: list[LLMRequest] = []
+        self.usages: list[Json] = []
         self._faults_left: dict[tuple[str, int], int] = {}
         self._stored: dict[str, tuple[int, Json]] = {}  # answer id → number of turns with it, the request
         self._answers = 0
@@ -200,7 +204,7 @@ class FakeLLM:
                 left = self._faults_left.get(key, turn.fault.times)
                 self._faults_left[key] = left - 1
             if left <= 0:
-                turn = Turn(turn.text, turn.calls, turn.stop, None, turn.usage)
+                turn = replace(turn, fault=None)
         answer_id = f"fake-{number}"
         with self._lock:
             self._stored[answer_id] = (request.turn + 1, request.body)
@@ -263,7 +267,12 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         chars = len(json.dumps(request.body)), len(turn.text) + sum(len(str(each.arguments)) for each in turn.calls)
         usage = turn.usage or (chars[0] // 4 + 1, chars[1] // 4 + 1)
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage(*usage)
         answer = wire.answer(answer_id, request.model, turn.text, calls, turn.stop, usage, int(time.time()))
+        if not fault or fault == "slow":
+            self.llm.usages.append(dict(answer[wire.usage_key]))
+        if turn.without_usage:
+            answer[wire.usage_key] = None
         if fault == "endless":
             self._send_endless(wire, answer if request.streams else None)
             return

@@ -24,6 +24,17 @@ ResultParts: TypeAlias = tuple[str, str, bool, str]
 _OWN_CALL_ID: Final = re.compile(r"call_(\d+)_\d+")
 
 
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens of one answer. `input` includes the tokens of the cache, `output` those of the reasoning."""
+
+    input: int
+    output: int
+    cache_read: int = 0
+    cache_write: int = 0  # Gemini has none
+    reasoning: int = 0
+
+
 @dataclass(slots=True)
 class Conversation:
     """Facts of a request: the model, its tools, the turns of the model, and the tool results after the last turn."""
@@ -59,6 +70,7 @@ class WireFormat(ABC):
 
     name: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
+    usage_key: ClassVar[str] = "usage"  # of the usage block in an answer
     end_of_stream: ClassVar[bytes] = b""
 
     @abstractmethod
@@ -77,7 +89,7 @@ class WireFormat(ABC):
         text: str,
         calls: Sequence[CallParts],
         stop: str,
-        usage: tuple[int, int],
+        usage: TokenUsage,
         created: int,
     ) -> Json:
         """Return the whole answer."""
@@ -149,7 +161,7 @@ class OpenAIChat(WireFormat):
         text: str,
         calls: Sequence[CallParts],
         stop: str,
-        usage: tuple[int, int],
+        usage: TokenUsage,
         created: int,
     ) -> Json:
         refusal = text if stop == "refusal" else None
@@ -167,9 +179,14 @@ class OpenAIChat(WireFormat):
             "model": model,
             "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
             "usage": {
-                "prompt_tokens": usage[0],
-                "completion_tokens": usage[1],
-                "total_tokens": sum(usage),
+                "prompt_tokens": usage.input,
+                "completion_tokens": usage.output,
+                "total_tokens": usage.input + usage.output,
+                "prompt_tokens_details": {
+                    "cached_tokens": usage.cache_read,
+                    "cache_write_tokens": usage.cache_write,
+                },
+                "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
             },
         }
 
@@ -222,7 +239,7 @@ class OpenAIResponses(WireFormat):
         text: str,
         calls: Sequence[CallParts],
         stop: str,
-        usage: tuple[int, int],
+        usage: TokenUsage,
         created: int,
     ) -> Json:
         output: list[Json] = []
@@ -269,11 +286,14 @@ class OpenAIResponses(WireFormat):
             "tool_choice": "auto",
             "tools": [],
             "usage": {
-                "input_tokens": usage[0],
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": usage[1],
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": sum(usage),
+                "input_tokens": usage.input,
+                "input_tokens_details": {
+                    "cached_tokens": usage.cache_read,
+                    "cache_write_tokens": usage.cache_write,
+                },
+                "output_tokens": usage.output,
+                "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+                "total_tokens": usage.input + usage.output,
             },
         }
 
@@ -349,7 +369,7 @@ class AnthropicMessages(WireFormat):
         text: str,
         calls: Sequence[CallParts],
         stop: str,
-        usage: tuple[int, int],
+        usage: TokenUsage,
         created: int,
     ) -> Json:
         content: list[Json] = [{"type": "text", "text": text}] if text else []
@@ -365,11 +385,18 @@ class AnthropicMessages(WireFormat):
             "content": content,
             "stop_reason": reasons.get(stop) or ("tool_use" if calls else "end_turn"),
             "stop_sequence": None,
-            "usage": {"input_tokens": usage[0], "output_tokens": usage[1]},
+            "usage": {
+                "input_tokens": usage.input - usage.cache_read - usage.cache_write,
+                "cache_read_input_tokens": usage.cache_read,
+                "cache_creation_input_tokens": usage.cache_write,
+                "output_tokens": usage.output,
+                "output_tokens_details": {"thinking_tokens": usage.reasoning},
+            },
         }
 
     def stream(self, answer: Json) -> Iterator[Json]:
-        yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None}}
+        begun = {**answer["usage"], "output_tokens": 1, "output_tokens_details": None}  # the end has the whole usage
+        yield {"type": "message_start", "message": {**answer, "content": [], "stop_reason": None, "usage": begun}}
         for index, block in enumerate(answer["content"]):
             is_text = block["type"] == "text"
             empty = {**block, "text": ""} if is_text else {**block, "input": {}}
@@ -397,6 +424,7 @@ class GeminiGenerate(WireFormat):
     """Gemini generateContent and streamGenerateContent."""
 
     name = "gemini"
+    usage_key = "usageMetadata"
     path = re.compile(r"/models/([^/:]+):(stream)?generateContent$", re.IGNORECASE)
 
     def read(self, path: str, body: Json) -> Conversation:
@@ -430,7 +458,7 @@ class GeminiGenerate(WireFormat):
         text: str,
         calls: Sequence[CallParts],
         stop: str,
-        usage: tuple[int, int],
+        usage: TokenUsage,
         created: int,
     ) -> Json:
         parts: list[Json] = [{"text": text}] if text else []
@@ -441,9 +469,11 @@ class GeminiGenerate(WireFormat):
         return {
             "candidates": [{"content": content, "finishReason": reasons.get(stop, "STOP"), "index": 0}],
             "usageMetadata": {
-                "promptTokenCount": usage[0],
-                "candidatesTokenCount": usage[1],
-                "totalTokenCount": sum(usage),
+                "promptTokenCount": usage.input,
+                "cachedContentTokenCount": usage.cache_read,
+                "candidatesTokenCount": usage.output - usage.reasoning,
+                "thoughtsTokenCount": usage.reasoning,
+                "totalTokenCount": usage.input + usage.output,
             },
             "modelVersion": model,
             "responseId": answer_id,
@@ -454,11 +484,14 @@ class GeminiGenerate(WireFormat):
         parts: list[Json] = []
         for part in candidate["content"]["parts"]:
             parts += [{"text": half} for half in _halves(part["text"])] if "text" in part else [part]
+        begun = {**answer["usageMetadata"], "candidatesTokenCount": 1}  # the last chunk has the whole usage
         for number, part in enumerate(parts or [{"text": ""}], 1):
             chunk = {"content": {"role": "model", "parts": [part]}, "index": 0}
             if number >= len(parts):
                 chunk["finishReason"] = candidate["finishReason"]
-            yield {**answer, "candidates": [chunk]}
+                yield {**answer, "candidates": [chunk]}
+            else:
+                yield {**answer, "candidates": [chunk], "usageMetadata": begun}
 
     def error(self, status: int, message: str) -> Json:
         names = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}

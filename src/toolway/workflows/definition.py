@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from toolway.config.agent_settings import AgentSettings
+from toolway.config.agent_settings import AgentSettings, Budget
 from toolway.types import Effect, Json
 from toolway.workflows.schedule import Schedule
 
@@ -98,6 +98,7 @@ class ToolStep(Step, frozen=True, kw_only=True):
     retry: Retry = Retry()
     on_unknown: UnknownPolicy | Verify = "ask"
     undo: Undo | None = None
+    span: Any = None  # the `StepSpan` of its trace, if it is not the usual one
 
 
 class ForeachStep(Step, frozen=True, kw_only=True):
@@ -166,6 +167,16 @@ class ChildStep(Step, frozen=True, kw_only=True):
         """Return the data of the step from the output of the run."""
         return output
 
+    @property
+    def uses_models(self) -> bool:
+        """Return True if the step has agent steps below it, so that the budget of the workflow applies to it."""
+        return isinstance(self.workflow, Definition) and bool(self.workflow.agent_steps())
+
+    @property
+    def own_budget(self) -> Budget | None:
+        """Return the limits that the child run has by itself."""
+        return self.workflow.budget if isinstance(self.workflow, Definition) else None
+
 
 class AgentRuns(msgspec.Struct, frozen=True):
     """Reference to the workflow of agent runs by its name. The engine is given that workflow from outside."""
@@ -181,6 +192,14 @@ class AgentStep(ChildStep, frozen=True, kw_only=True):
 
     def data_of(self, output: Any) -> Any:
         return output["output"]
+
+    @property
+    def uses_models(self) -> bool:
+        return True
+
+    @property
+    def own_budget(self) -> Budget | None:
+        return self.settings.budget
 
 
 class SetStep(Step, frozen=True, kw_only=True):
@@ -205,6 +224,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None  # seconds for the whole run
     undo_on_failure: bool = False
     schedule: Schedule | None = None
+    budget: Budget | None = None  # of all agent steps together
     steps: tuple[Step, ...]
     outputs: Any = None
     body: Json  # the definition as it was written

@@ -16,6 +16,9 @@ from toolway.types import Json
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # of one entry
 MAX_ENTRIES: Final = 100_000  # of one run
+OWN_VARIABLES: Final = "toolway/"  # prefix of variables that expressions do not see
+BUDGET_VARIABLE: Final = f"{OWN_VARIABLES}budget"  # limits that the parent of a run has set for its agent steps
+TRACE_VARIABLE: Final = f"{OWN_VARIABLES}traceparent"  # trace context of the call or the run that started a run
 
 RunState: TypeAlias = Literal[
     "ready", "running", "waiting", "asks", "undoing", "done", "failed", "undone", "cancelled", "stuck"
@@ -74,6 +77,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     created: float = 0.0
     ended: float | None = None
     life: int = 0
+
+    @property
+    def names(self) -> Json:
+        """Return the variables that expressions see."""
+        return {key: value for key, value in (self.variables or {}).items() if not key.startswith(OWN_VARIABLES)}
 
 
 class RunChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import itertools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +30,7 @@ from toolway.protocol.constants import (
     SERVER_INFO_META_KEY,
 )
 from toolway.protocol.versions import TASKS_EXTENSION
+from toolway.telemetry.otel_attributes import TRACEPARENT_KEY
 from toolway.types import Certainty, Effect, Era, Json
 from toolway.upstream.transport import (
     Disconnect,
@@ -40,19 +42,15 @@ from toolway.upstream.transport import (
     TransportInfo,
 )
 from toolway.workflows.definition import AGENT_META_KEY, AGENT_WORKFLOW, AgentRuns, Definition, ToolStep
-from toolway.workflows.engine import WorkflowError, Workflows, check_form, may_answer
+from toolway.workflows.engine import WorkflowError, Workflows, check_form
 from toolway.workflows.files import STATUS_TOOL
-from toolway.workflows.journal import FINAL_STATES, Entry, RunRecord
-
-if TYPE_CHECKING:
-    from toolway.workflows.temporal import TemporalWorkflows
+from toolway.workflows.journal import FINAL_STATES, TRACE_VARIABLE, Entry, RunRecord
+from toolway.workflows.run_questions import RunQuestions, find_asking_runs, wait_until_asked, watch_questions
 
 DEFAULT_WAIT_S: Final = 45.0  # longest wait of one call; a hub's calls end after 60 s by default
 POLL_INTERVAL_MS: Final = 1000  # advice for clients with a task
 KEY_META_KEY: Final = "toolway/idempotencyKey"  # the same key gives the same run
 MAX_SUBSCRIBED_TASKS: Final = 100  # of one subscription
-CHILD_POLL_INTERVAL_S: Final = 1.0  # between two searches for child runs that ask
-MAX_CHILD_RUNS: Final = 100  # in one search
 _STATUS_SCHEMA: Final[Json] = {
     "type": "object",
     "required": ["run"],
@@ -63,20 +61,6 @@ _AGENT_SCHEMA: Final[Json] = {
     "required": ["prompt"],
     "properties": {"prompt": {"type": "string", "description": "The task for the agent."}},
     "additionalProperties": False,
-}
-_APPROVAL_FORM: Final[Json] = {
-    "type": "object",
-    "required": ["yes"],
-    "properties": {"yes": {"type": "boolean", "title": "Approve"}, "note": {"type": "string", "title": "Note"}},
-}
-_HAPPENED, _NOT_HAPPENED, _STOP = "it was executed", "it was not executed", "stop"
-_UNKNOWN_FORM: Final[Json] = {
-    "type": "object",
-    "required": ["happened"],
-    "properties": {
-        "happened": {"type": "string", "enum": [_HAPPENED, _NOT_HAPPENED, _STOP]},
-        "result": {"type": "string", "title": "Data of the step as JSON, if it was executed"},
-    },
 }
 _CAPABILITIES: Final[Json] = {"tools": {"listChanged": True}, "extensions": {TASKS_EXTENSION: {}}}
 _TASK_STATES: Final = {"done": "completed", "cancelled": "cancelled"}  # other final states: failed
@@ -108,7 +92,7 @@ class WorkflowServer:
     ) -> None:
         self.workflows = workflows
         self.wait_s = wait_s
-        self.roles = roles
+        self.questions = RunQuestions(workflows, roles)
         self.stopping = asyncio.Event()
         self._definitions = {each.name: each for each in definitions}
         self.agents: Mapping[str, ConfiguredAgent] = dict(agents or {})
@@ -166,6 +150,10 @@ class WorkflowTransport:
     @property
     def _workflows(self) -> Workflows:
         return self._server.workflows
+
+    @property
+    def _questions(self) -> RunQuestions:
+        return self._server.questions
 
     # -- the transport
 
@@ -253,7 +241,7 @@ class WorkflowTransport:
         try:
             if state is not None:
                 record = await self._find_run(state, caller)
-                answered = await self._answer(record, params.get("inputResponses"), caller)
+                answered = await self._questions.answer(record.id, params.get("inputResponses"), caller)
                 return await self._follow(request, record, with_forms=answered)
             if name == STATUS_TOOL:
                 return await self._follow(request, await self._find_run(arguments.get("run"), caller))
@@ -264,9 +252,13 @@ class WorkflowTransport:
                 arguments = {"prompt": arguments["prompt"], "settings": msgspec.to_builtins(agent.settings)}
             if definition is None:
                 raise JSONRPCError(INVALID_PARAMS, f"Unknown tool: {name}")
-            key = _meta(params).get(KEY_META_KEY)
+            key, trace = (_meta(params).get(each) for each in (KEY_META_KEY, TRACEPARENT_KEY))
             run = await self._workflows.start(
-                definition, arguments, key=key if isinstance(key, str) else None, caller=caller
+                definition,
+                arguments,
+                key=key if isinstance(key, str) else None,
+                caller=caller,
+                variables={TRACE_VARIABLE: trace} if isinstance(trace, str) else {},
             )
             record = await run.status()
             if TASKS_EXTENSION in _extensions(params):
@@ -285,11 +277,15 @@ class WorkflowTransport:
     async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:
         """Wait until the run ends or asks, or the time of the call is over. Return what the client gets."""
         params, caller = request.params, request.call_state.caller
-        waiting = asyncio.ensure_future(self._wait(params, record.id))
+        asking: list[RunRecord] = []
+        waiting = asyncio.ensure_future(wait_until_asked(self._workflows, record.id, self._report_progress(params)))
         stopping = asyncio.ensure_future(self._server.stopping.wait())
         try:
             await asyncio.wait({waiting, stopping}, timeout=self._server.wait_s, return_when=asyncio.FIRST_COMPLETED)
-            record = waiting.result() if waiting.done() else await self._workflows.get(record.id)
+            if waiting.done():
+                record, asking = waiting.result()
+            else:
+                record = await self._workflows.get(record.id)
         finally:
             for task in (waiting, stopping):
                 task.cancel()
@@ -298,71 +294,27 @@ class WorkflowTransport:
             return _result_of(record)
         if record.state in FINAL_STATES:
             return _failure({"run": record.id, "state": record.state, **(record.error or {})})
-        if with_forms and _has_forms(params) and self._workflows.is_asking(record):
-            forms = self._forms(record, caller)
-            if forms:
-                return {"resultType": "input_required", "inputRequests": forms, "requestState": record.id}
-        asks = [{"step": each["path"], "question": each["title"]} for each in record.asks]
+        if with_forms and _has_forms(params) and (forms := self._questions.forms(record.id, asking, caller)):
+            return {"resultType": "input_required", "inputRequests": forms, "requestState": record.id}
+        asks = [
+            {"step": each["path"], "question": each["title"], **({} if run.id == record.id else {"run": run.id})}
+            for run in asking or [record]
+            for each in run.asks
+        ]
         return _result({"run": record.id, "state": record.state, "asks": asks})
 
-    async def _wait(self, params: Json, id: str) -> RunRecord:
+    def _report_progress(self, params: Json) -> Callable[[RunRecord], None]:
+        """Return a function that reports a change of a run to the client, if the client wants to know."""
         token = _meta(params).get("progressToken")
-        changes = 0
-        async for record in self._workflows.watch(id):
-            changes += 1
+        changes = itertools.count(1)
+
+        def report(record: RunRecord) -> None:
             if token is not None:
-                message = f"{id}: {record.state}"
-                self._tell("notifications/progress", {"progressToken": token, "progress": changes, "message": message})
-            if record.state in FINAL_STATES or self._workflows.is_asking(record):
-                return record
-        raise AssertionError("a watch ends with a final state")
+                progress = {"progressToken": token, "progress": next(changes)}
+                message = f"{record.id}: {record.state}"
+                self._tell("notifications/progress", {**progress, "message": message})
 
-    # -- questions
-
-    def _forms(self, record: RunRecord, caller: str) -> Json:
-        """Return the open questions of a run that the caller may answer, as forms by path."""
-        return {each["path"]: _form_of(each) for each in record.asks if self._may_answer(each, caller)}
-
-    def _may_answer(self, question: Json, caller: str) -> bool:
-        return may_answer(question, caller, self._server.roles(caller))
-
-    async def _answer(self, record: RunRecord, responses: object, caller: str) -> bool:
-        """Give the answers of a client to the run. Return False if the client declined a question."""
-        if not isinstance(responses, dict):
-            return True
-        kinds = {each["path"]: each["kind"] for each in record.asks if self._may_answer(each, caller)}
-        complete = True
-        for path, response in responses.items():
-            if path not in kinds:
-                continue  # answered before, by another client
-            response = response if isinstance(response, dict) else {}
-            accepted = response.get("action") == "accept"
-            content = response.get("content")
-            content = content if accepted and isinstance(content, dict) else {}
-            if kinds[path] == "unknown":
-                complete &= await self._settle(record.id, path, content, caller)
-            elif kinds[path] == "approve" and response.get("action") in ("accept", "decline"):
-                body = {"yes": content.get("yes") is True, "note": str(content.get("note") or "")}
-                await self._workflows.answer(record.id, path, body, by=caller, roles=self._server.roles(caller))
-            elif kinds[path] == "ask" and accepted:
-                roles = self._server.roles(caller)
-                await self._workflows.answer(record.id, path, {"data": content}, by=caller, roles=roles)
-            else:
-                complete = False
-        return complete
-
-    async def _settle(self, id: str, path: str, content: Json, caller: str) -> bool:
-        happened = content.get("happened")
-        if happened == _STOP:
-            await self._workflows.cancel(id, by=caller)
-        elif happened in (_HAPPENED, _NOT_HAPPENED):
-            result = None
-            with contextlib.suppress(ValueError, TypeError):
-                result = json.loads(content.get("result") or "null")
-            await self._workflows.settle(id, path, happened=happened == _HAPPENED, result=result, by=caller)
-        else:
-            return False
-        return True
+        return report
 
     # -- tasks
 
@@ -372,7 +324,8 @@ class WorkflowTransport:
     async def _update_task(self, request: Request) -> Json:
         record = await self._find_task(request)
         try:
-            await self._answer(record, request.params.get("inputResponses"), request.call_state.caller)
+            responses, caller = request.params.get("inputResponses"), request.call_state.caller
+            await self._questions.answer(record.id, responses, caller)
         except ToolwayError as exc:
             raise JSONRPCError(INVALID_PARAMS, exc.message, {"code": exc.code, "detail": exc.detail}) from None
         return {"resultType": "complete"}
@@ -395,12 +348,14 @@ class WorkflowTransport:
         try:
             await self._find_run(id, caller)
             record, _, entries, _ = await self._workflows.load(str(id))
+            asks = record.state in ("waiting", "asks")
+            asking = await find_asking_runs(self._workflows, record.id) if asks else []
         except WorkflowError:
             raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
         task: Json = {
             "taskId": record.id,
             "status": "working",
-            "statusMessage": _status_message(record, entries),
+            "statusMessage": _status_message(record, asking, entries),
             "createdAt": _iso_time(record.created),
             "lastUpdatedAt": _iso_time(_last_change(record, entries)),
             "ttlMs": None,
@@ -415,7 +370,7 @@ class WorkflowTransport:
                 data = {"run": record.id, "state": record.state, "executed": "yes", **error}
                 task["error"] = {"code": INTERNAL_ERROR, "message": str(error.get("message") or record.state)}
                 task["error"]["data"] = data
-        elif self._workflows.is_asking(record) and (forms := self._forms(record, caller)):
+        elif forms := self._questions.forms(record.id, asking, caller):
             task |= {"status": "input_required", "inputRequests": forms}
         return task
 
@@ -438,62 +393,9 @@ class WorkflowTransport:
 
     async def _report_task(self, id: str, caller: str) -> None:
         with contextlib.suppress(WorkflowError, JSONRPCError):
-            async for record in self._workflows.watch(id):
+            async for record, _ in watch_questions(self._workflows, id):
                 # The hub subscribes for all of its clients; the gateway has checked whose task it is.
                 self._tell("notifications/tasks", await self._task(id, caller or record.caller))
-
-
-async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) -> list[RunRecord]:
-    """Return the run and the child runs below it that ask a person now."""
-    found: list[RunRecord] = []
-    todo = [id]
-    for _ in range(MAX_CHILD_RUNS):
-        if not todo:
-            break
-        record, _, entries, _ = await workflows.load(todo.pop())
-        if workflows.is_asking(record):
-            found.append(record)
-        todo += [each.body["run"] for each in entries if each.kind == "child" and each.state == "waiting"]
-    return found
-
-
-async def wait_until_asked(
-    workflows: Workflows | TemporalWorkflows, id: str, on_change: Callable[[RunRecord], None]
-) -> tuple[RunRecord, list[RunRecord]]:
-    """Wait until a run has ended, or the run or a child run below it asks a person.
-
-    Return its state and the runs that ask. `on_change` is called at each change of the run.
-    """
-
-    async def watch() -> RunRecord:
-        async for record in workflows.watch(id):
-            on_change(record)
-            if record.state in FINAL_STATES or workflows.is_asking(record):
-                return record
-        raise AssertionError("a watch ends with a final state")
-
-    watching = asyncio.ensure_future(watch())
-    try:
-        while True:
-            await asyncio.wait({watching}, timeout=CHILD_POLL_INTERVAL_S)
-            if watching.done():
-                record = watching.result()
-                return record, [] if record.state in FINAL_STATES else [record]
-            record = await workflows.get(id)
-            if record.state == "waiting" and (asking := await find_asking_runs(workflows, id)):
-                return record, asking
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-
-
-def _form_of(question: Json) -> Json:
-    forms = {"approve": _APPROVAL_FORM, "unknown": _UNKNOWN_FORM}
-    schema = forms.get(question["kind"]) or question.get("form") or {"type": "object", "properties": {}}
-    return {
-        "method": "elicitation/create",
-        "params": {"mode": "form", "message": question["title"], "requestedSchema": schema},
-    }
 
 
 def _meta(params: Json) -> Json:
@@ -516,9 +418,9 @@ def _has_forms(params: Json) -> bool:
     return isinstance(declared, dict) and (not declared or "form" in declared)
 
 
-def _status_message(record: RunRecord, entries: list[Entry]) -> str:
-    if record.asks:
-        return "asks: " + "; ".join(str(each["title"]) for each in record.asks)[:500]
+def _status_message(record: RunRecord, asking: list[RunRecord], entries: list[Entry]) -> str:
+    if questions := [str(each["title"]) for run in asking or [record] for each in run.asks]:
+        return "asks: " + "; ".join(questions)[:500]
     last = max(entries, key=lambda each: (each.began, each.ended or 0.0), default=None)
     if last is None:
         return record.state

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
+from toolway.config.agent_settings import Budget
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Json
 from toolway.workflows.definition import (
@@ -27,7 +30,7 @@ from toolway.workflows.definition import (
     WaitStep,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions
-from toolway.workflows.journal import RunMessage, RunRecord
+from toolway.workflows.journal import BUDGET_VARIABLE, RunMessage, RunRecord
 from toolway.workflows.step_planner import (
     Decision,
     Ending,
@@ -69,7 +72,12 @@ def plan(
 class _DefinitionPlanner(StepPlanner):
     def __init__(self, definition: Definition, run: RunRecord, *arguments: Any, **named: Any) -> None:
         super().__init__(
-            run, *arguments, timeout=definition.timeout, undo_on_failure=definition.undo_on_failure, **named
+            run,
+            *arguments,
+            timeout=definition.timeout,
+            undo_on_failure=definition.undo_on_failure,
+            budget=budget_of(definition, run),
+            **named,
         )
         self._definition = definition
 
@@ -88,8 +96,8 @@ class _DefinitionPlanner(StepPlanner):
         return {
             "inputs": self._run.input,
             "input": self._run.input,
-            "variables": self._run.variables or {},
-            **(self._run.variables or {}),
+            "variables": self._run.names,
+            **self._run.names,
             "steps": {},
             "run": {"id": self._run.id, "started": self._run.created, "caller": self._run.caller},
         }
@@ -270,6 +278,15 @@ class _DefinitionPlanner(StepPlanner):
         return Failure(
             {"code": "E-WORKFLOW-REPEAT", "message": f"{path} was repeated {step.at_most} times", "executed": "yes"}
         )
+
+
+def budget_of(definition: Definition, run: RunRecord) -> Budget | None:
+    """Return the limits of all agent steps of a run: those of its definition, within those of its parent."""
+    limits = (run.variables or {}).get(BUDGET_VARIABLE)
+    if limits is None:
+        return definition.budget
+    outer = msgspec.convert(limits, Budget)
+    return outer if definition.budget is None else definition.budget.within(outer)
 
 
 def _as_items(value: Any, expression: str) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from toolway.config.agent_settings import AgentSettings, read_agent_settings
+from toolway.config.agent_settings import AgentSettings, Budget, read_agent_settings
 from toolway.errors import ConfigError
 from toolway.types import Effect, Json
 from toolway.workflows.definition import (
@@ -81,6 +81,7 @@ _TOP_KEYS: Final = (
     "timeout",
     "on_failure",
     "schedule",
+    "budget",
     "steps",
     "outputs",
     "config",
@@ -161,6 +162,7 @@ class _Reader:
             timeout=self._seconds(timeout, ("timeout",)) if timeout is not None else None,
             undo_on_failure=on_failure == "undo",
             schedule=self._schedule(body.get("schedule")),
+            budget=self._budget(body.get("budget")),
             steps=steps,
             outputs=body.get("outputs"),
             body=body,
@@ -169,6 +171,18 @@ class _Reader:
         self._mark_prompts(definition)
         self._check_expressions(definition)
         return definition
+
+    def _budget(self, value: Any) -> Budget | None:
+        """Return the budget of all agent steps together: a text such as `2usd,200calls`, or its limits by unit."""
+        if value is None:
+            return None
+        hint = "write budget: 2usd,100requests"
+        try:
+            if isinstance(value, str):
+                return Budget.parse(value, requests=None)
+            return msgspec.convert({"requests": None, **self._mapping(value, ("budget",))}, Budget)
+        except (ConfigError, msgspec.ValidationError) as exc:
+            raise self._error(("budget",), f"the budget is not valid: {exc}"[:300], hint) from exc
 
     def _schedule(self, value: Any) -> Schedule | None:
         if value is None:

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from toolway.config.agent_settings import Budget
 from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect, Json
 from toolway.workflows.definition import AskStep, ChildStep, ToolStep, UnknownPolicy, Verify, WaitStep
@@ -49,6 +50,8 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     settles_after: float  # seconds from now until the call has ended here
     is_local: bool = False  # its server ends with this process
     child: Any = None  # the workflow, if the action starts a child run or reads its state
+    span: Any = None  # the `StepSpan` of its trace, if it is not the usual one
+    budget: Budget | None = None  # limits of the agents in a child run
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +115,9 @@ class RunMemory:
         self.results: dict[str, list[Any]] = {}  # of a foreach, by path
         self.cursors: dict[str, int] = {}  # first item of a foreach that is not finished, by path
         self.undoable: dict[str, tuple[float, ToolStep, Scope]] = {}
+        self.spent = Budget(requests=0)  # by the agents of child runs that have ended
+        self.granted: dict[str, Budget] = {}  # limits of child runs that have not ended, by path
+        self._ended_children: set[str] = set()
         self.passed: tuple[int, Scope] | None = None  # finished steps of the definition, and what they gave
         self.has_unknown = False  # a step may change its outcome after it was passed: a person settles it
         for entry in entries:
@@ -121,6 +127,8 @@ class RunMemory:
         """Add an entry, or replace the entry with the same path and attempt."""
         if entry.state == "unknown":
             self.has_unknown, self.passed = True, None
+        if entry.kind == "child":
+            self._add_child(entry)
         attempts = self.entries.setdefault(entry.path, [])
         for number, known in enumerate(attempts):
             if known.attempt == entry.attempt:
@@ -129,6 +137,21 @@ class RunMemory:
         attempts.append(entry)
         for match in _ITEM.finditer(entry.path) if "[" in entry.path else ():
             self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
+
+    def _add_child(self, entry: Entry) -> None:
+        """Count what a child run has used. One that does not say it counts with all that it was granted."""
+        body: Json = entry.body if isinstance(entry.body, dict) else {}
+        limits = body.get("budget")
+        granted = msgspec.convert(limits, Budget) if limits is not None else self.granted.get(entry.path)
+        if entry.state in ("done", "failed"):
+            self.granted.pop(entry.path, None)
+            if entry.path not in self._ended_children:
+                self._ended_children.add(entry.path)
+                usage = body.get("usage")
+                used = Budget.from_usage(usage) if usage is not None else granted
+                self.spent = self.spent if used is None else self.spent.plus(used)
+        elif granted is not None:
+            self.granted[entry.path] = granted
 
 
 class StepExpressions(Protocol):
@@ -152,6 +175,7 @@ class StepPlanner:
         *,
         timeout: float | None,
         undo_on_failure: bool,
+        budget: Budget | None = None,
         live: frozenset[str],
         life: int,
         now: float,
@@ -163,6 +187,7 @@ class StepPlanner:
         self._messages = messages
         self._timeout = timeout
         self._undo_on_failure = undo_on_failure
+        self._budget = budget  # of all agent steps together
         self._live = live
         self._life = life
         self._now = now
@@ -378,6 +403,14 @@ class StepPlanner:
         if entry is None or entry.state not in ("done", "failed"):
             if self._stopped is not None:
                 return "pending"
+            limits = None
+            is_started = entry is not None and isinstance(entry.body, dict) and "run" in entry.body
+            if not is_started and self._budget is not None and step.uses_models:
+                limits = self._grant(self._budget, step.own_budget, path)
+                if limits is None:
+                    return "pending"  # until other children have ended
+                if limits.is_used_up:
+                    return Failure(_budget_error(self._budget, path))
             args = entry.args if entry is not None else self._expressions.render(step.params, scope)
             self._decision.calls.append(
                 CallAction(
@@ -390,6 +423,7 @@ class StepPlanner:
                     meta=None,
                     settles_after=0.0,
                     child=step.workflow,
+                    budget=limits,
                 )
             )
             return "pending"
@@ -400,6 +434,26 @@ class StepPlanner:
         if step.assign is not None:
             scope[step.assign] = data
         return "done"
+
+    def _grant(self, budget: Budget, own: Budget | None, path: str) -> Budget | None:
+        """Return what the agents of a new child run may use: what children that run, or have ended, leave over.
+
+        At most the limits that the child has by itself (`own`). None if nothing is left now, but children that run may
+        leave something.
+        """
+        known = self._memory.granted.get(path)
+        if known is not None:
+            return known
+        left = budget.minus(self._memory.spent.plus(Budget(requests=0, seconds=self._now - self._run.created)))
+        others = [each for other, each in self._memory.granted.items() if other != path]
+        for each in others:
+            left = left.minus(replace(each, seconds=None))  # they use the same seconds
+        if left.is_used_up and others:
+            return None
+        if left.is_used_up:
+            return left
+        granted = self._memory.granted[path] = left if own is None else own.within(left)
+        return granted
 
     def _read_child(self, path: str, entry: Entry) -> Entry:
         """Apply the message of a child run that has ended, if there is one."""
@@ -592,6 +646,7 @@ class StepPlanner:
                 meta=self._key_meta(step, terms, path),
                 settles_after=time_limit(step, terms),
                 is_local=terms is not None and terms.is_local,
+                span=step.span,
             )
         )
         return "pending"
@@ -637,20 +692,21 @@ class StepPlanner:
 
 
 def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
-    """Return the step entry of a child run, made from the child's id, state, output and error."""
+    """Return the step entry of a child run, made from the child's id, state, output, error, budget and usage."""
+    earlier = entry.body if isinstance(entry.body, dict) else {}
+    known = {**earlier, **child}
+    facts = {key: known[key] for key in ("run", "budget", "usage") if known.get(key) is not None}
     if child["state"] == "done":
-        return replace(
-            entry, kind="child", state="done", ended=now, body={"data": child["output"], "run": child["run"]}
-        )
+        return replace(entry, kind="child", state="done", ended=now, body={"data": child["output"], **facts})
     if child["state"] not in FINAL_STATES:
-        return replace(entry, kind="child", state="waiting", ended=now, body={"run": child["run"]})
+        return replace(entry, kind="child", state="waiting", ended=now, body=facts)
     cause = child["error"] or {}
     error = {
         "code": cause.get("code") or "E-WORKFLOW",
         "message": f"the run {child['run']} is {child['state']}: {cause.get('message', '')}",
         **{key: cause[key] for key in ("detail", "hint") if cause.get(key)},
         "executed": cause.get("executed", "yes"),
-        "run": child["run"],
+        **facts,
     }
     return replace(entry, kind="child", state="failed", ended=now, body=error)
 
@@ -658,6 +714,18 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
 def _is_last_attempt(entry: Entry, limit: int) -> bool:
     """Return True if a call that was not executed is not made again by itself."""
     return entry.attempt >= limit or (isinstance(entry.body, dict) and entry.body.get("retryable") is False)
+
+
+def _budget_error(budget: Budget, path: str) -> Json:
+    limits = {unit: value for unit, value in msgspec.structs.asdict(budget).items() if value is not None}
+    return {
+        "code": "E-AGENT-BUDGET",
+        "message": "the agent steps of the workflow have used up its budget",
+        "detail": ", ".join(f"{value:g} {unit}" for unit, value in limits.items()),
+        "hint": "raise budget in the workflow file, or limit the budget of each agent step",
+        "executed": "no",
+        "step": path,
+    }
 
 
 def _server_has_ended(entry: Entry, life: int) -> bool:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from toolway.cli.commands.workflow import ASKS_EXIT_CODE, JournalFile, StepPath, journal_file, open_reader
+from toolway.cli.commands.workflow import (
+    ASKS_EXIT_CODE,
+    Deny,
+    JournalFile,
+    Note,
+    StepPath,
+    answer_run,
+    journal_file,
+    open_reader,
+)
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -109,12 +118,13 @@ def agent_approve(
     context: CommandContext,
     run: RunId,
     step: StepPath = None,
-    no: Annotated[bool, typer.Option("--no", help="Deny it.")] = False,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)] = "",
+    no: Deny = False,
+    note: Note = "",
     journal: JournalFile = None,
 ) -> CommandResult:
     """Approve or deny a call that a run asks for, then continue the run with `agent resume`."""
-    return _approve(context, run, step, {"yes": not no, "note": note}, journal)
+    body = {"yes": not no, "note": note}
+    return answer_run(context, run, step, body, journal, command="agent", check=_require_agent)
 
 
 def agent_resume(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
@@ -185,14 +195,18 @@ async def _follow(output: Output, run: AgentRun) -> ExitCode:
                 happened = confirm(output, f"{event.text}. Was the call executed?", False)
                 await run.settle(event.step, happened=happened, by=getpass.getuser())
     record = await run.status()
+    asking = await run.asking()
     if output.as_json:
-        output.print_json({"run": run.id, "state": record.state, "asks": record.asks, **(record.output or {})})
+        children = {"children": [_to_json(each) for each in asking if each.id != run.id]} if asking else {}
+        found = {"run": run.id, "state": record.state, "asks": record.asks, **children}
+        output.print_json({**found, **(record.output or {})})
     elif record.state == "done":
         found = record.output["output"]
         output.print_line(found if isinstance(found, str) else json.dumps(found, ensure_ascii=False, indent=2))
         output.info(_format_usage(record.output["usage"]), "dim")
-    if record.state == "asks":
-        _print_questions(output, record)
+    if asking:
+        for each in asking:
+            _print_questions(output, each)
         output.info(f"then: toolway agent resume {run.id}")
         return ASKS_EXIT_CODE
     if record.state != "done":
@@ -255,19 +269,6 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
     _print_questions(output, record)
-    return ExitCode.OK
-
-
-async def _approve(
-    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: str | None
-) -> ExitCode:
-    async with open_reader(journal) as reader:
-        _require_agent(await reader.get(id))
-        await reader.answer(id, step, body, by=getpass.getuser())
-    if context.output.as_json:
-        context.output.print_json({"run": id, "stored": True})
-    else:
-        context.output.info(f"stored; if no process executes the run: toolway agent resume {id}", "green")
     return ExitCode.OK
 
 

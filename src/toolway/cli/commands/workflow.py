@@ -34,6 +34,8 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolwa
 StepPath = Annotated[
     str | None, typer.Argument(metavar="[STEP]", help="Step that asks. Default: the only one.", show_default=False)
 ]
+Deny = Annotated[bool, typer.Option("--no", help="Deny it.")]
+Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)]
 RunFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="Workflow file: YAML, JSON, or FILE.py[:NAME].", show_default=False)
 ]
@@ -96,12 +98,12 @@ def workflow_approve(
     context: CommandContext,
     run: RunId,
     step: StepPath = None,
-    no: Annotated[bool, typer.Option("--no", help="Deny it.")] = False,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)] = "",
+    no: Deny = False,
+    note: Note = "",
     journal: JournalFile = None,
 ) -> CommandResult:
     """Approve or deny what a run asks for, then continue the run with `workflow resume`."""
-    return _answer(context, run, step, {"yes": not no, "note": note}, journal)
+    return answer_run(context, run, step, {"yes": not no, "note": note}, journal)
 
 
 def workflow_answer(
@@ -116,7 +118,7 @@ def workflow_answer(
     """Answer a question of a run with data."""
     from toolway.cli.commands.tools import parse_arguments
 
-    return _answer(context, run, step, {"data": parse_arguments(data)}, journal)
+    return answer_run(context, run, step, {"data": parse_arguments(data)}, journal)
 
 
 def workflow_settle(
@@ -268,7 +270,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
 
 async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None) -> ExitCode:
     """Show the progress of a run until it ends or asks; print its output."""
-    from toolway.workflows.mcp_tools import wait_until_asked
+    from toolway.workflows.run_questions import wait_until_asked
 
     output.info(f"run {id}", "dim")
     with output.spinner(f"running {id}") as update:
@@ -371,15 +373,24 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     return ExitCode.OK
 
 
-async def _answer(
-    context: CommandContext, id: str, step: str | None, body: dict[str, Any], journal: str | None
+async def answer_run(
+    context: CommandContext,
+    id: str,
+    step: str | None,
+    body: dict[str, Any],
+    journal: str | None,
+    *,
+    command: str = "workflow",
+    check: Callable[[RunRecord], None] = lambda record: None,
 ) -> ExitCode:
+    """Answer the question of a run, at a gateway or in the journal. `check` raises if it is not a run of `command`."""
     action = "answer" if "data" in body else "approve"
 
     async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
+        check(record)
         await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(record))
 
-    return await _act(context, id, action, step, body, journal, perform)
+    return await _act(context, id, action, step, body, journal, perform, command)
 
 
 async def _settle(
@@ -407,6 +418,7 @@ async def _act(
     body: dict[str, Any],
     journal: str | None,
     perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
+    command: str = "workflow",
 ) -> ExitCode:
     """Print what an action on a run will do, then perform it: at the gateway of --gateway, or in the journal."""
     from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
@@ -418,7 +430,7 @@ async def _act(
         record, _, entries, _ = await reader.load(id)
         _print_effect(context.output, record, entries, action, step, body)
         await perform(reader, record)
-    return _print_next(context.output, id, journal)
+    return _print_next(context.output, id, journal, command)
 
 
 def _print_effect(
@@ -431,12 +443,12 @@ def _print_effect(
         output.info(effect)
 
 
-def _print_next(output: Output, id: str, journal: str | None) -> ExitCode:
+def _print_next(output: Output, id: str, journal: str | None, command: str) -> ExitCode:
     if output.as_json:
         output.print_json({"run": id, "stored": True})
     else:
-        command = f"toolway workflow resume {id}{_journal_flag(journal)}"
-        output.info(f"stored; if no process executes the run: {command}", "green")
+        next_command = f"toolway {command} resume {id}{_journal_flag(journal)}"
+        output.info(f"stored; if no process executes the run: {next_command}", "green")
     return ExitCode.OK
 
 

@@ -11,22 +11,26 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
+from toolway.config.agent_settings import Budget
 from toolway.errors import ConfigError, ToolwayError
 from toolway.events import RunStepEnded
 from toolway.hub.hub import Hub
 from toolway.hub.instrumentation import WorkflowTrace
 from toolway.types import Effect, Json
-from toolway.workflows.definition import Definition
+from toolway.workflows.definition import AGENT_WORKFLOW, AgentRuns, Definition
 from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError
 from toolway.workflows.engine.run_steps import FileSteps, RunSteps
 from toolway.workflows.engine.scheduled_runs import ScheduledRuns
 from toolway.workflows.engine.stored_runs import EVENT_SERVER
 from toolway.workflows.journal import (
+    BUDGET_VARIABLE,
     FINAL_STATES,
     MAX_ENTRIES,
+    TRACE_VARIABLE,
     Entry,
     JournalError,
     NewerRun,
@@ -75,7 +79,7 @@ class RunExecutor(ScheduledRuns):
             await self._create_next(definition, max(self._clock(), record.created), record.caller)
         await self._prepare_tools(definition)
         memory = RunMemory(entries)
-        run_trace = self._hub._core.start_run_trace(record.id, record.workflow)
+        run_trace = self._start_trace(record)
         steps = self._steps_of(definition, record, run_trace)
         calls: dict[str, asyncio.Task[Entry]] = {}
         unwritten: list[Entry] = []  # outcomes of reads, until the next commit
@@ -241,10 +245,10 @@ class RunExecutor(ScheduledRuns):
     def _steps_of(self, definition: Definition, record: RunRecord, run_trace: WorkflowTrace | None) -> RunSteps:
         async def call(action: CallAction, intent: Entry) -> Entry:
             if action.child is not None:
-                return await self._call_child(record, action, intent)
+                return await self._call_child(record, action, intent, run_trace)
             if run_trace is None:
                 return await self._call(action, intent, record.caller)
-            meta, end_span = run_trace.start_step(action.path, action.attempt)
+            meta, end_span = run_trace.start_step(action.path, action.attempt, action.span)
             state = "unknown"  # if this task is cancelled
             try:
                 traced = replace(action, meta={**(action.meta or {}), **meta})
@@ -255,20 +259,39 @@ class RunExecutor(ScheduledRuns):
                 end_span(state)
 
         code = self._code.get(definition.name) if "python" in definition.body else None
-        return FileSteps(definition, call) if code is None else CodeRun(code, call, self._find_tool, self._clock)
+        if code is None:
+            return FileSteps(definition, call)
+        return CodeRun(code, call, self._find_tool, self._clock, run_trace)
 
-    async def _call_child(self, parent: RunRecord, action: CallAction, intent: Entry) -> Entry:
+    def _start_trace(self, record: RunRecord) -> WorkflowTrace | None:
+        code = self._code.get(record.workflow)
+        span = code.span(record.id, record.input) if code is not None and code.span is not None else None
+        parent = (record.variables or {}).get(TRACE_VARIABLE)
+        return self._hub._core.start_run_trace(record.id, record.workflow, parent, span)
+
+    async def _call_child(
+        self, parent: RunRecord, action: CallAction, intent: Entry, run_trace: WorkflowTrace | None
+    ) -> Entry:
         """Start a child run once and wait up to a short time for its end. Return the entry of the step.
 
         The entry of a child that takes longer has the state `waiting`.
         """
+        variables = parent.names
+        args = action.args
+        if action.budget is not None:
+            variables[BUDGET_VARIABLE] = to_builtins(action.budget)
+            if isinstance(action.child, AgentRuns):
+                own = convert(args["settings"]["budget"], Budget)
+                args = {**args, "settings": {**args["settings"], "budget": to_builtins(own.within(action.budget))}}
+        if run_trace is not None:
+            variables[TRACE_VARIABLE] = run_trace.traceparent
         try:
             run = await self.start(
                 action.child,
-                action.args,
+                args,
                 key=f"{CHILD_KEY}{parent.id}/{action.path}",
                 caller=parent.caller,
-                variables=parent.variables,
+                variables=variables,
             )
         except JournalError as exc:
             _log.error("%s", exc)
@@ -276,23 +299,38 @@ class RunExecutor(ScheduledRuns):
             return replace(intent, kind="child", state="not_executed", ended=self._clock())
         except ToolwayError as exc:
             error = {"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint}
-            return replace(intent, kind="child", state="failed", body={**error, "executed": "no"}, ended=self._clock())
+            body = {**error, "executed": "no", "usage": {}}  # nothing was used
+            return replace(intent, kind="child", state="failed", body=body, ended=self._clock())
         child = await run.status()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHORT_WAIT_S):
                 async for child in self.watch(run.id):
                     if self.is_asking(child):
                         break
-        return child_outcome(intent, _child_to_json(child), self._clock())
+        return child_outcome(intent, await self._child_to_json(child), self._clock())
 
     async def _tell_parent(self, record: RunRecord) -> None:
         """Send the end of a child run to its parent. If this is lost, the parent reads the state of its child later."""
         if record.key is None or not record.key.startswith(CHILD_KEY):
             return
         parent, _, path = record.key.removeprefix(CHILD_KEY).partition("/")
-        message = RunMessage(kind="child", path=path, body=_child_to_json(record), at=self._clock())
+        message = RunMessage(kind="child", path=path, body=await self._child_to_json(record), at=self._clock())
         with contextlib.suppress(KeyError, JournalError):
             await self._send(parent, message)
+
+    async def _child_to_json(self, record: RunRecord) -> Json:
+        """Return what the parent of a run stores of it: state, output, the limits of its agents and what they used."""
+        found: Json = {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
+        limits = (record.variables or {}).get(BUDGET_VARIABLE)
+        if limits is not None:
+            found["budget"] = limits
+        if record.workflow == AGENT_WORKFLOW:
+            ended = record.output if record.state == "done" else record.error
+            found["usage"] = ended.get("usage") if isinstance(ended, dict) else None
+        elif limits is not None and record.state in FINAL_STATES:
+            _, _, entries, _ = await self.load(record.id)
+            found["usage"] = _sum_usage(entries)
+        return found
 
     async def _put_back(self, active: ActiveRun, reason: str) -> None:
         """Mark a run as waiting that this process cannot execute, so that another process may take it."""
@@ -311,8 +349,10 @@ class RunExecutor(ScheduledRuns):
                 await self._hub.find_tool(name)
 
 
-def _child_to_json(record: RunRecord) -> Json:
-    return {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
+def _sum_usage(entries: list[Entry]) -> Json:
+    """Return what all child runs of a run have used, in the form of a `usage`."""
+    spent = RunMemory(entries).spent
+    return {"usd": spent.usd, "input_tokens": spent.tokens, "calls": spent.calls, "requests": spent.requests}
 
 
 def _apply(record: RunRecord, change: RunChange) -> RunRecord:
@@ -324,7 +364,5 @@ def _apply(record: RunRecord, change: RunChange) -> RunRecord:
 
 
 def _as_json(question: Any) -> Json:
-    from msgspec import to_builtins
-
     found: Json = to_builtins(question)
     return found

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from toolway.errors import ToolwayError
 from toolway.hub.call_policy import CallTerms
+from toolway.hub.instrumentation import WorkflowTrace
 from toolway.types import Json
 from toolway.workflows.definition import (
     Step,
@@ -21,7 +22,7 @@ from toolway.workflows.python_workflow.branches import Branch, current_branch
 from toolway.workflows.python_workflow.code_planner import CodePlanner, FunctionCalls, StepRequest
 from toolway.workflows.python_workflow.decorator import PythonWorkflow
 from toolway.workflows.python_workflow.run_context import FUNCTION_PREFIX, RunContext
-from toolway.workflows.python_workflow.step_result import StepFailed, StepUnknown, Suspended, as_json
+from toolway.workflows.python_workflow.step_result import RunFailure, StepFailed, StepUnknown, Suspended, as_json
 from toolway.workflows.step_planner import (
     CallAction,
     Decision,
@@ -44,9 +45,11 @@ class CodeRun:
         call: Callable[[CallAction, Entry], Awaitable[Entry]],
         find_tool: Callable[[str], Awaitable[None]],
         clock: Callable[[], float] = time.time,
+        trace: WorkflowTrace | None = None,
     ) -> None:
         self._find_tool = find_tool
         self._clock = clock
+        self._trace = trace
         self._workflow = workflow
         self._call = call
         self._task: asyncio.Task[Any] | None = None
@@ -132,6 +135,20 @@ class CodeRun:
         function = self.functions.get(action.path)
         if function is None or not action.tool.startswith(FUNCTION_PREFIX):
             return await self._call(action, intent)
+        if self._trace is None or action.span is None:
+            return await self._call_function(function, action, intent)
+        _, end_span = self._trace.start_step(action.path, action.attempt, action.span)
+        state, attributes = "unknown", {}  # if this task is cancelled
+        try:
+            outcome = await self._call_function(function, action, intent)
+            state = outcome.state
+            if action.span.describe is not None and state == "done":
+                attributes = action.span.describe(outcome.body["data"])
+            return outcome
+        finally:
+            end_span(state, attributes)
+
+    async def _call_function(self, function: Callable[[], Awaitable[Any]], action: CallAction, intent: Entry) -> Entry:
         try:
             async with asyncio.timeout(action.timeout):
                 value = as_json(await function())
@@ -223,7 +240,9 @@ class CodeRun:
         if isinstance(exc, StepFailed):
             return Failure(exc.error, isinstance(exc, StepUnknown))
         if isinstance(exc, ToolwayError):
-            return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint})
+            facts = exc.facts if isinstance(exc, RunFailure) else {}
+            parts = {"code": exc.code, "message": exc.message, "detail": exc.detail, "hint": exc.hint}
+            return Failure({**parts, **facts})
         return Failure({"code": "E-WORKFLOW-FAILED", "message": f"{type(exc).__name__}: {exc}"[:500]})
 
     async def _execute(self, record: RunRecord) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Final, overload
 import msgspec
 
 from toolway.errors import ConfigError
+from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Json
 from toolway.workflows.definition import (
     Definition,
@@ -32,10 +33,13 @@ class PythonWorkflow:
         name: str | None = None,
         timeout: str | float | None = None,
         undo_on_failure: bool = False,
+        span: Callable[[str, Json], StepSpan | None] | None = None,
     ) -> None:
+        """Make a workflow of a function. `span` returns the trace span of a run, from its id and its inputs."""
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__name__} is not an async function")
         self.function = function
+        self.span = span
         self.name = name or function.__name__
         body: Json = {"python": self.name, "timeout": timeout, "undo_on_failure": undo_on_failure}
         self.definition = Definition(

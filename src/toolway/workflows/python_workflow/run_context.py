@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Effect, Json
 from toolway.workflows.definition import (
+    AgentRuns,
     AskStep,
     ChildStep,
     Definition,
@@ -57,6 +59,7 @@ class RunContext:
         retry: Retry = Retry(),  # noqa: B008 # immutable
         on_unknown: UnknownPolicy | Verify = "ask",
         undo: tuple[str, Callable[[StepResult], Json]] | None = None,
+        span: StepSpan | None = None,
     ) -> StepResult:
         """Call a tool as a step. An unsafe call is made at most once, also if the process dies.
 
@@ -71,6 +74,7 @@ class RunContext:
             retry: Attempts of the step.
             on_unknown: If the call may have been executed: `ask` a person, `fail`, `retry`, or `verify(…)`.
             undo: Tool and function of the result that gives its arguments, called if the run fails and is undone.
+            span: Name and attributes of its trace span, instead of `step NAME`.
 
         Returns:
             The result of the tool.
@@ -91,6 +95,7 @@ class RunContext:
             retry=retry,
             on_unknown=on_unknown,
             undo=None if undo is None else Undo(tool=undo[0], params=undo[1]),
+            span=span,
         )
         found = await self._code.request(step, path)
         return StepResult(found["data"], found["text"])
@@ -104,10 +109,12 @@ class RunContext:
         timeout: str | float = DEFAULT_FUNCTION_TIMEOUT_S,
         retry: Retry = Retry(),  # noqa: B008 # immutable
         on_unknown: UnknownPolicy | Verify = "ask",
+        span: StepSpan | None = None,
     ) -> Any:
         """Run a function without arguments as a step and return its result, which must be JSON.
 
         It counts as unsafe unless `effect` says otherwise. An exception of the function is a failure of the step.
+        With `span`, it is a span of the run's trace.
         """
         label = name or str(getattr(function, "__name__", "function"))
         path = current_branch.get().path(name, FUNCTION_PREFIX + label)
@@ -119,12 +126,13 @@ class RunContext:
             timeout=read_seconds("timeout", timeout),
             retry=retry,
             on_unknown=on_unknown,
+            span=span,
         )
         return (await self._code.request(step, path))["data"]
 
     async def start(
         self,
-        workflow: PythonWorkflow | Definition | Mapping[str, Any] | str | os.PathLike[str],
+        workflow: PythonWorkflow | Definition | AgentRuns | Mapping[str, Any] | str | os.PathLike[str],
         inputs: Mapping[str, Any] | None = None,
         *,
         name: str | None = None,
@@ -134,7 +142,7 @@ class RunContext:
         Raises:
             StepFailed: The child failed, was cancelled or undone, or is stuck.
         """
-        child = workflow if isinstance(workflow, PythonWorkflow) else read_definition(workflow)
+        child = workflow if isinstance(workflow, PythonWorkflow | AgentRuns) else read_definition(workflow)
         path = current_branch.get().path(name, f"workflow:{child.name}")
         step = ChildStep(name=path, workflow=child, params=as_json(dict(inputs or {})))
         return (await self._code.request(step, path))["data"]

@@ -20,6 +20,14 @@ class Suspended(BaseException):
     """Raised inside a workflow function if its run is removed from memory while it waits. Do not catch it."""
 
 
+class RunFailure(ToolwayError):
+    """Raised by a workflow function to fail its run. `facts` are more keys of the stored error."""
+
+    def __init__(self, message: str, **parts: str) -> None:
+        super().__init__(message, **parts)
+        self.facts: Json = {}
+
+
 class StepFailed(ToolwayError):
     """Raised by a step that failed, was denied, or was not executed. `error` has the parts of the failure."""
 

@@ -1,0 +1,94 @@
+"""Agents that an agent may call as tools. Each call is a child run, which uses the budget of its caller.
+
+A child gets no more than is left of its caller's budget. What it uses counts for both. If it does not say what it has
+used, all that it was given counts. Texts of strangers stay marked: what the caller has read counts as read by the
+child, and the other way round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.agents.call_rules import CallRules
+from toolway.agents.journalled_model import JournalledModel
+from toolway.agents.settings import AgentSettings, ConfiguredAgent
+from toolway.types import Json
+from toolway.workflows.definition import AgentRuns
+from toolway.workflows.python_workflow import RunContext, StepFailed
+
+SERVER: Final = "agent"  # a model sees `agent__NAME`
+SCHEMA: Final[Json] = {
+    "type": "object",
+    "properties": {"prompt": {"type": "string", "description": "The task, with all that the agent must know."}},
+    "required": ["prompt"],
+}
+
+
+class InnerAgents:
+    """Agents that one agent run may call, by name."""
+
+    def __init__(
+        self,
+        run: RunContext,
+        model: JournalledModel,
+        rules: CallRules,
+        settings: AgentSettings,
+        untrusted: Collection[str],
+    ) -> None:
+        self._run = run
+        self._model = model
+        self._rules = rules
+        self._agents = settings.agents
+        self._untrusted = untrusted
+
+    def __iter__(self) -> Iterator[tuple[str, ConfiguredAgent]]:
+        """Yield the name of each as a tool, `agent.NAME`, and its entry."""
+        return ((f"{SERVER}.{name}", agent) for name, agent in self._agents.items())
+
+    async def call(self, path: str, tool: str, args: Json, turn: int, record: Json) -> str:
+        """Let an agent work on a prompt; return its answer, or the reason that there is none.
+
+        `record` gets the key `executed`.
+        """
+        name, prompt = tool.partition(".")[2], args.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            return "not executed: the argument prompt is missing"
+        left = self._model.left_budget(self._rules.calls)
+        if left.is_used_up:
+            return "not executed: the budget of this run is used up. Give your answer now."
+        settings = self._agents[name].settings
+        settings = replace(settings, budget=settings.budget.within(left), **self._marks(settings, turn))
+        inputs = {"prompt": prompt, "settings": msgspec.to_builtins(settings)}
+        try:
+            output: Json = await self._run.start(AgentRuns(), inputs, name=path)
+        except StepFailed as exc:
+            record["executed"] = str(exc.error.get("executed") or "yes")
+            self._count(exc.error, settings)
+            self._rules.mark_read(exc.error.get("read_untrusted", self._untrusted), turn)
+            return f"the agent {name} failed: {exc.message}. Calls that it has made were executed."
+        record["executed"] = "yes"
+        self._count(output, settings)
+        self._rules.mark_read(output.get("read_untrusted", self._untrusted), turn)
+        answer: Any = output["output"]
+        return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+
+    def _marks(self, settings: AgentSettings, turn: int) -> Json:
+        """Return the settings that tell a child which texts of strangers may be in its prompt."""
+        if settings.untrusted == "none":
+            return {}
+        untrusted = tuple(sorted({*settings.untrusted, *self._untrusted}))
+        return {"untrusted": untrusted, "has_read": (*settings.has_read, *self._rules.sources(turn))}
+
+    def _count(self, ended: Json, settings: AgentSettings) -> None:
+        usage = ended.get("usage")
+        if usage is None:
+            self._model.spending.add_reservation(settings.budget)
+            self._rules.calls += settings.budget.calls or 0
+        else:
+            self._model.spending.add_child(usage)
+            self._rules.calls += usage.get("calls") or 0
