@@ -176,6 +176,22 @@ def test_a_person_decides_about_a_call_that_may_have_happened() -> None:
     assert run.asked == ["tool/2.1/approve"]
 
 
+def test_a_run_that_waits_for_days_goes_on_in_another_process() -> None:
+    turns: list[list[Any]] = [[ToolCallPart("s__pay", {"id": "p1"})], [TextPart("done")]]
+    run = AgentSimulation(turns, approve="unsafe", budget=Budget(seconds=600))
+
+    def end_at_question(point: str) -> bool:
+        is_asked = any(each.kind == "ask" for each in run.journal.values())
+        if point != "after commit" or not is_asked or run.life > 1:
+            return False
+        run.now += 3 * 86_400.0  # the person answers after three days, which use no seconds of the budget
+        return True
+
+    assert run.run(end_at_question).state == "done", run.record.error
+    assert (run.life, run.asked, run.effects) == (2, ["tool/1.1/approve"], {"p1": 1})
+    assert run.asked_model == {0: 1, 1: 1}
+
+
 def _unknown(action: CallAction) -> Entry:
     error = {"code": "E-TIMEOUT", "message": "no answer", "executed": "unknown"}
     return msgspec.structs.replace(entry_for(action, 1, 0.0), state="unknown", body=error, ended=0.0)

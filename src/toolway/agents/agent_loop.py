@@ -101,6 +101,7 @@ def _facts_of(model: JournalledModel, toolset: HubToolset) -> Json:
     """Return what a run has used, with its child runs, and the untrusted servers that it has read from."""
     return {
         "usage": {**model.spending.to_json(), "calls": toolset.rules.calls},
+        "seconds": model.seconds(),
         "read_untrusted": toolset.rules.read_untrusted,
     }
 

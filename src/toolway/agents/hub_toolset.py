@@ -179,10 +179,13 @@ class HubToolset(AbstractToolset[Any]):
         if decision.action == "refuse":
             return decision.text
         if decision.action == "approve":
+            question = f"{path}/approve"
             try:
-                await self._run.approve(decision.text, name=f"{path}/approve")
+                await self._run.approve(decision.text, name=question)
             except StepFailed as exc:
                 return texts.refusal_text(tool, exc.message)
+            finally:
+                self._model.add_pause(self._run.times(question))
         return None
 
     async def _execute(self, path: str, tool: str, args: Json, effect: Effect, record: Json) -> str:

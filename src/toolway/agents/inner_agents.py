@@ -68,11 +68,11 @@ class InnerAgents:
             output: Json = await self._run.start(AgentRuns(), inputs, name=path)
         except StepFailed as exc:
             record["executed"] = str(exc.error.get("executed") or "yes")
-            self._count(exc.error, settings)
+            self._count(path, exc.error, settings)
             self._rules.mark_read(exc.error.get("read_untrusted", self._untrusted), turn)
             return f"the agent {name} failed: {exc.message}. Calls that it has made were executed."
         record["executed"] = "yes"
-        self._count(output, settings)
+        self._count(path, output, settings)
         self._rules.mark_read(output.get("read_untrusted", self._untrusted), turn)
         answer: Any = output["output"]
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
@@ -84,8 +84,10 @@ class InnerAgents:
         untrusted = tuple(sorted({*settings.untrusted, *self._untrusted}))
         return {"untrusted": untrusted, "has_read": (*settings.has_read, *self._rules.sources(turn))}
 
-    def _count(self, ended: Json, settings: AgentSettings) -> None:
-        usage = ended.get("usage")
+    def _count(self, path: str, ended: Json, settings: AgentSettings) -> None:
+        usage, seconds = ended.get("usage"), ended.get("seconds")
+        if seconds is not None:  # without the times in which the child waited for a person
+            self._model.add_pause(self._run.times(path), seconds)
         if usage is None:
             self._model.spending.add_reservation(settings.budget)
             self._rules.calls += settings.budget.calls or 0

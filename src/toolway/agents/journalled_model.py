@@ -91,6 +91,8 @@ class JournalledModel(WrapperModel):
         self.call_ids: dict[str, str] = {}  # … and the other way round
         self.responses: list[ModelResponse] = []
         self.spending = Spending(settings)
+        self._pauses: list[tuple[float, float]] = []
+        self._used_in_pauses = 0.0
 
     async def request(
         self,
@@ -222,17 +224,25 @@ class JournalledModel(WrapperModel):
 
     def _check_budget(self) -> None:
         """Raise `BudgetUsed` if the run may not send another request."""
-        used = self.spending.find_exceeded(seconds=self._seconds())
+        used = self.spending.find_exceeded(seconds=self.seconds())
         if used is not None:
             raise used
 
     def left_budget(self, calls: int) -> Budget:
         """Return what is left of the budget of the run, after some tool calls."""
-        return self.spending.left(calls, self._seconds())
+        return self.spending.left(calls, self.seconds())
 
-    def _seconds(self) -> float | None:
-        """Return the seconds since the start of the run; None if they have no limit."""
-        return self._run.now() - self._began if self._agent.budget.seconds is not None else None
+    def seconds(self) -> float | None:
+        """Return the seconds that the run has worked, without its pauses; None if they have no limit."""
+        if self._agent.budget.seconds is None:
+            return None
+        return self._run.now() - self._began - _total_length(self._pauses) + self._used_in_pauses
+
+    def add_pause(self, times: tuple[float, float] | None, used: float = 0.0) -> None:
+        """Leave out a time in which the run waited for a person or a child run. The child has worked `used` of it."""
+        if times is not None:
+            self._pauses.append(times)
+            self._used_in_pauses += used
 
     def _estimate(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
         """Return an answer with the usage that a request presumably has: four characters for a token."""
@@ -275,6 +285,15 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _total_length(times: list[tuple[float, float]]) -> float:
+    """Return the length of all intervals together. Overlapping parts count once."""
+    total, covered = 0.0, float("-inf")
+    for began, ended in sorted(times):
+        total += max(0.0, ended - max(began, covered))
+        covered = max(covered, ended)
+    return total
 
 
 def _describe_answer(answer: Json) -> Json:

@@ -76,8 +76,9 @@ class AgentRunReader:
             "output_tokens": sum(each["output_tokens"] for each in answers),
             "usd": None if None in prices else sum(prices),
         }
-        stored = (record.output or {}).get("usage") if isinstance(record.output, dict) else None
-        if stored:  # with requests that were lost in a crash
+        ended = record.output if isinstance(record.output, dict) else record.error
+        stored = (ended or {}).get("usage")
+        if stored:  # with requests that were lost in a crash, and with child runs
             usage.update({key: stored[key] for key in ("input_tokens", "output_tokens", "usd")})
         used = {
             "usd": usage["usd"],

@@ -695,7 +695,7 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
     """Return the step entry of a child run, made from the child's id, state, output, error, budget and usage."""
     earlier = entry.body if isinstance(entry.body, dict) else {}
     known = {**earlier, **child}
-    facts = {key: known[key] for key in ("run", "budget", "usage") if known.get(key) is not None}
+    facts = {key: known[key] for key in ("run", "budget", "usage", "seconds") if known.get(key) is not None}
     if child["state"] == "done":
         return replace(entry, kind="child", state="done", ended=now, body={"data": child["output"], **facts})
     if child["state"] not in FINAL_STATES:

@@ -326,7 +326,7 @@ class RunExecutor(ScheduledRuns):
             found["budget"] = limits
         if record.workflow == AGENT_WORKFLOW:
             ended = record.output if record.state == "done" else record.error
-            found["usage"] = ended.get("usage") if isinstance(ended, dict) else None
+            found |= {key: ended.get(key) for key in ("usage", "seconds")} if isinstance(ended, dict) else {}
         elif limits is not None and record.state in FINAL_STATES:
             _, _, entries, _ = await self.load(record.id)
             found["usage"] = _sum_usage(entries)

@@ -218,6 +218,13 @@ class CodeRun:
         """Return how often the step at a path was begun."""
         return len(self._memory.entries.get(path, ()))
 
+    def times(self, path: str) -> tuple[float, float] | None:
+        """Return when the step at a path began and ended; None if it has not ended."""
+        entries = self._memory.entries.get(path)
+        if not entries or entries[-1].ended is None:
+            return None
+        return entries[0].began, entries[-1].ended
+
     def open_requests(self) -> list[StepRequest]:
         """Return the steps that the code waits for, in the order of their beginning."""
         return [each for each in self._requests.values() if not each.future.done()]

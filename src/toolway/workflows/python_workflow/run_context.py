@@ -267,6 +267,10 @@ class RunContext:
         """Return how often the finished step with this name was begun: more than once after a crash or a retry."""
         return self._code.attempts(f"{current_branch.get().prefix}{name}")
 
+    def times(self, name: str) -> tuple[float, float] | None:
+        """Return when the step with this name began and ended, in seconds since 1970; None if it has not ended."""
+        return self._code.times(f"{current_branch.get().prefix}{name}")
+
     def now(self) -> float:
         """Return the time in seconds since 1970. A replay returns the same."""
         return float(self._code.value("now", lambda: self._code.time))
