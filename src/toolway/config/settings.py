@@ -253,8 +253,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, pins, "
-        "ignoredChanges and reload",
+        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
+        "pins, ignoredChanges and reload",
     )
     return settings
 
