@@ -334,7 +334,13 @@ class ToolSearch:
 
         try:
             changes = await run_in_slices(self._changes())
-            self._install(await asyncio.to_thread(build, changes), changes)
+            index = await asyncio.to_thread(build, changes)
+            replaced = [*vars(self._index).values()]
+            self._install(index, changes)
+            del changes
+            while replaced:  # to free one of them takes milliseconds if there are many tools
+                replaced.pop()
+                await asyncio.sleep(0)
         finally:
             self._building = None
 

@@ -7,6 +7,7 @@ principal is searched. A search starts no server.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
@@ -175,6 +176,9 @@ class SearchTools:
             held = sorted(server for server in facts[1] if view.may_include(server))
             coverage = await run_in_slices(self._find_coverage(view, len(names), held))
             known = self._coverages[view] = (names, facts, coverage)
+            await asyncio.sleep(
+                0
+            )  # the names of an earlier list were freed, which takes milliseconds if there are many
         return known[2]
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
