@@ -107,7 +107,7 @@ def test_the_tutorials_of_the_laptop_and_the_gateway_show_what_happens(tmp_path:
         "LANG": "C.UTF-8",
     }
     (port,) = free_ports(1)
-    for page, count in (("laptop", 8), ("gateway", 11)):
+    for page, count in (("laptop", 9), ("gateway", 11)):
         pairs = commands_of(ROOT / "docs" / "tutorial" / f"{page}.md")
         assert len(pairs) == count
         commands = [command.replace("8765", port) for command, _ in pairs]

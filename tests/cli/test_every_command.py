@@ -25,6 +25,7 @@ WORDS = {
     "restart": ["fake"],
     "search": ["repeat my text"],
     "call": ["fake.echo", "text=hello"],
+    "codegen": ["python", "fake"],
     "explain": ["E-USAGE"],
     "login": ["fake"],
     "logout": ["fake"],

@@ -67,7 +67,7 @@ def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
     result = toolway("list")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
-    assert states["broken"] in ("backing_off", "starting", "failed")
+    assert states["broken"] in ("down", "starting", "failed")
     assert f"using the gateway at {gateway.url}" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
@@ -348,3 +348,26 @@ def test_what_a_server_of_the_gateway_writes_is_shown_without_secrets(toolway):
     assert result.stdout == "missing GITHUB_TOKEN ***\n"
     everything = json.loads(toolway("logs", "--json", "-q").stdout)["logs"]
     assert everything.keys() == SERVERS.keys()
+
+
+def test_a_key_without_admin_rights_lists_what_it_may_call(toolway, gateway):
+    key = json.loads(toolway("keys", "create", "ana", "--scope", "sums", "--json").stdout)["token"]
+    as_ana = ("--gateway", gateway.url, "--token", key)
+    listed = json.loads(toolway("tools", *as_ana, "--json").stdout)
+    assert [each["name"] for each in listed["tools"]] == ["fake.add"]
+    assert "toolway call fake.add a:=1 b:=1" in toolway("tools", "fake.add", "-s", "fake", *as_ana).stdout
+    assert toolway("call", "fake.add", "a=1", "b=2", *as_ana).stdout == "3\n"
+    assert "did you mean" in toolway("call", "fake.add", "aa=1", *as_ana).stderr
+    assert "E-GATEWAY-ADMIN" in toolway("ls", *as_ana).stderr
+
+
+def test_prompts_and_resources_come_through_the_gateway(toolway):
+    assert toolway("prompts", "fake.greet", "name=Bo", "-q").stdout == "user: Greet Bo in a warm tone.\n"
+    assert "fake://text" in toolway("resources").stdout
+
+
+@pytest.mark.parametrize("address", ["https://t.example/toolway", "https://t.example/a/b/mcp", "http://h:1/x/"])
+def test_a_gateway_may_be_below_a_path(address):
+    from toolway.cli.gateway_client import gateway_from_url
+
+    assert gateway_from_url(address, "t").url == address.removesuffix("/").removesuffix("/mcp")

@@ -23,7 +23,8 @@ _LOOPBACK_FOR_WILDCARD: Final = {
     "0.0.0.0": "127.0.0.1",
     "[::]": "[::1]",
 }  # a wildcard listen address cannot be connected to
-_GATEWAY_URL: Final = compile_pattern(r"(https?://[^/?#@\s]+)(?:/mcp)?/?")
+# A proxy may serve the gateway below a path: https://tools.example/toolway
+_GATEWAY_URL: Final = compile_pattern(r"(https?://[^/?#@\s]+(?:/[^/?#@\s]+)*?)(?:/mcp)?/?")
 
 
 class GatewayClient:
@@ -117,7 +118,10 @@ def gateway_from_url(address: str, token: str | None) -> GatewayClient:
     """
     found = _GATEWAY_URL.fullmatch(address)
     if found is None:
-        raise UsageError(f"invalid gateway address {address!r}", hint="write it as http://127.0.0.1:8765")
+        raise UsageError(
+            f"invalid gateway address {address!r}",
+            hint="write it as http://127.0.0.1:8765 or https://tools.example/toolway",
+        )
     local = find_local_gateway(None, token)
     if local is not None and local.url == found[1]:
         return local

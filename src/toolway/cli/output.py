@@ -42,6 +42,7 @@ STATE_STYLES = {
     "idle": "cyan",
     "starting": "yellow",
     "backing_off": "red",
+    "down": "red",
     "failed": "bold red",
     "disabled": "dim",
     "stopped": "dim",

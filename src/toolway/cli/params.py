@@ -25,6 +25,10 @@ AnyServer = Annotated[
     ),
 ]
 Refresh = Annotated[bool, typer.Option("--refresh", "-r", help="Start the servers and update the lists.")]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="With a URL: HTTP header for the server."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show the change without making it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Plain = Annotated[bool, typer.Option("--plain", help="Keep tokens in the file, not in the secret store.")]

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
-from toolway.catalog.catalog import Catalog, Tool
+from toolway.catalog.catalog import Catalog, Prompt, Resource, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
-from toolway.cli.gateway_client import GatewayClient
+from toolway.cli.gateway_client import ADMIN_TIMEOUT_S, GatewayClient
 from toolway.config.approval.held_entries import HELD_CODE
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import (
@@ -29,6 +30,7 @@ from toolway.errors import (
     Overloaded,
     ProtocolError,
     ServerUnavailable,
+    ToolwayError,
 )
 from toolway.gateway.mcp import errors
 from toolway.hub.hub import Hub
@@ -36,7 +38,7 @@ from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
 from toolway.protocol.schema_violations import decode_invalid_arguments
-from toolway.types import Json, ProgressCallback, ToolRef, ToolResult
+from toolway.types import Json, ProgressCallback, PromptResult, ResourceResult, ToolRef, ToolResult
 from toolway.upstream.status import HealthResult, ServerStatus
 
 GATEWAY_SERVER_NAME: Final = "gateway"
@@ -52,6 +54,7 @@ class RemoteHub:
         self._gateway = gateway
         self._status: dict[str, ServerStatus] = {}
         self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that wait for approval
+        self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is no administrator's
         self._catalog = Catalog()
 
     def status(self) -> dict[str, ServerStatus]:
@@ -68,11 +71,17 @@ class RemoteHub:
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
         """Wait until each server, or only `server`, has started or failed; return the tools.
 
-        After `timeout` seconds, returns the tools that are known by then.
+        After `timeout` seconds, returns the tools that are known by then. A key without admin rights gets the tools
+        that it may call.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
-        await self._refresh_status()
+        try:
+            await self._refresh_status()
+        except GatewayAdmin as exc:
+            self.status_denied = exc
+            await self._load_allowed_tools(timeout)
+            return self.known_tools(server=server)
         while self._is_starting(server) and loop.time() < end:
             await asyncio.sleep(STATUS_POLL_INTERVAL_S)
             await self._refresh_status()
@@ -97,6 +106,82 @@ class RemoteHub:
             self._catalog.add_server(server)
             self._catalog.replace(server, "tools", raws, stale=status is not None and status.stale)
 
+    async def load_definition(self, ref: ToolRef) -> Tool | None:
+        """Return the definition of one tool, without loading those of all tools if this key is an administrator's."""
+        try:
+            path = f"tools/{quote(ref.server, safe='')}/{quote(ref.tool, safe='')}"
+            raw = (await self._gateway.request_admin("GET", path))["raw"]
+        except GatewayAdmin:
+            await self._load_allowed_tools(ADMIN_TIMEOUT_S)
+            return self._catalog.find_tool(ref.server, ref.tool)
+        except ToolwayError:
+            return None  # the call reports what is wrong
+        return Tool(ref.server, ref.tool, raw)
+
+    async def _load_allowed_tools(self, timeout: float) -> None:
+        """Load the tools that this key may call, from the endpoint of clients."""
+        async with self._open_endpoint() as hub:
+            listed = await hub.list_tools(server=GATEWAY_SERVER_NAME, timeout=timeout)
+        raws: dict[str, list[Json]] = {}
+        for tool in listed:
+            ref = tool_names.parse_tool_name(tool.name)
+            if ref is not None:
+                raws.setdefault(ref.server, []).append({**tool.raw, "name": ref.tool})
+        for server, tools in raws.items():
+            self._catalog.add_server(server)
+            self._catalog.replace(server, "tools", tools)
+
+    def _mcp_server(self) -> Server:
+        return Server(
+            url=f"{self._gateway.url}/mcp",
+            headers=self._gateway.headers,
+            era="modern",
+            network_policy=ALLOW_ALL,
+            validate_arguments=False,  # the gateway does, unless the entry of the server says otherwise
+        )
+
+    # -- prompts and resources, from the endpoint of clients ----------------------------------------------------------
+
+    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+        """Return the prompts that this key may use: all, or those of `server`."""
+        async with self._open_endpoint() as hub:
+            listed = await hub.list_prompts(server=GATEWAY_SERVER_NAME, timeout=timeout)
+        refs = [(tool_names.parse_tool_name(prompt.name), prompt) for prompt in listed]
+        return [
+            Prompt(ref.server, ref.tool, prompt.raw)
+            for ref, prompt in refs
+            if ref is not None and server in (None, ref.server)
+        ]
+
+    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resources of the gateway. It does not say which server has which."""
+        async with self._open_endpoint() as hub:
+            return await hub.list_resources(server=GATEWAY_SERVER_NAME, timeout=timeout)
+
+    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+        """Return the resource templates of the gateway."""
+        async with self._open_endpoint() as hub:
+            return await hub.list_resource_templates(server=GATEWAY_SERVER_NAME, timeout=timeout)
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> PromptResult:
+        """Get the prompt `server.prompt`."""
+        server, _, prompt = name.partition(".")
+        async with self._open_endpoint() as hub:
+            model_name = tool_names.model_name_for(ToolRef(server, prompt))
+            return await hub.get_prompt(f"{GATEWAY_SERVER_NAME}.{model_name}", arguments, timeout=timeout)
+
+    async def read_resource(
+        self, uri: str, *, server: str | None = None, timeout: float | None = None
+    ) -> ResourceResult:
+        """Read a resource of any server of the gateway."""
+        async with self._open_endpoint() as hub:
+            return await hub.read_resource(uri, server=GATEWAY_SERVER_NAME, timeout=timeout)
+
+    def _open_endpoint(self) -> Hub:
+        return Hub({GATEWAY_SERVER_NAME: self._mcp_server()}, catalog_storage=None)
+
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call_tool(
@@ -108,15 +193,7 @@ class RemoteHub:
         progress_callback: ProgressCallback | None = None,
     ) -> ToolResult:
         ref = tool_names.parse_tool_name(name)
-        mcp_url = f"{self._gateway.url}/mcp"
-        gateway = Server(
-            url=mcp_url,
-            headers=self._gateway.headers,
-            era="modern",
-            network_policy=ALLOW_ALL,
-            validate_arguments=False,  # the gateway does, unless the entry of the server says otherwise
-        )
-        async with Hub({GATEWAY_SERVER_NAME: gateway}, catalog_storage=None) as hub:
+        async with self._open_endpoint() as hub:
             ref = ref if ref is not None else _find_by_bare_name(await hub.list_tools(server=GATEWAY_SERVER_NAME), name)
             try:
                 result = await hub.call_tool(

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from toolway.catalog.catalog import Tool
+from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.cli.cached_lists import CachedLists, load_cached_lists
-from toolway.cli.exit_codes import ExitCode, GatewayError
+from toolway.cli.exit_codes import ExitCode, GatewayError, UsageError
 from toolway.cli.gateway_client import GatewayClient, explain_missing_gateway, find_local_gateway, gateway_from_url
 from toolway.cli.options import TargetOptions
 from toolway.cli.output import Output
@@ -24,7 +24,7 @@ from toolway.config.schema import ConfigIssue, Server
 from toolway.config.scopes import ApprovalGate, load_config
 from toolway.errors import CallError, ConfigError
 from toolway.middleware.resolve import require_server
-from toolway.types import ProgressCallback, ToolResult
+from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolResult
 
 if TYPE_CHECKING:
     from toolway.cli.remote_hub import RemoteHub
@@ -37,8 +37,12 @@ __all__ = [
     "file_without_gateway",
     "find_gateway",
     "find_target",
+    "is_server_url",
     "load_masked_config",
     "require_gateway",
+    "require_status",
+    "server_name_from_url",
+    "url_target",
     "usable_server",
 ]
 DOWN_STATES = ("starting", "backing_off", "failed")
@@ -55,6 +59,20 @@ class HubApi(Protocol):
     def known_tools(self, *, server: str | None = None) -> list[Tool]: ...
 
     async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]: ...
+
+    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]: ...
+
+    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]: ...
+
+    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]: ...
+
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
+    ) -> PromptResult: ...
+
+    async def read_resource(
+        self, uri: str, *, server: str | None = None, timeout: float | None = None
+    ) -> ResourceResult: ...
 
     async def call_tool(
         self,
@@ -122,6 +140,41 @@ def file_without_gateway(output: Output, target_options: TargetOptions) -> Targe
     ):
         return None
     return _FileTarget(load_masked_config(output, target_options.config))
+
+
+def is_server_url(word: str) -> bool:
+    """Return True if a word of the command line is the URL of a server."""
+    return word.startswith(("http://", "https://", "ws://", "wss://"))
+
+
+def server_name_from_url(url: str) -> str:
+    """Derive a server name from a URL: `https://mcp.sentry.dev/mcp` gives sentry."""
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname or ""
+    parts = [part for part in host.split(".") if part not in ("mcp", "www", "api")]
+    numeric = all(part.isdecimal() for part in parts)
+    return normalize_name(host if numeric or len(parts) < 2 else parts[-2])
+
+
+def url_target(output: Output, url: str, headers: Iterable[str] = ()) -> Target:
+    """Return a target with one server, at `url`, that no config file names.
+
+    The token of a gateway is never sent to it. Raises `UsageError` if a header is invalid, and `ConfigError` if the URL
+    is.
+    """
+    from toolway.hub.source import parse_server
+
+    fields = {}
+    for header in headers:
+        name, found, value = header.partition(":")
+        if not found or not name.strip():
+            raise UsageError(f"invalid header {name!r}", hint="write -H 'Name: value'")
+        fields[name.strip()] = value.strip()
+    name = server_name_from_url(url)
+    server, _ = parse_server({"url": url, "headers": fields} if fields else {"url": url})
+    output.mask = build_masker([server], [name])
+    return _FileTarget(LoadedConfig(servers={name: server}, file=url))
 
 
 async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
@@ -305,8 +358,17 @@ async def wait_for_tools(
     found = servers.status()
     if only_server is None:
         return list(found.values())
+    if only_server not in found and servers.known_tools(server=only_server):
+        return []  # a key without admin rights sees the tools of a server, and not its status
     require_server(found, only_server)
     return [found[only_server]]
+
+
+def require_status(servers: HubApi) -> None:
+    """Raise `GatewayAdmin` if the gateway shows its status only to administrators."""
+    denied = getattr(servers, "status_denied", None)
+    if denied is not None:
+        raise denied
 
 
 async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> None:

@@ -58,7 +58,10 @@ def no_config_error(paths: ConfigPaths) -> ConfigError:
     return ConfigError(
         "no configuration found",
         detail=f"searched for {', '.join(map(str, searched))}",
-        hint=f"write {EXAMPLE_CONFIG} to {paths.user}, or name a file with --config or ${CONFIG_FILE_VARIABLE}",
+        hint=(
+            "import the servers of your clients: toolway init; or add one: toolway add NAME -- COMMAND; "
+            f"or name a file with --config or ${CONFIG_FILE_VARIABLE}"
+        ),
         code="E-CONFIG-NONE",
     )
 

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -55,11 +55,14 @@ if TYPE_CHECKING:
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
     from toolway.serve.workers import ParentLink
+    from toolway.upstream.status import ServerStatus
     from toolway.workflows.journal import RunJournal
 
 KEPT_BYTES: Final = 2 * 1024 * 1024  # glibc then keeps up to twice as much
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
 WORKFLOW_DRAIN_S: Final = 10.0  # seconds that calls of workflow steps may take during a shutdown
+MAX_NAMED_SERVERS: Final = 5  # servers that the first log line names
+_DOWN_STATES: Final = ("starting", "backing_off", "failed")
 _log = logging.getLogger("toolway.gateway")
 
 
@@ -328,6 +331,9 @@ class GatewayProcess:
         await self.hub.wait_first_starts(STARTUP_WINDOW_S)
         gc.collect()
         gc.freeze()
+        summary = summarize_servers(self.hub.status().values())
+        if summary:
+            _log.info("%s", summary)
         self._advise_search()
 
     def _advise_search(self) -> None:
@@ -556,6 +562,25 @@ def _create_cluster_node(cluster: ClusterOptions, state_dir: StateDir, *, auth: 
     from toolway.cluster.node import ClusterNode  # lazy: loads the database and NATS libraries
 
     return ClusterNode(cluster, state_dir.read_token())
+
+
+def summarize_servers(statuses: Iterable[ServerStatus]) -> str:
+    """Return a line about the servers after the start: how many are ready, and why each other one is not."""
+    states = [status for status in statuses if status.state != "disabled"]
+    if not states:
+        return ""
+    ready = sum(status.state == "ready" for status in states)
+    waiting = sum(status.state == "idle" for status in states)
+    down = [
+        f"{status.server} ({status.last_error or status.state})" for status in states if status.state in _DOWN_STATES
+    ]
+    parts = [f"{ready} of {len(states)} servers ready"]
+    if waiting:
+        parts.append(f"{waiting} start at their first call")
+    if down:
+        more = f" and {len(down) - MAX_NAMED_SERVERS} more" if len(down) > MAX_NAMED_SERVERS else ""
+        parts.append(f"down: {', '.join(down[:MAX_NAMED_SERVERS])}{more}")
+    return "; ".join(parts)
 
 
 def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:

@@ -32,11 +32,17 @@ _servers_log = logging.getLogger("toolway.servers")
 
 
 def configure_logging(
-    log_format: LogFormat, *, verbose: bool, stream: TextIO | None = None, mask: Callable[[str], str]
+    log_format: LogFormat,
+    *,
+    verbose: bool,
+    quiet: bool = False,
+    stream: TextIO | None = None,
+    mask: Callable[[str], str],
 ) -> None:
     """Configure the root logger to write text or JSON lines to `stream` (default: stderr).
 
-    `mask` hides secrets in each line. The level is INFO if `verbose`, else WARNING.
+    `mask` hides secrets in each line. The level is INFO if `verbose`, else WARNING. Actions of the gateway itself, such
+    as a reload, are logged unless `quiet`.
     """
     stream = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(stream)
@@ -44,6 +50,7 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("toolway.gateway").setLevel(logging.WARNING if quiet else logging.INFO)
     for noisy in ("opentelemetry", "urllib3", "requests", "httpx2", "httpcore2"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 
@@ -239,7 +238,9 @@ def _is_source(word: str) -> bool:
 
 def _entry_from_source(word: str) -> tuple[str, dict[str, Any]]:
     if _SERVER_URL.match(word):
-        return _name_from_url(word), {"url": word}
+        from toolway.cli.targets import server_name_from_url
+
+        return server_name_from_url(word), {"url": word}
     package = _PACKAGE_SOURCE.fullmatch(word)
     if package is not None:
         return _package_entry(package[1], package[2])
@@ -254,7 +255,9 @@ def _openapi_entry(url_or_path: str) -> tuple[str, dict[str, Any]]:
     from toolway.config.loader import normalize_name
 
     if _HTTP_URL.match(url_or_path):
-        return _name_from_url(url_or_path), {"type": "openapi", "openapi": {"url": url_or_path}}
+        from toolway.cli.targets import server_name_from_url
+
+        return server_name_from_url(url_or_path), {"type": "openapi", "openapi": {"url": url_or_path}}
     file = Path(url_or_path).expanduser().absolute()
     return normalize_name(file.stem.removesuffix(".openapi")), {"type": "openapi", "openapi": {"file": str(file)}}
 
@@ -267,16 +270,6 @@ def _package_entry(registry: str, package: str) -> tuple[str, dict[str, Any]]:
     if registry == "npm":
         return name, {"command": "npx", "args": ["-y", package]}
     return name, {"command": "uvx", "args": [package.replace("==", "@")]}
-
-
-def _name_from_url(url: str) -> str:
-    """Derive a server name from a URL: `https://mcp.sentry.dev/mcp` gives sentry."""
-    from toolway.config.loader import normalize_name
-
-    host = urlsplit(url).hostname or ""
-    parts = [part for part in host.split(".") if part not in ("mcp", "www", "api")]
-    numeric = all(part.isdecimal() for part in parts)
-    return normalize_name(host if numeric or len(parts) < 2 else parts[-2])
 
 
 def _entry_options(env: Sequence[str], headers: Sequence[str], cwd: str | None) -> dict[str, Any]:

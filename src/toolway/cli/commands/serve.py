@@ -168,6 +168,7 @@ def run_workers(
         configure_logging(
             "json" if output.as_json else loaded.gateway.telemetry.log,
             verbose=output.verbose,
+            quiet=output.quiet,
             mask=create_mask(lambda: loaded.servers),
         )
         state_dir = StateDir.default(os.environ)
@@ -249,6 +250,7 @@ def run_serve(
         configure_logging(
             "json" if output.as_json else telemetry.log,
             verbose=output.verbose,
+            quiet=output.quiet,
             mask=create_mask(lambda: serving.hub.servers),
         )
         if stop.is_set():

@@ -94,11 +94,12 @@ async def run_ls(
 
     With `check`, each server that runs is checked now, and one that fails counts as down.
     """
-    from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
+    from toolway.cli.targets import exit_code_for_statuses, find_target, require_status, wait_for_tools
 
     target = await find_target(output, target_options)
     async with target.open() as servers:
         statuses = await wait_for_tools(servers, output, wait)
+        require_status(servers)
         while watch:
             _output_list(output, target, statuses)
             sys.stdout.flush()
@@ -178,11 +179,12 @@ def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
 
 async def run_status(output: Output, target_options: TargetOptions, wait: float, name: str | None) -> ExitCode:
     """Print the full status of one server, or of all servers."""
-    from toolway.cli.targets import exit_code_for_statuses, find_target, wait_for_tools
+    from toolway.cli.targets import exit_code_for_statuses, find_target, require_status, wait_for_tools
 
     target = await find_target(output, target_options)
     async with target.open(name) as servers:
         statuses = await wait_for_tools(servers, output, wait, name)
+        require_status(servers)
     problems = target.problems(name)
     if output.as_json:
         output.print_json(
@@ -224,14 +226,21 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
 
     if owner_keys(statuses):
         cluster_rows = [
-            (s.server, s.state, _format_tool_count(s), s.era or "–", ", ".join(s.nodes) or "–", _state_reason(s))
+            (
+                s.server,
+                _shown_state(s),
+                _format_tool_count(s),
+                s.era or "–",
+                ", ".join(s.nodes) or "–",
+                _state_reason(s),
+            )
             for s in statuses
         ]
         output.print_table(
             ("server", "state", "tools", "era", "owner", "why"), cluster_rows, right=("tools",), cut=True
         )
     elif statuses:
-        rows = [(s.server, s.state, _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
+        rows = [(s.server, _shown_state(s), _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
         output.print_table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
     else:
         output.info(f"no servers in {target.name}")
@@ -239,6 +248,12 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
     for status in statuses:
         if status.state in DOWN_STATES:
             _print_failure(output, status)
+
+
+def _shown_state(status: ServerStatus) -> str:
+    """Return the state for people: a server that failed and is tried again is `down`, not `starting`."""
+    failed_before = status.state == "starting" and bool(status.last_error)
+    return "down" if status.state == "backing_off" or failed_before else status.state
 
 
 def _format_tool_count(status: ServerStatus) -> str:

@@ -21,17 +21,18 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
-from toolway.cli.params import Refresh, Wait
+from toolway.cli.params import Headers, Refresh, Wait
 from toolway.errors import CallError, InvalidArguments, ProtocolError
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
     from toolway.cli.cached_lists import CachedLists
-    from toolway.cli.targets import Target, TargetOptions
+    from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.types import ProgressCallback, ToolResult
     from toolway.upstream.status import ServerStatus
 
 _STALE_AFTER_S = 24 * 3600.0  # seconds after which the age of a cached list is shown
+_NAMES_TIMEOUT_S = 30.0  # seconds to wait for the tool list before a call, to check the names of arguments
 _PROGRESS_BAR_WIDTH = 20  # columns of the progress bar
 _ARGUMENT = compile_pattern(r"([^=]*?)(:=|@=|=)(.*)", re.DOTALL)
 _ARGUMENT_USAGE = "write name=text, name:=json, name@=file, or one JSON object"
@@ -42,8 +43,8 @@ def tools(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WORD]…",
-            help="Show tools with all these words in name, title or description.",
+            metavar="[URL] [WORD]…",
+            help="Show tools with all these words; the name of one tool shows its arguments. URL: a server of no file.",
             show_default=False,
             autocompletion=completion.complete_tools,
         ),
@@ -56,13 +57,21 @@ def tools(
     ] = None,
     refresh: Refresh = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show the approximate token cost of each tool.")] = False,
+    header: Headers = None,
     wait: Wait = 30.0,
 ) -> CommandResult:
     """Read the tool lists that earlier runs cached on disk.
 
-    Only servers without a cached list are started.
+    Only servers without a cached list are started. With a URL, ask the server there; no config file is read.
     """
-    return run_tools(context, words or [], server, wait=wait, refresh=refresh, tokens=tokens)
+    from toolway.cli.targets import is_server_url, url_target
+
+    words = words or []
+    if words and is_server_url(words[0]):
+        target = url_target(context.output, words[0], header or ())
+        return _fetch_and_print(context, target, " ".join(words[1:]), server, wait, True, tokens, words[0])
+    _require_no_headers(header)
+    return run_tools(context, words, server, wait=wait, refresh=refresh, tokens=tokens)
 
 
 def search(
@@ -106,8 +115,8 @@ def call(
     tool: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SERVER.TOOL]",
-            help="Tool to call, or TOOL if one server has it.",
+            metavar="[SERVER.TOOL | URL TOOL]",
+            help="Tool to call, or TOOL if one server has it; or a URL and a tool of the server there.",
             show_default=False,
             autocompletion=completion.complete_tools,
         ),
@@ -131,11 +140,15 @@ def call(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
+    header: Headers = None,
 ) -> CommandResult:
     """Start only the server of the called tool, and print the result of the call.
 
-    With --replay, the arguments are those of the recorded call.
+    With a URL, call a tool of the server there; no config file is read. With --replay, the arguments are those of the
+    recorded call.
     """
+    from toolway.cli.targets import is_server_url, url_target
+
     if replay is not None:
         if tool is not None or timeout is not None or raw:
             raise UsageError("--replay accepts no tool, arguments, --timeout or --raw", hint="toolway call --replay ID")
@@ -145,7 +158,19 @@ def call(
     if tool is None:
         raise UsageError("missing argument SERVER.TOOL", hint="show the usage: toolway call --help")
     context.output.as_json |= raw
-    return run_call(context.output, context.target_options, tool, arguments or [], timeout, raw)
+    words = arguments or []
+    if is_server_url(tool):
+        if not words:
+            raise UsageError("missing argument TOOL", hint=f"list its tools: toolway tools {tool}")
+        target = url_target(context.output, tool, header or ())
+        return run_call(context.output, context.target_options, words[0], words[1:], timeout, raw, target)
+    _require_no_headers(header)
+    return run_call(context.output, context.target_options, tool, words, timeout, raw)
+
+
+def _require_no_headers(headers: Sequence[str] | None) -> None:
+    if headers:
+        raise UsageError("--header needs the URL of a server", hint="headers of configured servers are in the file")
 
 
 # -- tools -------------------------------------------------------------------------------------------------------------
@@ -165,7 +190,9 @@ def run_tools(
     cached = target.cached(server) if target is not None and not refresh else None
     if target is None or cached is None or cached.uncached:
         return _fetch_and_print(context, target, query, server, wait, refresh, tokens)
-    return _output_tools(context.output, target, _filter_cached(cached, query, server), [], cached, server, tokens)
+    return _output_tools(
+        context.output, target, _filter_cached(cached, query, server), [], cached, server, tokens, query
+    )
 
 
 async def _fetch_and_print(
@@ -176,6 +203,7 @@ async def _fetch_and_print(
     wait: float,
     refresh: bool,
     tokens: bool,
+    url: str = "",
 ) -> ExitCode:
     from toolway.cli.cached_lists import CachedLists
     from toolway.cli.targets import find_target
@@ -189,7 +217,7 @@ async def _fetch_and_print(
     else:
         statuses = await _fetch_uncached(output, target, cached, wait)
         found = _filter_cached(cached, query, server)
-    return _output_tools(output, target, found, statuses, cached, server, tokens)
+    return _output_tools(output, target, found, statuses, cached, server, tokens, query, url)
 
 
 def _filter_cached(cached: CachedLists, query: str, server: str | None) -> list[Tool]:
@@ -210,7 +238,10 @@ def _output_tools(
     cached: CachedLists,
     server: str | None,
     tokens: bool,
+    query: str,
+    url: str = "",
 ) -> ExitCode:
+    from toolway.cli.commands.catalogs.tool_details import find_shown, print_tool
     from toolway.cli.targets import exit_code_for_statuses
 
     problems = target.problems(server)
@@ -222,7 +253,11 @@ def _output_tools(
         }
         output.print_json({**document, "problems": [problem_to_json(p) for p in problems]})
     else:
-        _print_tools(output, found, tokens)
+        named = find_shown(found, query, one_server=bool(url)) if not tokens else None
+        if named is not None:
+            print_tool(output, named, f"{url} {named.ref.tool}" if url else named.qualified_name)
+        else:
+            _print_tools(output, found, tokens)
         output.print_problems(problems)
         _print_notes(output, statuses, cached, found)
         _print_denied(output, statuses, cached, server)
@@ -344,21 +379,37 @@ def _down_servers(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
 
 
 async def run_call(
-    output: Output, target_options: TargetOptions, tool: str, words: Sequence[str], timeout: float | None, raw: bool
+    output: Output,
+    target_options: TargetOptions,
+    tool: str,
+    words: Sequence[str],
+    timeout: float | None,
+    raw: bool,
+    url_target: Target | None = None,
 ) -> ExitCode:
-    """Call one tool and print its result. Starts only the server of the tool, if that is known."""
-    from toolway.cli.targets import find_target
+    """Call one tool and print its result. Starts only the server of the tool, if that is known.
+
+    `url_target` has the only server to use, if a URL was given.
+    """
+    from toolway.cli.targets import find_target, server_name_from_url
     from toolway.protocol import tool_names
 
     tool_arguments = parse_arguments(words)
-    target = await find_target(output, target_options)
-    ref = tool_names.parse_tool_name(tool)
-    server = ref.server if ref else _find_cached_server(target, tool)
+    server: str | None
+    if url_target is not None:
+        target, server = url_target, server_name_from_url(url_target.name)
+        tool = f"{server}.{tool.removeprefix(f'{server}.')}"
+    else:
+        target = await find_target(output, target_options)
+        ref = tool_names.parse_tool_name(tool)
+        server = ref.server if ref else _find_cached_server(target, tool)
     async with target.open(server) as servers:
         if not output.as_json:
             output.print_problems(target.problems(server))
         with output.spinner(f"calling {tool}") as update:
             try:
+                if words and not words[0].lstrip().startswith("{"):
+                    await _check_names(servers, tool, server, tool_arguments)
                 on_progress = _call_progress(output, tool, update)
                 try:
                     result = await servers.call_tool(
@@ -376,6 +427,33 @@ async def run_call(
     if output.verbose:
         output.info(f"{tool}: {result.duration:.3f} s, attempts: {result.attempts}")
     return ExitCode.TOOL_FAILED if result.is_error else ExitCode.OK
+
+
+async def _check_names(servers: HubApi, tool: str, server: str | None, arguments: Mapping[str, Any]) -> None:
+    """Raise `InvalidArguments` if the tool has no argument of a given name. An unknown tool is left to the call."""
+    from toolway.cli.commands.catalogs.tool_details import check_names
+
+    found = await _find_definition(servers, tool, server)
+    error = check_names(found, arguments) if found is not None else None
+    if error is not None:
+        raise error
+
+
+async def _find_definition(servers: HubApi, tool: str, server: str | None) -> Tool | None:
+    """Return the definition of a tool from the known lists, from the gateway, or from its server as it starts."""
+    from toolway.cli.commands.catalogs.tool_details import find_named
+    from toolway.cli.remote_hub import RemoteHub
+    from toolway.protocol import tool_names
+
+    if isinstance(servers, RemoteHub):
+        ref = tool_names.parse_tool_name(tool)
+        return await servers.load_definition(ref) if ref is not None else None
+    if server is not None and not servers.known_tools(server=server):
+        try:
+            await servers.list_tools(server=server, timeout=_NAMES_TIMEOUT_S)
+        except CallError:
+            return None  # the call reports it
+    return find_named(servers.known_tools(server=server), tool)
 
 
 def _find_cached_server(target: Target, name: str) -> str | None:
@@ -397,7 +475,11 @@ def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None
 
     rejected = isinstance(error, ProtocolError) and error.rpc_code == INVALID_PARAMS and not error.hint
     if rejected or isinstance(error, InvalidArguments):
-        error.hint = f"show its arguments: toolway tools {tool} --json; write a value that is not text as name:=json"
+        error.hint = (
+            error.hint
+            if "one JSON object" in error.hint
+            else f"show its arguments: toolway tools {tool}; write a value that is not text as name:=json"
+        )
     if status is not None and status.state != "ready":
         for line in last_stderr_lines(status.stderr):
             error.add_note(line)

@@ -1,0 +1,1 @@
+"""Commands about what servers offer: prompts, resources, one tool in detail, generated clients."""

@@ -1,0 +1,165 @@
+"""Tools in detail, names of arguments, servers by URL, prompts, resources and generated clients."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolway.catalog.catalog import Tool
+from toolway.cli.commands.catalogs.client_module import client_source
+from toolway.cli.commands.catalogs.tool_details import argument_rows, check_names, example_words, find_shown, type_text
+from toolway.cli.commands.tools import parse_arguments
+
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
+CLIENT = Path(__file__).resolve().parent.parent / "typing" / "issues_client.py"
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "labels": {"type": "array", "items": {"enum": ["bug", "idea"]}},
+        "title": {"type": "string", "description": "One line.\nNo more."},
+        "count": {"type": ["integer", "null"], "default": 5},
+    },
+    "required": ["title", "labels"],
+}
+# Names and texts that a server may use to break a generated module.
+TOOLS = [
+    {"name": "create-issue", "description": 'Create """one""".\n\n\\x00 More.', "inputSchema": SCHEMA},
+    {
+        "name": "create.issue",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "class": {"type": "boolean"},
+                "self": {"const": 'a"b\\\n'},
+                "timeout": {"type": "number"},
+                "filter": {
+                    "type": "object",
+                    "properties": {"from-date": {"type": "string"}, "tree": {"$ref": "#/$defs/Tree"}},
+                    "required": ["from-date"],
+                },
+            },
+            "$defs": {
+                "Tree": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}
+            },
+        },
+    },
+    {"name": "import", "inputSchema": {"type": "object"}},
+]
+
+
+def tool(schema, name="create_issue"):
+    return Tool("git", name, {"name": name, "inputSchema": schema})
+
+
+def test_arguments_are_shown_with_type_need_and_default():
+    assert list(argument_rows(SCHEMA)) == [
+        ("labels", 'array of "bug" | "idea"', "yes", ""),
+        ("title", "string", "yes", "One line. No more."),
+        ("count", "integer or null", "", "default 5"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, "any"),
+        (True, "any"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "string or null"),
+        ({"const": 1}, "1"),
+    ],
+)
+def test_every_schema_has_a_type_in_words(schema, text):
+    assert type_text(schema) == text
+
+
+def test_the_call_to_copy_has_the_required_arguments_and_is_valid():
+    words = shlex.split(example_words(SCHEMA))
+    assert parse_arguments(words) == {"title": "TITLE", "labels": []}
+
+
+def test_a_misspelt_argument_is_unknown_and_the_nearest_is_named():
+    error = check_names(tool(SCHEMA), ["titel", "labels"])
+    assert error is not None and error.executed == "no"
+    assert str(error.violations[0]) == "$.titel is unknown (did you mean 'title'?)"
+    assert check_names(tool(SCHEMA), ["title", "count"]) is None
+
+
+@pytest.mark.parametrize("more", [{"additionalProperties": True}, {"patternProperties": {"^x": {}}}, {"allOf": [{}]}])
+def test_a_schema_that_speaks_of_further_names_accepts_them(more):
+    assert check_names(tool({**SCHEMA, **more}), ["titel"]) is None
+
+
+def test_a_search_shows_a_list_and_a_name_shows_one_tool():
+    found = [tool(SCHEMA, "add"), tool(SCHEMA, "add_all")]
+    assert find_shown(found, "add") is None
+    assert find_shown(found, "git.add") is found[0]
+    assert find_shown(found[:1], "add") is found[0]
+
+
+def test_the_generated_client_is_the_one_that_mypy_checks():
+    source = client_source("my-issues", TOOLS, "0")
+    assert source == CLIENT.read_text()
+
+
+def test_the_generated_client_has_no_code_of_the_server():
+    hostile = [
+        {"name": 'x"):\n    import os #', "description": '"""\nimport os\n"""', "inputSchema": {"type": "object"}}
+    ]
+    [module] = [ast.parse(client_source("s", hostile, "0"))]
+    assert [type(node).__name__ for node in module.body] == [
+        "Expr",
+        "ImportFrom",
+        "ImportFrom",
+        "ImportFrom",
+        "Assign",
+        "ClassDef",
+    ]
+    imported = [node.module for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
+    assert imported == ["__future__", "typing", "toolway"] and not any(
+        isinstance(n, ast.Import) for n in ast.walk(module)
+    )
+
+
+@pytest.fixture
+def ready(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE}})
+    return machine
+
+
+def test_tools_prompts_resources_and_clients_of_a_configured_server(ready):
+    shown = ready.toolway("tools", "fake.add").stdout
+    assert re.search(r"^a +number", shown, re.MULTILINE) and "\ntoolway call fake.add a:=1 b:=1\n" in shown
+    refused = ready.toolway("call", "fake.echo", "txt=hello")
+    assert refused.exit_code == 2 and "did you mean 'text'?" in refused.stderr
+    assert ready.toolway("call", "fake.echo", '{"txt": "hello"}').exit_code == 0
+    assert "fake.greet" in ready.toolway("prompts").stdout
+    assert ready.toolway("prompts", "fake.greet", "name=Bo").stdout == "user: Greet Bo in a warm tone.\n"
+    assert ready.toolway("prompts", "greet").exit_code == 2
+    assert ready.toolway("resources", "fake://text").stdout == "hello, world\n"
+    assert "toolway resources" in ready.toolway("resources", "fake://none").stderr
+    written = ready.toolway("codegen", "python", "fake", "--out", "client.py")
+    assert written.exit_code == 0 and "class FakeClient:" in (ready.project / "client.py").read_text()
+    assert ready.toolway("codegen", "cobol", "fake").exit_code == 2
+
+
+def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
+    monkeypatch.setenv("TOOLWAY_TOKEN", "the-gateways-own")
+    words = [sys.executable, "-m", "toolway.testing.http_server"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{process.stdout.readline().split()[1]}/mcp"
+            assert machine.toolway("call", url, "add", "a=1", "b=2").stdout == "3\n"
+            assert f"\ntoolway call {url} add a:=1 b:=1\n" in machine.toolway("tools", url, "add").stdout
+            document = json.loads(machine.toolway("tools", url, "--json").stdout)
+            assert "add" in [each["tool"] for each in document["tools"]]
+            assert "toolway tools" in machine.toolway("call", url).stderr
+            assert machine.toolway("call", url, "add", "-H", "no header").exit_code == 2
+        finally:
+            process.kill()
+    assert machine.toolway("tools", "-H", "A: b").exit_code == 2
