@@ -39,10 +39,11 @@ def test_init_takes_over_what_clients_have_and_changes_none_of_them(machine):
     before = clients(machine)
     result = machine.toolway("init", "--yes")
     entries = machine.entries()
-    assert entries["gh"]["env"] == {"GITHUB_TOKEN": "${keyring:gh.GITHUB_TOKEN}"}  # of the same server in Cursor
+    assert entries["github"]["env"] == {"GITHUB_TOKEN": "${keyring:github.GITHUB_TOKEN}"}
+    assert "env" not in entries["gh"]  # the same command in Claude Code, without the token of Cursor
     assert entries["docs"] == {"url": "https://other.example.com/mcp"}
     assert entries["docs-cursor"] == {"url": "https://docs.example.com/mcp"}
-    assert len(entries) == 3
+    assert len(entries) == 4
     assert same(machine, before)
     assert TOKEN not in result.output + machine.own.read_text()
     assert "toolway doctor" in result.stderr
@@ -172,11 +173,11 @@ def test_sync_gives_everybody_everything_once(machine):
     machine.toolway("sync", "--yes")
     claude = json.loads((machine.home / ".claude.json").read_text())
     assert claude["numStartups"] == 3
-    assert claude["mcpServers"].keys() == {"gh", "docs", "docs-cursor"}
+    assert claude["mcpServers"].keys() == {"gh", "github", "docs", "docs-cursor"}
     cursor = json.loads((machine.home / ".cursor/mcp.json").read_text().replace("// mine", ""))["mcpServers"]
     addresses = {name: entry.get("url") for name, entry in cursor.items()}
     docs = {"docs": "https://docs.example.com/mcp", "docs-2": "https://other.example.com/mcp"}
-    assert addresses == {"github": None, **docs}  # nobody lost his name
+    assert addresses == {"github": None, "gh": None, **docs}  # each keeps its name
     assert cursor["github"]["env"] == {"GITHUB_TOKEN": TOKEN}  # what it knows itself stays
     again = json.loads(machine.toolway("sync", "--yes", "--json").stdout)
     assert [client["changed"] for client in again["clients"]] == [False, False]
@@ -196,3 +197,41 @@ def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
     entry = json.loads(text)["mcpServers"]["toolway"]
     assert entry["args"][-4:] == ["serve", "--stdio", "--config", str(file)]
     assert json.loads(text)["mcpServers"].keys() == {"github", "toolway"}  # what is not behind it stays
+
+
+def test_a_server_with_an_environment_is_not_the_one_without(machine):
+    memory = {"command": "npx", "args": ["-y", "memory"]}
+    machine.write(".claude.json", {"mcpServers": {"memory": {**memory, "env": {"MEMORY_FILE": "/a.json"}}}})
+    machine.write(".cursor/mcp.json", {"mcpServers": {"memory": memory}})
+    machine.toolway("init", "--yes")
+    assert machine.entries() == {"memory": {**memory, "env": {"MEMORY_FILE": "/a.json"}}, "memory-cursor": memory}
+    machine.toolway("export", "cursor", "--yes")
+    exported = json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"]
+    assert exported["memory"] == memory and "MEMORY_FILE" in json.dumps(exported)
+    machine.toolway("rm", "memory-cursor")
+    machine.toolway("export", "cursor", "--via-gateway", "--yes")
+    kept = json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"]
+    assert kept["memory"] == memory  # our file has no such server, so nothing replaces it
+
+
+def test_a_changed_environment_changes_the_entry_of_the_client(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"a": {"command": "x", "env": {"DEBUG": "1"}}}})
+    machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}}})
+    machine.toolway("export", "cursor", "--yes")
+    assert json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"] == {
+        "a": {"command": "x", "env": {"DEBUG": "1"}}
+    }
+
+
+def test_sync_does_not_bring_a_removed_server_back(machine):
+    machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}})
+    machine.toolway("init", "--yes")
+    machine.toolway("rm", "a")
+    found = json.loads(machine.toolway("sync", "--yes", "--json").stdout)
+    assert machine.entries().keys() == {"b"}
+    assert [row["status"] for row in found["imported"]["found"]] == ["removed", "known"]
+    assert "x" not in (machine.home / ".local/state/toolway/removed.json").read_text().split('"')
+    machine.toolway("import", "cursor")
+    assert machine.entries().keys() == {"a", "b"}
+    machine.toolway("sync", "--yes")
+    assert machine.entries().keys() == {"a", "b"}

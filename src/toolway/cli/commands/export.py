@@ -150,7 +150,7 @@ def run_sync(context: CommandContext, *, yes: bool, dry_run: bool) -> ExitCode:
     """
     from toolway.cli.commands.import_ import import_servers
 
-    import_document = import_servers(context, [], yes=yes, dry_run=dry_run)
+    import_document = import_servers(context, [], yes=yes, dry_run=dry_run, again=False)
     effective_entries = read_effective_entries(context)
     exports = [
         ClientExport(config_file, _plan_client_export(config_file, effective_entries, _find_hub_entry(config_file)))
@@ -227,18 +227,19 @@ def _plan_client_export(
 
     The entry `hub` starts Toolway itself.
     """
-    from toolway.cli.commands.import_ import server_identity
+    from toolway.cli.commands.import_ import is_same_server
     from toolway.config.clients import plan_export, read_client_file, to_portable
 
-    client_identities = {
-        entry.name: server_identity(to_portable(entry)) for entry in read_client_file(config_file).entries
-    }
+    client_entries = {entry.name: to_portable(entry) for entry in read_client_file(config_file).entries}
     if hub is None:
-        allowed, omitted = _omit_plain_secrets(config_file, _use_client_names(own_entries, client_identities))
+        allowed, omitted = _omit_plain_secrets(config_file, _use_client_names(own_entries, client_entries))
         export = plan_export(config_file, allowed)
         return replace(export, unsupported=(*export.unsupported, *omitted))
-    own_identities = {server_identity(entry) for entry in own_entries.values()}
-    replaced = [name for name, key in client_identities.items() if key in own_identities]
+    replaced = [
+        name
+        for name, value in client_entries.items()
+        if any(is_same_server(entry, value, is_own=True) for entry in own_entries.values())
+    ]
     return plan_export(config_file, {HUB_ENTRY_NAME: hub}, remove=replaced)
 
 
@@ -276,18 +277,28 @@ def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequ
 
 
 def _use_client_names(
-    own_entries: Mapping[str, dict[str, Any]], client_identities: Mapping[str, str]
+    own_entries: Mapping[str, dict[str, Any]], client_entries: Mapping[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Return Toolway's server entries under the names that the client uses.
 
-    A server that the client already has keeps the client's name. Other servers get a name that is not taken.
+    A server that the client already has keeps the client's name, also if its environment changed and its name did not.
+    Other servers get a name that is not taken.
     """
-    from toolway.cli.commands.import_ import server_identity
+    from toolway.cli.commands.import_ import is_same_server, server_identity
 
-    names = {key: name for name, key in client_identities.items()}
-    found = {names[key]: entry for entry in own_entries.values() if (key := server_identity(entry)) in names}
+    client_names: dict[str, str] = {}  # own name → name that the client uses
     for name, entry in own_entries.items():
-        if server_identity(entry) not in names:
+        for used, value in client_entries.items():
+            if used not in client_names.values() and is_same_server(entry, value, is_own=True):
+                client_names[name] = used
+                break
+    for name, entry in own_entries.items():
+        is_free = name not in client_names and name not in client_names.values()
+        if is_free and name in client_entries and server_identity(entry) == server_identity(client_entries[name]):
+            client_names[name] = name
+    found = {used: own_entries[name] for name, used in client_names.items()}
+    for name, entry in own_entries.items():
+        if name not in client_names:
             unused_names = (each for each in (name, *(f"{name}-{n}" for n in range(2, 1000))) if each not in found)
             found[next(unused_names)] = entry
     return found

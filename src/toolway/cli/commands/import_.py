@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,9 +23,10 @@ from toolway.cli.params import ClientNames, DryRun, Plain, Scope, Yes
 
 if TYPE_CHECKING:
     from toolway.config.clients import ClientEntry
+    from toolway.config.clients.removed_servers import RemovedServers
     from toolway.config.schema import ConfigIssue
 
-ImportStatus = Literal["new", "known", "duplicate"]
+ImportStatus = Literal["new", "known", "duplicate", "removed"]
 
 
 def init(context: CommandContext, plain: Plain = False, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
@@ -108,8 +109,11 @@ def import_servers(
     yes: bool,
     dry_run: bool,
     digest: str | None = None,
+    again: bool = True,
 ) -> dict[str, Any]:
     """Import new servers from clients into one of Toolway's config files.
+
+    Servers that the user removed are imported again only with `again`.
 
     Servers of a project are imported only if the user confirms them, or gives their digest. Returns the result as JSON.
     Prints messages too, unless --json is set.
@@ -125,12 +129,16 @@ def import_servers(
         with_tilde,
     )
     from toolway.config.approval.held_entries import json_digest
+    from toolway.config.clients.removed_servers import RemovedServers
     from toolway.config.server_entry import find_ignored_keys
     from toolway.config.settings import find_private_hosts
 
     output = context.output
     file = file_for_scope(context.target_options, scope)
     found, problems = discover_servers(clients, read_own_entries(file), project=project)
+    removed = RemovedServers.open(os.environ)
+    if removed is not None and not again:
+        found = [_skip_removed(each, removed) for each in found]
     new = {each.name: each.entry for each in found if each.status == "new"}
     if not output.as_json:
         _print_discovered(output, found)
@@ -144,6 +152,8 @@ def import_servers(
     change = plan_own_change(file, new).edit
     mask_secrets(output, change)
     edit_result = apply_own_edit(output, change, dry_run=dry_run)
+    if removed is not None and not dry_run:
+        removed.forget([server_identity(entry) for entry in new.values()])
     if new and not dry_run and not output.as_json:
         output.info_wrapped(
             f"{_format_count(len(new))} written to {with_tilde(file)}; no client file was changed", "green"
@@ -159,6 +169,13 @@ def import_servers(
         "problems": [problem_to_json(p) for p in (*problems, *entry_problems)],
         **edit_result,
     }
+
+
+def _skip_removed(found: DiscoveredServer, removed: RemovedServers) -> DiscoveredServer:
+    if found.status != "new" or server_identity(found.entry) not in removed:
+        return found
+    note = f"removed with toolway rm; import it again: toolway import {found.client}"
+    return replace(found, status="removed", note=note)
 
 
 def _confirm_project_servers(output: Output, entries: Mapping[str, Any], digest: str | None) -> bool:
@@ -240,8 +257,8 @@ def discover_servers(
 class _Deduplicator:
     """Classifies the server entries of clients as new, known or duplicate.
 
-    Of several entries for the same server the first is kept, completed with the settings that the other entries
-    add. Entries with conflicting settings are different servers, for instance with two accounts.
+    Of several entries for the same server the first is kept. Entries whose environment or headers differ are different
+    servers: two accounts, or two folders of data.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -261,14 +278,13 @@ class _Deduplicator:
         name, note = normalize_name(entry.name), ""
         is_project = entry.file.scope == "project"
         for known_name, first_client, first in self._seen:
-            if server_identity(first) == server_identity(value) and not _has_conflict(first, value):
-                if not first_client:
+            is_own = not first_client
+            if is_same_server(first, value, is_own=is_own):
+                if is_own:
                     return DiscoveredServer(
                         known_name, client, value, "known", source, f"it is {known_name} in our own file"
                     )
-                added = _merge_missing(first, value)
-                completed = f", completed with {', '.join(added)}" if added else ""
-                note = f"it is {known_name} of {CLIENTS[first_client].title}{completed}"
+                note = f"it is {known_name} of {CLIENTS[first_client].title}"
                 return DiscoveredServer(known_name, client, value, "duplicate", source, note)
         if name in self._names:
             name, note = self._unused_name(f"{name}-{client}"), f"another server is named {name}"
@@ -280,30 +296,27 @@ class _Deduplicator:
         return next(each for each in (name, *(f"{name}-{n}" for n in range(2, 1000))) if each not in self._names)
 
 
-def _has_conflict(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return True if two entries set the same env variable or header to different values.
+def is_same_server(first: Mapping[str, Any], second: Mapping[str, Any], *, is_own: bool) -> bool:
+    """Return True if two entries are one server: the same command or URL, environment and headers."""
+    return server_identity(first) == server_identity(second) and not _differ(first, second, is_own=is_own)
 
-    An unresolved ${…} reference matches every value.
+
+def _differ(first: Mapping[str, Any], second: Mapping[str, Any], *, is_own: bool) -> bool:
+    """Return True if the environment or the headers of two entries differ.
+
+    An unresolved ${…} reference matches every value. If `first` is an entry of our own file, its references may be
+    missing in `second`: an export leaves secrets out.
     """
     for field_ in ("env", "headers"):
         one, other = (entry.get(field_) or {} for entry in (first, second))
+        if other.keys() - one.keys():
+            return True
+        if any(not is_own or "${" not in str(one[name]) for name in one.keys() - other.keys()):
+            return True
         for name in one.keys() & other.keys():
             if one[name] != other[name] and not any("${" in str(text) for text in (one[name], other[name])):
                 return True
     return False
-
-
-def _merge_missing(first: dict[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Add to the entry `first` the env and headers that only `second` has; return their names."""
-    added: list[str] = []
-    for field_ in ("env", "headers"):
-        missing = {
-            name: text for name, text in (second.get(field_) or {}).items() if name not in (first.get(field_) or {})
-        }
-        if missing:
-            first[field_] = {**(first.get(field_) or {}), **missing}
-            added += missing
-    return added
 
 
 def server_identity(entry: Mapping[str, Any]) -> str:

@@ -346,14 +346,22 @@ def run_get(context: CommandContext, name: str) -> ExitCode:
 
 def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
     """Remove the entry of a server from its config file."""
+    from toolway.cli.commands.import_ import server_identity
     from toolway.cli.file_changes import file_for_server, own_config_file, with_tilde
+    from toolway.config.clients.removed_servers import RemovedServers
     from toolway.config.editing.document import ConfigDocument
 
     file = file_for_server(context.target_options, name)
     written_name, _ = _locate_entry(file, name)
     document = ConfigDocument(file)
-    document.remove((*own_config_file(file).root, written_name))
-    return _apply_and_report(context, document, f"removed {name} from {with_tilde(file)}", dry_run)
+    path = (*own_config_file(file).root, written_name)
+    entry = document.get(path)
+    document.remove(path)
+    code = _apply_and_report(context, document, f"removed {name} from {with_tilde(file)}", dry_run)
+    removed = RemovedServers.open(os.environ)
+    if removed is not None and isinstance(entry, dict) and not dry_run:
+        removed.add(server_identity(entry))  # a client may still have it: `sync` must not bring it back
+    return code
 
 
 def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_run: bool) -> ExitCode:

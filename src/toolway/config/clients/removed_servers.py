@@ -1,0 +1,63 @@
+"""Servers that the user removed, so that `toolway sync` does not import them again from a client's file.
+
+Only digests are stored: arguments of a command may contain a secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from toolway.errors import ConfigError
+from toolway.secrets.encrypted_file import locked, read_private, write_private
+
+MAX_REMOVED: Final = 1000  # the oldest are forgotten first
+
+
+class RemovedServers:
+    """The identities of removed servers, in a file of the state folder."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @staticmethod
+    def open(environment: Mapping[str, str]) -> RemovedServers | None:
+        """Return the list of this user; None if the environment names no folder for state."""
+        home = environment.get("HOME")
+        base = environment.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
+        return RemovedServers(Path(base) / "toolway" / "removed.json") if base else None
+
+    def add(self, identity: str) -> None:
+        """Remember that the user removed this server. Raises `ConfigError` if it cannot be written."""
+        self._replace(lambda stored: [*(each for each in stored if each != digest(identity)), digest(identity)])
+
+    def forget(self, identities: Collection[str]) -> None:
+        """Forget servers that the user added again. Raises `ConfigError` if it cannot be written."""
+        added = {digest(each) for each in identities}
+        if added & set(self._load()):
+            self._replace(lambda stored: [each for each in stored if each not in added])
+
+    def __contains__(self, identity: str) -> bool:
+        return digest(identity) in self._load()
+
+    def _load(self) -> list[str]:
+        try:
+            found = json.loads(read_private(self._file))
+        except (OSError, ValueError):
+            return []
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+    def _replace(self, change: Callable[[list[str]], list[str]]) -> None:
+        try:
+            with locked(self._file):
+                write_private(self._file, json.dumps(change(self._load())[-MAX_REMOVED:]).encode())
+        except OSError as exc:
+            detail = f"{self._file}: {exc.strerror or exc}"
+            raise ConfigError("the removal cannot be remembered", detail=detail, code="E-STATE") from None
+
+
+def digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()
