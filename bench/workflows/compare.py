@@ -44,7 +44,7 @@ class Sizes:
 
 
 QUICK = Sizes(seconds=3.0, runs=50, max_kills=3, limit=180.0)
-FULL = Sizes(seconds=6.0, runs=100, max_kills=6, limit=360.0)
+FULL = Sizes(seconds=6.0, runs=100, max_kills=6, limit=600.0)
 
 
 @contextlib.contextmanager
