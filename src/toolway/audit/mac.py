@@ -80,7 +80,8 @@ class RecordMacs:
     """Adds a MAC (message authentication code) to each record of one audit log, and checks the MACs."""
 
     def __init__(self, key: bytes, start: MacStart | None = None) -> None:
-        self._key = hmac.digest(key, b"toolway audit mac", "sha256")
+        # A copy of the keyed hash costs half of a new one.
+        self._hash = hashlib.blake2b(key=hmac.digest(key, b"toolway audit mac", "sha256"), digest_size=16)
         self.start = start
 
     @classmethod
@@ -105,7 +106,9 @@ class RecordMacs:
         return hmac.compare_digest(found, self._compute(body[:-_MAC_FIELD_BYTES] + b"}"))
 
     def _compute(self, body: bytes) -> str:
-        return hashlib.blake2b(body, key=self._key, digest_size=16).hexdigest()
+        found = self._hash.copy()
+        found.update(body)
+        return found.hexdigest()
 
 
 def has_mac(body: bytes) -> bool:

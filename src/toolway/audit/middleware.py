@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from toolway.audit.recorder import AuditRecorder, needs_intent
+from toolway.audit.recorder import AuditRecorder, encode_outcome, needs_intent
 from toolway.audit.writer import AuditUnavailable, CommitCallback
 from toolway.errors import CallError, Certainty, ServerUnavailable
 from toolway.types import Call, CallHandler, CallResult, Json
@@ -75,12 +75,15 @@ class AuditMiddleware:
 class PlannedAudit:
     """Audit records of flights with the same caller and tool: most of their fields are encoded once."""
 
-    __slots__ = ("_recorder", "_server", "_shared", "needs_intent")
+    __slots__ = ("_outcomes", "_recorder", "_server", "_shared", "needs_intent")
 
     def __init__(self, recorder: AuditRecorder, call: Call) -> None:
         self._recorder = recorder
         self._server = call.server
         self._shared = recorder.shared_fields(call)
+        self._outcomes = {
+            outcome: encode_outcome(self._shared, outcome, Certainty.EXECUTED, 1) for outcome in ("ok", "tool_error")
+        }
         self.needs_intent = needs_intent(call)
 
     @property
@@ -100,8 +103,8 @@ class PlannedAudit:
         return True
 
     def record_result(self, id: str, outcome: str) -> None:
-        """Record the outcome of a call that has its result after one attempt."""
-        self._recorder.record_outcome(id, self._shared, outcome, Certainty.EXECUTED, 1)
+        """Record the outcome, "ok" or "tool_error", of a call that has its result after one attempt."""
+        self._recorder.record_outcome(id, self._outcomes[outcome])
 
 
 def _unavailable_error(call: Call, exc: AuditUnavailable) -> ServerUnavailable:

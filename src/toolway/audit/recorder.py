@@ -197,16 +197,12 @@ class AuditRecorder:
         self._writer.enqueue(b"call.late_result", fields + encode_fields({"result": self._redactor.digest(result)}))
 
     def _record_outcome(self, call: Call, outcome: str, certainty: Certainty, code: str) -> None:
-        self.record_outcome(call.id, self.shared_fields(call), outcome, certainty, call.state.attempts, code)
+        shared = self.shared_fields(call)
+        self.record_outcome(call.id, encode_outcome(shared, outcome, certainty, call.state.attempts, code))
 
-    def record_outcome(
-        self, id: str, shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = ""
-    ) -> None:
-        """Record the outcome of a call whose intent was recorded."""
-        optional = encode_fields({"code": code}) if code else b"}"
-        template = b',"call":"%b",%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
-        values = (_encoded_call_id(id), shared.outcome, certainty, outcome.encode(), attempts, optional)
-        self._writer.enqueue(b"call.outcome", template % values)
+    def record_outcome(self, id: str, outcome: bytes) -> None:
+        """Record the outcome of a call whose intent was recorded, as `encode_outcome` returns it."""
+        self._writer.enqueue(b"call.outcome", b',"call":"%b",%b' % (_encoded_call_id(id), outcome))
 
     def _redacted_arguments(self, server: str, params: Json) -> Any:
         redacted = _map_texts(self._redactor.redact(params.get("arguments")), partial(self._mask, server))
@@ -272,6 +268,13 @@ def outcome_from_error(exc: CallError) -> str:
     if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
         return "protocol_error"
     return "rejected" if isinstance(exc, NotFound | AccessDenied | InvalidArguments) else "not_executed"
+
+
+def encode_outcome(shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = "") -> bytes:
+    """Encode the fields of an outcome that follow the id of its call."""
+    optional = encode_fields({"code": code}) if code else b"}"
+    template = b'%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
+    return template % (shared.outcome, certainty, outcome.encode(), attempts, optional)
 
 
 def _outcome_fields(event: CallFinished) -> RecordFields:

@@ -40,6 +40,7 @@ LOG_TRUNCATED: Final = "log.torn"  # the last record was written partially, and 
 LOG_RESUMED: Final = "log.resumed"  # the log could not be written for a while
 
 _encode = msgspec.json.Encoder().encode
+_SHA256: Final = hashlib.sha256()
 
 
 class AuditSink(Protocol):
@@ -202,7 +203,9 @@ def link_records(
     for entry in entries:
         seq += 1
         body = add_mac(b'{"seq":%d,"prev":"%s",%s' % (seq, before.encode(), entry[1:]))
-        before = hashlib.sha256(body).hexdigest()
+        found = _SHA256.copy()  # cheaper than a new one
+        found.update(body)
+        before = found.hexdigest()
         rows.append(StoredRecord(seq, before, body))
     return rows
 

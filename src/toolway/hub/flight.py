@@ -150,12 +150,12 @@ class Flight(ABC):
                 return False
         self._began = now = flights.now()
         audit = plan.audit
-        if audit is not None and not audit.is_writable:
-            return False  # the pipeline rejects the call, or lets it pass if it only reads
         if audit is not None and audit.needs_intent:
             self._started_at = phase_clock()
             if not audit.start_intent(self.call_id, self.arguments, self.on_intent):
-                return False
+                return False  # the pipeline rejects the call
+        elif audit is not None and not audit.is_writable:
+            return False  # the call only reads: the pipeline decides if it may pass
         elif self._send_request(now):
             self._started_at = self._sent_at
         else:
