@@ -106,7 +106,7 @@ async def test_the_short_form(hub: Hub) -> None:
         result = await runner.execute(
             prompt="Create a new branch for issue #42",
             tools=tools,
-            provider="openai-chat",
+            provider="openai",
             model="gpt-4o",
             base_url=llm.openai_url,
         )
@@ -134,6 +134,40 @@ async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, mon
         with pytest.raises(AgentError) as raised:
             await agent.run("x")
         assert raised.value.code == "E-AGENT-PRICE"
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url", "address"),
+    [
+        ("deepseek:deepseek-chat", None, "https://api.deepseek.com"),
+        ("openrouter:openai/gpt-4o", None, "https://openrouter.ai/api/v1"),
+        ("ollama:llama3", "http://127.0.0.1:11434/v1", "http://127.0.0.1:11434/v1"),
+        ("openai-chat:any", "http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),  # vLLM
+    ],
+)
+def test_providers_with_the_api_of_openai(
+    model: str, base_url: str | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from toolway.agents.agent_loop import resolve_model
+    from toolway.agents.settings import AgentSettings
+
+    for name in ("DEEPSEEK_API_KEY", "OPENROUTER_API_KEY"):
+        monkeypatch.setenv(name, "none")
+    found = resolve_model(AgentSettings(model=model, base_url=base_url))
+    assert str(found.base_url).rstrip("/") == address
+
+
+@pytest.mark.parametrize(
+    ("model", "base_url", "words"),
+    [("deepseek:x", "http://127.0.0.1:8000/v1", "base_url"), ("cohere:x", None, "pydantic-ai-slim[cohere]")],
+)
+def test_what_a_provider_lacks_is_named(model: str, base_url: str | None, words: str) -> None:
+    from toolway.agents.agent_loop import resolve_model
+    from toolway.agents.settings import AgentSettings
+
+    with pytest.raises(AgentError) as raised:
+        resolve_model(AgentSettings(model=model, base_url=base_url))
+    assert words in raised.value.detail
 
 
 def _start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:

@@ -127,7 +127,7 @@ def resolve_model(settings: AgentSettings) -> Model:
             settings.model,
             lambda name: infer_provider_class(name)(base_url=settings.base_url),  # type: ignore[call-arg]
         )
-    except (UserError, ImportError, ValueError, ToolwayError) as exc:
+    except (UserError, ImportError, ValueError, TypeError, ToolwayError) as exc:  # a provider may have no base_url
         raise AgentError(
             f"the model {settings.model} cannot be used",
             detail=str(exc)[:500],
