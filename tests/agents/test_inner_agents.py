@@ -11,6 +11,7 @@ pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
 from toolway import Hub
 from toolway.agents import Agent, Budget, agent_workflow
+from toolway.agents.replay import replay_run
 from toolway.config.agent_settings import read_agent_entries
 from toolway.errors import ConfigError
 from toolway.testing import FakeHttp, FakeLLM, ToolUse, Turn
@@ -63,13 +64,21 @@ async def test_an_agent_calls_an_agent_and_both_budgets_count_it(hub: Hub) -> No
     with FakeLLM(script([ask_inner(), Turn("It is 3.", usage=USAGE)], [add, Turn("3", usage=USAGE)])) as llm:
         scout = Agent(MODEL, hub, tools=["demo.add"], base_url=llm.openai_url, description="Adds numbers.")
         lead = Agent(
-            MODEL, hub, tools=[], base_url=llm.openai_url, agents={"scout": scout}, budget=Budget(usd=1, calls=9)
+            MODEL,
+            hub,
+            tools=[],
+            base_url=llm.openai_url,
+            agents={"scout": scout},
+            budget=Budget(usd=1, calls=9, seconds=600),
         )
         async with lead:
             run = await lead.start("What is 1 + 2?")
             result = await run.result()
             messages = await run.messages()
             child = await lead.get(next(each["run"] for each in messages if "run" in each)).status()
+            record, _, entries, answers = await lead._get_workflows().load(run.id)
+    replayed = await replay_run(record, entries, answers)  # as after a crash: the child is not started again
+    assert (replayed.state, replayed.output) == ("done", record.output)
     assert result.output == "It is 3."
     assert (result.usage["requests"], result.usage["calls"]) == (4, 2)
     assert (result.usage["input_tokens"], result.usage["output_tokens"]) == (4000, 400)
