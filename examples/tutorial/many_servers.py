@@ -19,7 +19,7 @@ async def main() -> None:
             print(error.code, "executed:", error.executed)
             print(error.hint)
         for name, status in hub.status().items():
-            print(name, status.state)
+            print(name, "up" if status.is_up else "down")
 
 
 asyncio.run(main())
