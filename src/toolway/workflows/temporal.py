@@ -401,6 +401,9 @@ class _Messages(Workflows):
         super().__init__(None, "")  # type: ignore[arg-type] # no call is made
         self._runs = runs
 
+    async def get(self, id: str) -> RunRecord:
+        return await self._runs.get(id)
+
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
         return await self._runs.load(id)
 
