@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ async def test_a_loop_of_a_framework(
     missing = missing_module(modules)
     if missing:
         pytest.skip(f"{missing} is not installed: make clients ARGS=adapters")
+    if name == "openai-chat-stream" and int(version("openai").partition(".")[0]) < 3:
+        pytest.skip("the helper for streams of openai 2 accepts strict tools only")
     if (name, scenario) == ("smolagents", check_cancelled):
         pytest.skip("smolagents runs tools in threads and cannot cancel a call")
     await scenario(loop, tmp_path / "effects")
