@@ -99,6 +99,7 @@ async def test_the_output_matches_a_schema(hub: Hub) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.promise("B23")
 async def test_the_short_form(hub: Hub) -> None:
     with FakeLLM(TURNS) as llm:
         runner = AgentRunner(hub)

@@ -192,6 +192,7 @@ async def test_the_refund_example_runs(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.promise("B22")
 async def test_the_simple_form_runs_unchanged() -> None:
     github = MCPServer("github")
     branches: list[str] = []
