@@ -103,7 +103,8 @@ def rank_minilm(chosen: SearchSet) -> Ids:
 
     async def run() -> Ids:
         searched = Searched(chosen.tools, chosen.about)
-        source = ModelVectors(MiniLm(), NoVectorStore(), query_timeout=60)  # on a busy machine too
+        # On a busy machine too: queries may take long, and a batch of tools that took too long is repeated soon.
+        source = ModelVectors(MiniLm(), NoVectorStore(), query_timeout=60, sleep=lambda _: asyncio.sleep(0.1))
         searched.search.set_vectors(source)
         found: Ids = []
         await searched.search.search_async("start")
