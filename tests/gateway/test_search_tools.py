@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -186,6 +186,39 @@ async def test_a_search_says_what_is_down_and_starts_no_server(tmp_path: Path) -
         assert found.hub.server_state("lazy") == "idle"
         answer = (await raw.call("call_tool", {"name": "lazy__echo", "arguments": {"text": "up"}})).result
         assert answer["content"][0]["text"] == "up" and found.hub.server_state("lazy") == "ready"
+
+
+class _AddIsHeld:
+    """Pins by which the definition of `add` waits for an approval."""
+
+    def start_server(self, server: str, identity: str) -> None: ...
+
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> list[str]:
+        return [name for name in items if (kind, name) == ("tools", "add")]
+
+    def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
+        return ""
+
+    def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
+        return True
+
+
+async def test_a_held_tool_is_neither_found_nor_callable_and_the_search_says_so() -> None:
+    async with two_servers() as found, found.raw("search") as raw:
+        first = (await raw.call("search_tools", {"query": "sum of two numbers"})).result["structuredContent"]
+        assert first["tools"][0]["name"].endswith("__add") and "notes" not in first
+        found.hub.catalog.pins = _AddIsHeld()
+        found.hub.catalog.review_again("new")
+        result = (await raw.call("search_tools", {"query": "new add"})).result
+        assert result["structuredContent"]["notes"] == ["1 tool waiting for an operator's approval."]
+        assert "new__add" not in result["content"][0]["text"]
+        answer = await raw.call("call_tool", {"name": "new__add", "arguments": {"a": 1, "b": 2}})
+        assert "error" in answer.last or answer.result["isError"]
+        assert found.fakes["new"].stats.calls.get("add", 0) == 0
+        found.hub.catalog.pins = None
+        found.hub.catalog.review_again("new")
+        again = (await raw.call("search_tools", {"query": "new add"})).result["structuredContent"]
+        assert again["tools"][0]["name"] == "new__add" and "notes" not in again
 
 
 async def test_tools_of_a_server_that_went_down_are_found_and_marked(tmp_path: Path) -> None:

@@ -248,6 +248,15 @@ class Catalog:
         lists = self._lists.get(server)
         return lists is not None and name in lists[kind].held
 
+    def held_tools(self, server: str) -> list[Item]:
+        """Return the tools of a server whose definitions wait for an approval, without the denied ones."""
+        lists = self._lists.get(server)
+        held = lists["tools"].held if lists is not None else None
+        if lists is None or not held:
+            return []
+        usable = self._usable_items(server, "tools", lists["tools"].received, ())
+        return [item for name, item in usable.items() if name in held]
+
     def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> frozenset[str]:
         if self.pins is None:
             return frozenset()

@@ -904,7 +904,8 @@ class HubCore:
                 info = negotiated.server_info
                 texts = (info.get("title"), info.get("description"), negotiated.instructions)
                 about = ". ".join(text for text in texts if isinstance(text, str) and text)
-            return ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF))
+            held = len(self._catalog.held_tools(upstream.name))
+            return ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF), held)
 
         return LazyFacts(self._upstreams.upstreams, facts_of)
 

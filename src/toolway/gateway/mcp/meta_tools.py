@@ -109,6 +109,7 @@ class Coverage(msgspec.Struct, frozen=True):
     down: Sequence[str] = ()  # servers that cannot be called now
     unlisted: Sequence[str] = ()  # servers that have not listed their tools yet
     held: Sequence[str] = ()  # servers that wait for the approval of an operator; their tools are not known
+    held_tools: int = 0  # tools whose changed definitions wait for it; they are not found
 
     def notes(self) -> list[str]:
         """Return one sentence for each reason why tools may be missing from the search result."""
@@ -119,6 +120,8 @@ class Coverage(msgspec.Struct, frozen=True):
             found.append(f"{_count(len(self.unlisted), 'server')} not listed yet: {_names(self.unlisted)}.")
         if self.held:
             found.append(f"{_count(len(self.held), 'server')} waiting for an operator's approval: {_names(self.held)}.")
+        if self.held_tools:
+            found.append(f"{_count(self.held_tools, 'tool')} waiting for an operator's approval.")
         return found
 
 

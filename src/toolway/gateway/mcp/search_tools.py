@@ -183,7 +183,7 @@ class SearchTools:
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
         """Return the coverage of a search. It is a generator that yields between slices of servers."""
-        servers, down, unlisted = [], [], []
+        servers, down, unlisted, held_tools = [], [], [], 0
         for place, server in enumerate(view.servers(), 1):
             if place % SLICE_SERVERS == 0:
                 yield
@@ -191,11 +191,12 @@ class SearchTools:
             if state == "disabled":
                 continue
             servers.append(server)
+            held_tools += sum(view.includes_tool(tool) for tool in self._hub.catalog.held_tools(server))
             if state in _DOWN_STATES:
                 down.append(server)
             elif not self._hub.catalog.has_list(server, "tools"):
                 unlisted.append(server)
-        return Coverage(tools, servers, down, unlisted, held)
+        return Coverage(tools, servers, down, unlisted, held, held_tools)
 
     def _found_tool(self, view: EndpointView, match: ToolMatch, coverage: Coverage) -> FoundTool:
         tool = match.tool

@@ -110,6 +110,10 @@ class EndpointView:
             and self._permitted.may_include(server)
         )
 
+    def includes_tool(self, tool: Item) -> bool:
+        """Return True if the view shows this tool of one of its servers, if it may be used at all."""
+        return self._is_included("tools", tool)
+
     def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
         """Return the encoded items of a list page and the cursor of the next page, if any.
 
