@@ -20,6 +20,8 @@ from toolway.upstream.diagnosis import Diagnosis, diagnose
 from toolway.upstream.transport import Disconnect
 
 MAX_STDERR_LINES: Final = 5  # lines
+SLOW_START_S: Final = 10.0  # seconds; some clients wait no longer for a server
+FLOOD_SHARE: Final = 0.9  # of the stderr that is kept: it was filled during the start
 _PORT_IN_USE: Final = compile_pattern(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already in use)([^\n]*)")
 _PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
 
@@ -29,12 +31,17 @@ def check_process(server: Server, trial: TrialStart) -> Iterator[Check]:
     yield _check_start(server, trial)
     if trial.spawned_at is not None:
         yield _check_stdout(trial)
+    if trial.listed_at is not None and len(trial.stderr.encode()) >= FLOOD_SHARE * server.limits.stderr_bytes:
+        yield _flooded(trial)
 
 
 def _check_start(server: Server, trial: TrialStart) -> Check:
     failure = trial.failure
     if failure is None:
-        return _late_start(server, trial) if trial.is_late else Check("start", "ok", _format_times(server, trial))
+        if trial.is_late:
+            return _late_start(server, trial)
+        own_seconds = (trial.listed_at or 0.0) - (trial.fetched_at or 0.0)
+        return _slow_start(server, trial) if own_seconds >= SLOW_START_S else _started(server, trial)
     if failure.code == "E-START-TIMEOUT":
         return _no_answer(server, trial)
     if failure.exit_code is not None:
@@ -44,6 +51,33 @@ def _check_start(server: Server, trial: TrialStart) -> Check:
     cause = _find_cause(server, trial, failure)
     hint, copy = split_hint(cause.hint or failure.hint)
     return Check("start", "fail", cause.cause or failure.reason, stderr_tail(trial), hint, copy, failure.code)
+
+
+def _started(server: Server, trial: TrialStart) -> Check:
+    return Check("start", "ok", _format_times(server, trial))
+
+
+def _slow_start(server: Server, trial: TrialStart) -> Check:
+    """Return the warning about a server that answers in time for us, and perhaps not for other clients."""
+    return Check(
+        "start",
+        "warn",
+        f"the start took {format_seconds(trial.listed_at)}: other clients may give up sooner",
+        _format_times(server, trial),
+        "let a gateway keep it running, so that no client waits",
+        "toolway serve",
+        "E-START-TIMEOUT",
+    )
+
+
+def _flooded(trial: TrialStart) -> Check:
+    return Check(
+        "stderr",
+        "warn",
+        f"the server wrote more than {len(trial.stderr.encode()) // 1000} kB to stderr during its start",
+        stderr_tail(trial),
+        "lower its log level, often by an argument or a variable such as LOG_LEVEL",
+    )
 
 
 def _format_times(server: Server, trial: TrialStart) -> str:
@@ -64,7 +98,7 @@ def _late_start(server: Server, trial: TrialStart) -> Check:
     if fetched > trial.listed_at / 2 or (fetched and trial.listed_at - fetched <= trial.time_limit):
         return Check(
             "start",
-            "fail",
+            "warn",  # the next start has the package
             f"{runner_name(server)} took {format_seconds(fetched)} to download the package; "
             f"the start timeout is {format_seconds(trial.time_limit)}",
             f"the server itself answered {format_seconds(trial.listed_at - fetched)} after that; "

@@ -47,6 +47,12 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
     if error_code != "E-STDIO-ENOENT":
         return None
     program = os.path.basename(command)
+    if os.name != "nt" and _WINDOWS_PATH.match(command):
+        own_name = re.split(r"[\\/]", command)[-1].removesuffix(".exe")
+        return Diagnosis(
+            f"{command} is a path of Windows, and this is another system",
+            f'write the name or path of the program on this system: "command": "{own_name}"',
+        )
     if re.search(r"\s", command.strip()):
         first, *rest = command.split()
         args = ", ".join(f'"{word}"' for word in rest)
@@ -73,6 +79,7 @@ def _pattern(pattern: str, cause: str, hint: str) -> _Pattern:
     return _Pattern(compile_pattern(pattern, re.MULTILINE), cause, hint)
 
 
+_WINDOWS_PATH: Final = compile_pattern(r"[A-Za-z]:[\\/]|\\\\")
 _ENV_VARIABLE: Final = r"\b(?!ERR_|NODE_MODULE_)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b"
 _MISSING: Final = r"(?:required|missing|not (?:set|provided|found|defined)|undefined|must be set|unset|is empty)"
 _REQUIRED: Final = r"\b(?i:missing|required|provide|please set|must set|needs?|no)\b"
@@ -128,7 +135,8 @@ _STDERR_PATTERNS: Final = (
         "npm rebuild, in the folder of the server",
     ),
     _pattern(
-        r"EBADENGINE|Unsupported engine|[Rr]equires? [Nn]ode(?:\.js)?\s*+(?:version\s*+)?[>=^~v]*+\s*+\d"
+        r"ERR_UNKNOWN_BUILTIN_MODULE|No such built-in module: node:"
+        r"|EBADENGINE|Unsupported engine|[Rr]equires? [Nn]ode(?:\.js)?\s*+(?:version\s*+)?[>=^~v]*+\s*+\d"
         r"|ReferenceError: (?:fetch|File|Headers|ReadableStream|WebSocket|CustomEvent|crypto) is not defined"
         r"|SyntaxError: Unexpected (?:token|identifier|reserved word)(?![^\n]*JSON)",
         "Node.js is too old for this server",

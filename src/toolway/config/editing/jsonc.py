@@ -180,7 +180,11 @@ def _syntax_error(detail: str, file: str, line: int | None) -> ConfigError:
         file=file,
         line=line,
         detail=detail,
-        hint="check for a missing comma, quote or bracket there or on the line before",
+        hint=(
+            'write each backslash of a text twice, or "/" in a path: "C:/Users/me"'
+            if "escape" in detail
+            else "check for a missing comma, quote or bracket there or on the line before"
+        ),
         code="E-CONFIG-SYNTAX",
     )
 

@@ -1,0 +1,53 @@
+"""Causes that new users met: paths of Windows, backslashes in JSON, an old Node, slow starts, floods of stderr."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolway.config.editing.jsonc import parse_jsonc
+from toolway.config.schema import Server
+from toolway.doctor.start_checks import check_process
+from toolway.doctor.trial_start import TrialStart
+from toolway.errors import ConfigError
+from toolway.upstream.diagnosis import diagnose
+
+
+@pytest.mark.parametrize("command", [r"C:\Users\me\node.exe", "D:/tools/node.exe", r"\\server\share\node.exe"])
+def test_a_path_of_windows_is_named_as_one(command: str) -> None:
+    found = diagnose(command, None, "", "E-STDIO-ENOENT")
+    assert found is not None and "is a path of Windows" in found.cause
+    assert found.hint.endswith('"command": "node"')
+
+
+def test_a_missing_module_of_node_means_that_node_is_too_old() -> None:
+    stderr = "Error [ERR_UNKNOWN_BUILTIN_MODULE]: No such built-in module: node:sqlite\n    at x\nNode.js v18.19.0\n"
+    found = diagnose("npx", 1, stderr, "E-STDIO-EXIT")
+    assert found is not None and found.cause == "Node.js is too old for this server"
+
+
+def test_a_single_backslash_in_json_is_explained() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_jsonc('{"command": "C:\\Users"}', "mcp.json")
+    assert "backslash" in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        parse_jsonc('{"command": "x" "args": []}', "mcp.json")
+    assert "missing comma" in caught.value.hint
+
+
+def trial(**facts: object) -> TrialStart:
+    found = TrialStart(30.0, spawned_at=0.01, first_byte_at=0.1, agreed_at=0.2, listed_at=0.3)
+    for name, value in facts.items():
+        setattr(found, name, value)
+    return found
+
+
+def states(found: TrialStart) -> dict[str, str]:
+    return {check.name: check.state for check in check_process(Server(command="x"), found)}
+
+
+def test_a_slow_start_and_a_flood_of_stderr_are_warnings() -> None:
+    assert states(trial()) == {"start": "ok", "stdout": "ok"}
+    assert states(trial(listed_at=12.0))["start"] == "warn"
+    assert states(trial(listed_at=12.0, fetched_at=9.0))["start"] == "ok"  # the download is not the server's
+    assert states(trial(stderr="x" * 65_000))["stderr"] == "warn"
+    assert states(trial(listed_at=40.0))["start"] == "fail"  # we would have given up
