@@ -319,7 +319,7 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
             raise AuthError(
                 "the server requires a login",
                 code="E-AUTH-LOGIN",
-                hint="pass a login callback: Hub(…, login=…)",
+                hint="log in: toolway login NAME; in Python: Hub(…, login_callback=…)",
             )
         return _LoginProvider(auth_request, run_login)
     assert settings.client_id is not None

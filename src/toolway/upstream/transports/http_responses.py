@@ -32,7 +32,7 @@ _REJECTION_STATUSES: Final[Mapping[int, tuple[str, str]]] = {
     400: ("refused the request as invalid", _REFUSED_HINT),
     401: (
         "requires a credential, or rejected the one it got",
-        "set the server's token under `headers`, or let the hub log in: Hub(…, login=…)",
+        "set the server's token under `headers`, or log in: toolway login NAME; in Python: Hub(…, login_callback=…)",
     ),
     403: ("does not allow this", "check the permissions of the credential"),
     404: ("has nothing at this address", "check the path of the url"),
