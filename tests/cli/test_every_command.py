@@ -34,6 +34,7 @@ WORDS = {
     "keys revoke": ["nobody"],
     "pins diff": ["no.tool"],
     "pins approve": ["no.tool"],
+    "sandbox try": ["no-server"],
     "secrets rm": ["no.SUCH"],
     "secrets set": ["a.TOKEN"],
     "trace": ["no-call"],
@@ -56,6 +57,7 @@ WORDS = {
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
+WRONG |= {"sandbox try": 1}  # there is no such server
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain"), 4

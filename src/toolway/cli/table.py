@@ -44,6 +44,10 @@ PINS_COMMANDS: Final = {
     "approve": CommandSpec("Approve changed definitions.", "approvals.pins:pins_approve"),
 }
 
+SANDBOX_COMMANDS: Final = {
+    "try": CommandSpec("Start a server in the sandbox strict.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS),
+}
+
 CLUSTER_COMMANDS: Final = {
     "nodes": CommandSpec("List the nodes of the cluster and their servers.", "cluster:nodes"),
     "drain": CommandSpec("Drain a node of the cluster before you stop it.", "cluster:drain"),
@@ -112,6 +116,7 @@ COMMANDS: Final = {
     "logout": CommandSpec("Delete a login and revoke it at its issuer.", "login:logout"),
     "trust": CommandSpec("Review a project's config file and trust it.", "approvals.trust:trust", CONFIG_OPTIONS),
     "pins": CommandSpec("Review definitions of tools that changed.", subcommands=PINS_COMMANDS),
+    "sandbox": CommandSpec("Try servers in a sandbox.", subcommands=SANDBOX_COMMANDS),
     "top": CommandSpec("Watch the load and health of all servers.", "activity:top"),
     "calls": CommandSpec("Show recent calls: all, failed or slow ones.", "activity:calls"),
     "trace": CommandSpec("Show how long each phase of a call took.", "activity:trace"),
@@ -139,7 +144,7 @@ SECTIONS: Final = {
     "Tools": ("tools", "search", "tokens", "call", "prompts", "resources", "codegen", "workflow", "agent"),
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
-    "Configuration": ("config", "secrets", "login", "logout", "trust", "pins"),
+    "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox"),
     "Gateway": ("serve", "ui", "keys", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }

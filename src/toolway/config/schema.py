@@ -7,6 +7,7 @@ text with a unit (`"20s"`); `field_reader.py` converts both.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
@@ -22,13 +23,51 @@ from toolway.types import Effect
 
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
-Sandbox = Literal["auto", "guard", "off"]
+Sandbox = Literal["auto", "guard", "strict", "off"]
 Grant = Literal["authorization_code", "client_credentials"]
 CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
 
 MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
 IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an idempotency key to the OpenAPI transport
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxGrants:
+    """Folders and hosts that a server in the sandbox "strict" may use; without them it has none.
+
+    Attributes:
+        read: folders and files that it may read. Default none.
+        write: folders and files that it may read and write. Default none.
+        hosts: `host:port` that it may connect to, or `*.domain:port`. Default none.
+        all_hosts: it uses the network of this machine, also its loopback services. Default False.
+
+    Raises:
+        ConfigError: a path is not absolute, or a host has no port.
+    """
+
+    read: tuple[str, ...] = ()  # folders and files that it may read
+    write: tuple[str, ...] = ()  # folders and files that it may read and write
+    hosts: tuple[str, ...] = ()  # host:port that it may connect to, or *.domain:port
+    all_hosts: bool = False  # it uses the network of this machine, also its loopback services
+
+    def __post_init__(self) -> None:
+        for name in ("read", "write"):
+            paths = tuple(os.path.normpath(os.path.expanduser(path)) for path in getattr(self, name))
+            object.__setattr__(self, name, paths)
+            for path in paths:
+                if not os.path.isabs(path):
+                    raise _sandbox_error(f"sandbox.{name} needs absolute paths", path)
+        hosts = tuple(host if ":" in host else f"{host}:443" for host in self.hosts)
+        object.__setattr__(self, "hosts", hosts)
+        for host in hosts:
+            if not re.fullmatch(r"(?:\*\.)?[A-Za-z0-9.-]{1,253}:\d{1,5}", host):
+                raise _sandbox_error("sandbox.network needs names of hosts with a port", host)
+
+
+def _sandbox_error(message: str, detail: str) -> ConfigError:
+    hint = 'write "sandbox": {"read": ["~/docs"], "write": ["~/notes"], "network": ["docs.python.org:443"]}'
+    return ConfigError(message, detail=detail, hint=hint, code="E-CONFIG-SERVER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +409,9 @@ class Server:
         env: environment variables, added to those that `env_policy` allows. Default none.
         cwd: working directory of the program. Default None: that of this process.
         env_policy: "safe" passes base, proxy and CA variables, "inherit" everything, "none" base only. Default "safe".
-        sandbox: "guard" hides Toolway's own folders from the process, "auto" only if that hides nothing else, "off"
-            never. Default "auto".
+        sandbox: "guard" hides the folders of Toolway and of keys from the process, "auto" only those of Toolway and if
+            that hides nothing else, "strict" everything that `grants` does not name, "off" nothing. Default "auto".
+        grants: folders and hosts for the sandbox "strict". Default none.
         url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
         sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
         headers: headers of every HTTP request. Default none.
@@ -418,7 +458,8 @@ class Server:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the variables that `env_policy` allows
     cwd: str | None = None  # working directory of the program
     env_policy: EnvPolicy = "safe"  # safe: base, proxy and CA variables; inherit: everything; none: base only
-    sandbox: Sandbox = "auto"  # guard: hide Toolway's own folders; auto: if that hides nothing else; off: never
+    sandbox: Sandbox = "auto"  # guard: hide own folders and keys; strict: all but `grants`; auto: own folders; off
+    grants: SandboxGrants = field(default_factory=SandboxGrants)  # of the sandbox strict: in files, {"write": […]}
     url: str | None = None  # a Streamable HTTP or WebSocket endpoint; with `openapi` the base URL of the API
     sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request

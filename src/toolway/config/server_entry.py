@@ -37,6 +37,7 @@ from toolway.config.schema import (
     RestartPolicy,
     RetryPolicy,
     Sandbox,
+    SandboxGrants,
     Server,
     Timeout,
     Tls,
@@ -264,7 +265,7 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
     policy = fields.get_choice("env_policy", policies, fields.get_choice("envPolicy", policies, "safe"))
     return {
         "env_policy": cast(EnvPolicy, policy),
-        "sandbox": cast(Sandbox, fields.get_choice("sandbox", get_args(Sandbox), "auto")),
+        **_parse_sandbox(fields),
         "era": cast(EraSetting, fields.get_choice("era", get_args(EraSetting), "auto")),
         # Either key can disable a server.
         "enabled": fields.get_bool("enabled", True) and not fields.get_bool("disabled", False),
@@ -274,6 +275,19 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
         "restart": _parse_restart(fields),
         "health": _parse_health(fields),
     }
+
+
+def _parse_sandbox(fields: FieldReader) -> dict[str, Any]:
+    """Return the sandbox of a server. An object grants folders and hosts to one in the sandbox `strict`."""
+    if not isinstance(fields.remaining.get("sandbox"), Mapping):
+        return {"sandbox": cast(Sandbox, fields.get_choice("sandbox", get_args(Sandbox), "auto"))}
+    block = FieldReader(fields.remaining.pop("sandbox"), fields.variables)
+    all_hosts = block.remaining.get("network") is True
+    hosts = () if all_hosts and block.remaining.pop("network") else block.get_texts("network")
+    grants = SandboxGrants(block.get_texts("read"), block.get_texts("write"), hosts, all_hosts)
+    block.reject_unknown("sandbox", "read, write and network")
+    fields.issues += block.issues
+    return {"sandbox": "strict", "grants": grants}
 
 
 def _parse_restart(fields: FieldReader) -> RestartPolicy:

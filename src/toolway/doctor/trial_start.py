@@ -19,7 +19,7 @@ from toolway._lazy import dataclass
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.callbacks import FunctionCallbacks
-from toolway.config.schema import Sandbox, Server
+from toolway.config.schema import Sandbox, SandboxGrants, Server
 from toolway.doctor import orphans
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import METHOD_NOT_FOUND
@@ -226,9 +226,15 @@ class TappedSpawner(Spawner):
         self._taps: list[_StdoutTap] = []
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, sandbox: Sandbox = "off"
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        sandbox: Sandbox = "off",
+        grants: SandboxGrants | None = None,
+        proxy_folder: str = "",
     ) -> Process:
-        process = await self._real_spawner.start(argv, env, cwd, sandbox)
+        process = await self._real_spawner.start(argv, env, cwd, sandbox, grants, proxy_folder)
         loop = asyncio.get_running_loop()
         self.stats.pid, self.stats.spawned_at = process.pid, loop.time()
         reader, writer = os.pipe()

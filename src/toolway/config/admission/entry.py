@@ -121,6 +121,7 @@ def _weakens(key: str, reason: str) -> Rejection:
 #: Settings by which an operator restricts a server, with their keys in a config file.
 _RESTRICTIONS: Final = {
     "sandbox": "sandbox",
+    "grants": "sandbox",
     "env_policy": "env_policy",
     "rate_limit": "rateLimit",
     "tools": "tools",

@@ -45,6 +45,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 TAG_VARIABLE = "TOOLWAY_TAG"
 TERM_GRACE_S = 0.5  # for what a server left behind when it exited, before it is killed
+MAX_DATA_BYTES = 4 << 30  # of one process in the sandbox `strict`
+MAX_PROCESSES = 4096  # of the user, in the sandbox `strict`
 KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 
 
@@ -319,6 +321,8 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
             os.dup2(fd, target)
         os.closerange(3, report)
         os.closerange(report + 1, 4096)  # the reaper itself never has more than a handful
+        if command.get("limited"):
+            _limit_resources()
         if command.get("hidden"):
             _load_landlock().restrict(command["hidden"], command["kept"])
         os.execvpe(command["argv"][0], command["argv"], command["env"])
@@ -328,6 +332,20 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
             os.write(report, f"{code} {getattr(exc, 'strerror', None) or exc}".encode()[:4000])
     finally:
         os._exit(127)
+
+
+def _limit_resources() -> None:
+    """Limit what a process in the sandbox `strict` may use: memory, processes, core files.
+
+    The kernel does not apply the limit of processes to root.
+    """
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    processes = MAX_PROCESSES if most == resource.RLIM_INFINITY else min(MAX_PROCESSES, most)
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _load_landlock() -> Any:

@@ -22,12 +22,13 @@ from typing import Any, Final
 
 from toolway._lazy import dataclass
 from toolway.config.locations import private_files
-from toolway.config.schema import EnvPolicy, Sandbox
+from toolway.config.schema import EnvPolicy, Sandbox, SandboxGrants
 from toolway.upstream.process import landlock, reaper
 
 KILL_TIMEOUT_S = 1.0  # after SIGKILL, for the exit notification to arrive
 TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # transient lack of system resources
 BUNDLES_FOLDER = "bundles"  # in the data folder: programs of unpacked bundles, which servers run
+SANDBOX_CODE = "E-SANDBOX"
 SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds in between
 
 
@@ -101,15 +102,22 @@ class Spawner:
         self._ending: set[asyncio.Task[None]] = set()  # reapers that lost their inner process and still kill
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None, sandbox: Sandbox = "off"
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        sandbox: Sandbox = "off",
+        grants: SandboxGrants | None = None,
+        proxy_folder: str = "",
     ) -> Process:
         """Start `argv` as a child process with pipes for stdin, stdout and stderr, and return it.
 
-        Raises `SpawnError` if the program is not found or cannot be executed, if the reaper cannot be started, or if
-        the sandbox `guard` is not possible.
+        `grants` and the folder with the socket of a proxy are for the sandbox `strict`. Raises `SpawnError` if the
+        program is not found or cannot be executed, if the reaper cannot be started, or if the sandbox is not possible.
         """
         loop = asyncio.get_running_loop()
-        hidden = self._hidden_folders(sandbox)
+        wrapped = self._wrap(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
+        hidden = self._hidden_folders(sandbox) if wrapped is None else []
         self._ensure_reaper(loop)
         self._last_id += 1
         number = self._last_id
@@ -123,11 +131,12 @@ class Spawner:
         command = {
             "op": "spawn",
             "id": number,
-            "argv": list(argv),
+            "argv": list(argv) if wrapped is None else wrapped,
             "env": {**env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
             "cwd": cwd,
             "hidden": hidden,
             "kept": [os.path.join(folder, BUNDLES_FOLDER) for folder in hidden],
+            "limited": sandbox == "strict",
         }
         self._send(command, child_fds, number)
         try:
@@ -141,6 +150,41 @@ class Spawner:
         finally:
             self._started.pop(number, None)
         return Process(pid, *our_fds, exited, self, number)
+
+    def _wrap(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None,
+        sandbox: Sandbox,
+        grants: SandboxGrants,
+        proxy_folder: str,
+    ) -> list[str] | None:
+        """Return the command line of bubblewrap for a program; None if the sandbox needs none.
+
+        Raises `SpawnError` if the program is not found, or if `strict` is not possible.
+        """
+        if sandbox not in ("guard", "strict"):
+            return None
+        from toolway.upstream.process import bubblewrap
+
+        program = bubblewrap.find_program()
+        if program is None and sandbox == "guard":
+            return None  # Landlock hides folders, too
+        if program is None:
+            raise SpawnError(SANDBOX_CODE, 'the sandbox "strict" needs bubblewrap, which is not installed')
+        own = [os.fspath(folder) for folder in self._own_folders] + list(private_files())
+        kept = [os.path.join(folder, BUNDLES_FOLDER) for folder in own]
+        try:
+            if sandbox == "guard":
+                return bubblewrap.guard_command(program, argv, env, cwd, own, kept)
+            return bubblewrap.strict_command(program, argv, env, cwd, own, grants, proxy_folder)
+        except FileNotFoundError as exc:
+            if exc.filename == argv[0]:
+                raise SpawnError("ENOENT", str(exc)) from None
+            raise SpawnError(SANDBOX_CODE, f"{exc.filename} does not exist") from None
+        except ValueError as exc:
+            raise SpawnError(SANDBOX_CODE, str(exc)) from None
 
     def _hidden_folders(self, sandbox: Sandbox) -> list[str]:
         """Return the folders that the sandbox hides from a server process.

@@ -10,17 +10,20 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolway._lazy import compile_pattern
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.protocol import jsonrpc
 from toolway.types import Certainty
-from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
+from toolway.upstream.process.spawner import SANDBOX_CODE, Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, TransportError, TransportInfo, TransportServices
 from toolway.upstream.transports.message_stream import MessageStream
 from toolway.upstream.transports.stdio_pipes import Frame, Framer, OversizedLine, PipeBroken, PipeFull, PipeWriter
+
+if TYPE_CHECKING:
+    from toolway.upstream.process.host_proxy import HostProxy
 
 READ_BYTES: Final = 64 * 1024  # bytes: the capacity of a pipe, and the limit of work in one turn of the event loop
 EXIT_GRACE_S: Final = 0.2  # seconds after the process ended, to read its last output
@@ -51,6 +54,7 @@ class StdioTransport(MessageStream):
         self._readers: dict[int, Callable[[bytes], None]] = {}
         self._process: Process | None = None
         self._writer: PipeWriter | None = None
+        self._proxy: HostProxy | None = None  # for the hosts that its sandbox grants
         self.is_owned: Callable[[], bool] | None = None  # returns False after this node has lost the ownership
 
     # -- open and close -----------------------------------------------------------------------------------------------
@@ -66,10 +70,19 @@ class StdioTransport(MessageStream):
                 code="E-STDIO-CWD",
                 hint="correct `cwd` in the server's entry",
             )
+        server = self._server
         try:
-            argv = [command, *self._server.args]
-            self._process = await self._spawner.start(argv, self._env, self._server.cwd, self._server.sandbox)
-        except SpawnError as exc:
+            if server.sandbox == "strict" and server.grants.hosts:
+                from toolway.upstream.process.host_proxy import HostProxy  # loads an HTTP client
+
+                self._proxy = HostProxy(server.grants.hosts, server.network_policy)
+                await self._proxy.start()
+            argv, folder = [command, *server.args], self._proxy.folder if self._proxy is not None else ""
+            self._process = await self._spawner.start(
+                argv, self._env, server.cwd, server.sandbox, server.grants, folder
+            )
+        except (SpawnError, OSError) as exc:
+            self._close_proxy()
             raise _spawn_error(command, exc) from None
         self._writer = PipeWriter(
             self._process.stdin, self._server.timeout.write, self._on_write_stuck, self._on_pipe_broken
@@ -92,9 +105,14 @@ class StdioTransport(MessageStream):
         finally:
             if not process.exited.done():
                 process.kill_tree()
+            self._close_proxy()
             self._stop_reading(process.stdout)
             self._stop_reading(process.stderr)
             self._cancel_tasks()
+
+    def _close_proxy(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()
 
     def info(self) -> TransportInfo:
         return TransportInfo(
@@ -253,15 +271,23 @@ def describe_exit(code: int) -> str:
     return f"the server's process was ended by signal {-code}"
 
 
-def _spawn_error(command: str, exc: SpawnError) -> TransportError:
-    if exc.code == "ENOENT":
+def _spawn_error(command: str, exc: SpawnError | OSError) -> TransportError:
+    code = exc.code if isinstance(exc, SpawnError) else ""
+    if code == SANDBOX_CODE:
+        return TransportError(
+            f"{command} was not started: {exc}",
+            Certainty.NOT_SENT,
+            code=SANDBOX_CODE,
+            hint="toolway sandbox try NAME shows what it needs",
+        )
+    if code == "ENOENT":
         return TransportError(
             f"command not found: {command}",
             Certainty.NOT_SENT,
             code="E-STDIO-ENOENT",
             hint=f"install {command}, or give its full path as `command`",
         )
-    if exc.code == "EACCES":
+    if code == "EACCES":
         return TransportError(
             f"not allowed to run {command}",
             Certainty.NOT_SENT,

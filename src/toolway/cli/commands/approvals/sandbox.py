@@ -1,0 +1,95 @@
+"""`toolway sandbox try`: start a server in the sandbox `strict`, and show what its entry has to grant."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from toolway._lazy import compile_pattern
+from toolway.cli.exit_codes import ExitCode
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.errors import CallError, ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from toolway.config.schema import Server
+    from toolway.types import Json
+
+START_TIMEOUT_S: Final = 60.0
+_PATH: Final = compile_pattern(r"/[\w.@+~/-]{2,300}")
+
+
+def sandbox_try(
+    context: CommandContext,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the server.", show_default=False)],
+) -> CommandResult:
+    """Start a server in the sandbox strict, list its tools, and print the entry that it needs.
+
+    The server has only the folders and hosts that its entry grants.
+    """
+    return run_sandbox_try(context, name)
+
+
+async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
+    """Start the server, and print its tools or why it does not start."""
+    from toolway import Hub
+    from toolway.cli.targets import load_masked_config
+
+    output = context.output
+    servers = load_masked_config(output, context.target_options.config).servers
+    server = servers.get(name)
+    if server is None:
+        raise NotFound(f"unknown server {name!r}", hint=f"configured: {', '.join(servers) or 'none'}"[:300])
+    if server.command is None:
+        raise ConfigError(f"{name} is no process", detail="a sandbox is for servers with a command", code="E-SANDBOX")
+    trial = replace(server, sandbox="strict", enabled=True)
+    problem = ""
+    async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
+        try:
+            tools = [tool.name for tool in await hub.list_tools(server=name, timeout=START_TIMEOUT_S)]
+        except CallError as exc:
+            tools, problem = [], f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+        status = hub.status()[name]
+        if status.state != "ready":
+            problem = problem or status.why
+    missing = find_missing(f"{problem}\n{status.stderr}", server)
+    entry = suggest_entry(server, missing)
+    if output.as_json:
+        report = {"server": name, "ready": not problem, "tools": tools, "problem": problem, "missing": missing}
+        output.print_json({**report, "sandbox": entry})
+        return ExitCode.UNREACHABLE if problem else ExitCode.OK
+    if problem:
+        output.print_line(f"{name} does not start in the sandbox strict: {problem}", "red")
+        for path in missing:
+            output.print_line(f"  it cannot see {path}")
+    else:
+        output.print_line(f"{name} is ready in the sandbox strict, with {len(tools)} tools", "green")
+    output.print_line(f'"sandbox": {json.dumps(entry)}')
+    output.info("a tool may need more folders and hosts than the start: call it, and read its error", "dim")
+    return ExitCode.UNREACHABLE if problem else ExitCode.OK
+
+
+def find_missing(text: str, server: Server) -> list[str]:
+    """Return paths in the messages of a server that exist on this machine, and that its sandbox does not show."""
+    from toolway.upstream.process.bubblewrap import SYSTEM_PATHS
+
+    shown = (*SYSTEM_PATHS, *server.grants.read, *server.grants.write, "/etc", "/proc", "/dev/null")
+    found = dict.fromkeys(path.rstrip("./") for path in _PATH.findall(text))
+    return [
+        path
+        for path in found
+        if os.path.exists(path) and not any(path == each or path.startswith(f"{each}/") for each in shown)
+    ][:20]
+
+
+def suggest_entry(server: Server, missing: list[str]) -> Json | str:
+    """Return the value of `sandbox` with what the server has, and what it cannot see as readable folders."""
+    grants = server.grants
+    read = [*grants.read, *missing]
+    network = True if grants.all_hosts else list(grants.hosts)
+    entry: Json = {"read": read, "write": list(grants.write), "network": network}
+    return {key: value for key, value in entry.items() if value} or "strict"

@@ -1,0 +1,213 @@
+"""Command lines of bubblewrap: what a server process can see and reach in the sandboxes `guard` and `strict`.
+
+`guard` changes only this: folders of Toolway, of other MCP clients, of keys and of clouds are empty, start-up files are
+read-only, processes outside are invisible, and there are no capabilities.
+
+`strict` begins with nothing: the system is read-only, the home folder and temporary folders are empty and private, the
+network is off, and only what the entry of the server grants is added.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from toolway.config.schema import SandboxGrants
+
+PROGRAM: Final = "bwrap"
+#: In the home folder: keys, logins of clouds and browsers, and settings of MCP clients, which have secrets of servers.
+SECRET_PATHS: Final = (
+    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".oci", ".config/gcloud", ".config/gh", ".config/op"),
+    *(".password-store", ".local/share/keyrings", ".mozilla", ".config/google-chrome", ".config/chromium"),
+    *(".netrc", ".pgpass", ".pypirc", ".git-credentials", ".config/rclone", ".terraform.d", ".vault-token"),
+    *(".claude", ".claude.json", ".config/Claude", ".cursor", ".codeium", ".codex", ".gemini", ".continue"),
+)
+#: In the home folder: what runs with the next login or the next shell.
+STARTUP_PATHS: Final = (
+    *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile"),
+    *(".zlogin", ".config/fish", ".config/autostart", ".config/systemd", ".xprofile", ".xsession"),
+)
+SYSTEM_PATHS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+ETC_PATHS: Final = (
+    *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "ca-certificates", "pki", "crypto-policies"),
+    *("passwd", "group", "nsswitch.conf", "hosts", "host.conf", "resolv.conf", "localtime", "timezone", "mime.types"),
+    *("fonts", "magic", "terminfo", "os-release", "debian_version", "services", "protocols", "gai.conf"),
+)
+PACKAGE_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})  # they ask a registry at each start
+INTERPRETERS: Final = ("python", "node", "deno", "bun", "ruby", "php", "perl", "bash", "sh")
+PROXY_FOLDER: Final = "/run/toolway"  # in `strict`, if the entry grants hosts
+FORWARDER: Final = "/run/toolway-forwarder.py"
+
+
+def find_program() -> str | None:
+    """Return the path of bubblewrap, or None if it is not installed."""
+    return shutil.which(PROGRAM)
+
+
+def guard_command(
+    program: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    hidden: Iterable[str],
+    kept: Iterable[str],
+) -> list[str]:
+    """Return the command line that runs `argv` in the sandbox `guard`.
+
+    `hidden` are Toolway's own folders and files, `kept` folders inside of them that servers need. Raises
+    `FileNotFoundError` if the program does not exist.
+    """
+    _find(argv[0], env, cwd)
+    home = env.get("HOME", "")
+    command = [program, "--dev-bind", "/", "/", "--unshare-pid", "--unshare-ipc", "--proc", "/proc"]
+    command += ["--die-with-parent", "--cap-drop", "ALL"]
+    for name in STARTUP_PATHS if home else ():
+        command += ["--ro-bind-try", f"{home}/{name}", f"{home}/{name}"]
+    own = [*hidden]
+    _create_missing(own)
+    command += _hide([*own, *(f"{home}/{name}" for name in SECRET_PATHS if home)])
+    for path in kept:
+        command += ["--ro-bind-try", path, path]
+    return [*command, "--chdir", cwd or os.getcwd(), "--", *argv]
+
+
+def strict_command(
+    program: str,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    hidden: Iterable[str],
+    grants: SandboxGrants,
+    proxy_folder: str = "",
+) -> list[str]:
+    """Return the command line that runs `argv` in the sandbox `strict`.
+
+    `hidden` stays hidden even if a granted folder contains it. `proxy_folder` has the socket of the proxy for granted
+    hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, `ValueError` if it cannot work.
+    """
+    if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
+        raise ValueError(f"{argv[0]} asks a registry at each start: install the package, and name its program")
+    home = env.get("HOME") or "/nonexistent"
+    command = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"]
+    command += ["--share-net"] if grants.all_hosts else []
+    for path in SYSTEM_PATHS:
+        command += _system_path(path)
+    for name in ETC_PATHS:
+        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    command += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/var/tmp", "--tmpfs", "/run"]
+    command += ["--tmpfs", home, "--setenv", "TMPDIR", "/tmp"]
+    readable = [*program_paths(argv, env, cwd), *grants.read, *([cwd] if cwd else [])]
+    if proxy_folder:
+        readable += program_paths([sys.executable], env, None)
+        argv = [sys.executable, "-I", "-S", FORWARDER, f"{PROXY_FOLDER}/proxy.sock", *argv]
+    for option, paths in (("--ro-bind", readable), ("--bind", grants.write)):
+        for path in dict.fromkeys(paths):
+            if not os.path.exists(path):
+                raise FileNotFoundError(2, "it does not exist", path)
+            command += [option, path, path]
+    shown = [*readable, *grants.write]
+    command += _hide(path for path in hidden if any(_contains(each, path) for each in shown))
+    if proxy_folder:
+        command += ["--ro-bind", proxy_folder, PROXY_FOLDER]
+        command += ["--ro-bind", str(Path(__file__).with_name("forwarder.py")), FORWARDER]
+    return [*command, "--remount-ro", "/", "--chdir", cwd or home, "--", *argv]
+
+
+def _system_path(path: str) -> list[str]:
+    """Return the options for a folder of the system: `/bin` is a link to `usr/bin` on most systems."""
+    return ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
+
+
+def _hide(paths: Iterable[str]) -> list[str]:
+    """Return the options that replace folders by empty ones, and files by an empty one."""
+    options: list[str] = []
+    for path in sorted({os.path.realpath(path) for path in paths if os.path.exists(path)}):
+        options += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+    return options
+
+
+def _create_missing(folders: Iterable[str]) -> None:
+    """Create own folders that do not exist: else a server could create them, with a configuration of its own."""
+    for folder in folders:
+        if os.path.basename(folder) == "toolway" and os.path.isdir(os.path.dirname(folder)):
+            with suppress(OSError):  # then the server cannot create it, either
+                os.mkdir(folder, 0o700)
+
+
+def _contains(folder: str, path: str) -> bool:
+    folder, path = os.path.realpath(folder), os.path.realpath(path)
+    return os.path.commonpath([folder, path]) == folder
+
+
+# -- files of a program -----------------------------------------------------------------------------------------------
+
+
+def program_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> list[str]:
+    """Return the files and folders that a program itself needs, if they are not part of the system.
+
+    These are the folder of the executable or its environment (of Python, of Node, `node_modules`), the same for the
+    interpreter of a script, and a script that is named after an interpreter. Raises `FileNotFoundError`.
+    """
+    found: list[str] = []
+    pending = [argv[0]]
+    for _ in range(4):  # a script, its interpreter, the base of a virtual environment
+        if not pending:
+            break
+        path = _find(pending.pop(0), env, cwd)
+        real = os.path.realpath(path)
+        found += [_program_folder(path), _program_folder(real)]
+        pending += _interpreters(real)
+    if os.path.basename(argv[0]).startswith(INTERPRETERS):
+        found += _script_paths(argv[1:], env.get("HOME", ""), cwd)
+    outside = [path for path in dict.fromkeys(found) if not any(_contains(each, path) for each in SYSTEM_PATHS)]
+    return [path for path in outside if not any(each != path and _contains(each, path) for each in outside)]
+
+
+def _find(name: str, env: Mapping[str, str], cwd: str | None) -> str:
+    if os.sep in name:
+        path: str | None = os.path.join(cwd or os.getcwd(), name)
+        path = path if path is not None and os.path.exists(path) else None
+    else:
+        path = shutil.which(name, path=env.get("PATH", os.defpath))
+    if path is None:
+        raise FileNotFoundError(2, "command not found", name)
+    return os.path.normpath(path)
+
+
+def _program_folder(path: str) -> str:
+    """Return the folder with a program and its libraries: `node_modules`, the parent of `bin`, or its own folder."""
+    parts = path.split(os.sep)
+    if "node_modules" in parts:
+        return os.sep.join(parts[: parts.index("node_modules") + 1])
+    folder = os.path.dirname(path)
+    parent = os.path.dirname(folder)
+    is_environment = os.path.exists(f"{parent}/pyvenv.cfg") or os.path.isdir(f"{parent}/include")
+    return parent if os.path.basename(folder) == "bin" and is_environment else folder
+
+
+def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
+    """Yield the folder of the script that an interpreter runs; only the script if the folder has more than programs."""
+    script = next((each for each in arguments if not each.startswith("-")), "")
+    path = os.path.join(cwd or os.getcwd(), script)
+    if script and os.path.isfile(path):
+        folder = _program_folder(os.path.normpath(path))
+        is_wide = folder in ("/", "/tmp", "/var/tmp") or (home != "" and _contains(folder, home))
+        yield path if is_wide else folder
+
+
+def _interpreters(path: str) -> Iterator[str]:
+    """Yield the interpreter that the first line of a script names."""
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return
+    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    yield from words[:1]
