@@ -1,6 +1,6 @@
 """Run the whole corpus behind one Hub and compare every result with the servers' direct responses.
 
-python interop/run.py --installed DIR [--only-callable] [--servers FILE] [--jobs 2]
+python interop/run.py --installed DIR [--only-callable] [--servers FILE] [--jobs 2] [--sandbox guard|strict]
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import direct
 from compare import COMPARED, first_difference, masked
 from corpus import CorpusServer
 
-from toolway import Hub, Server, Timeout, ToolwayError
+from toolway import Hub, SandboxGrants, Server, Timeout, ToolwayError
+from toolway.config.schema import Sandbox
 
 READY_SECONDS = 120.0
 CALL_SECONDS = 60.0
@@ -55,7 +56,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         servers = corpus.load(packages, installed=options.installed, work=Path(work))
         _reset(servers)
-        results, rss = asyncio.run(_query_all(servers))
+        results, rss = asyncio.run(_query_all(servers, options.sandbox))
         _reset(servers)
         with ThreadPoolExecutor(options.jobs) as pool:
             differences = list(pool.map(lambda server: difference(server, results[server.name]), servers))
@@ -68,6 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=corpus.DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="servers to query directly in parallel")
+    parser.add_argument("--sandbox", choices=("off", "guard", "strict"), default="off", help="of all servers")
     return parser.parse_args()
 
 
@@ -76,10 +78,10 @@ def _reset(servers: list[CorpusServer]) -> None:
         corpus.make_work(server.work)
 
 
-async def _query_all(servers: list[CorpusServer]) -> tuple[dict[str, HubResults], float]:
+async def _query_all(servers: list[CorpusServer], sandbox: Sandbox) -> tuple[dict[str, HubResults], float]:
     """Query all servers concurrently through one hub; return the results and the hub's memory in MB."""
     started = time.monotonic()
-    hub = Hub({server.name: _settings(server) for server in servers}, catalog_storage=None)
+    hub = Hub({server.name: _settings(server, sandbox) for server in servers}, catalog_storage=None)
     async with hub:
         print(f"hub entered in {time.monotonic() - started:.2f} s", flush=True)
         results = await asyncio.gather(*(query_hub(hub, server, started) for server in servers))
@@ -88,10 +90,19 @@ async def _query_all(servers: list[CorpusServer]) -> tuple[dict[str, HubResults]
     return {server.name: one for server, one in zip(servers, results, strict=True)}, rss
 
 
-def _settings(server: CorpusServer) -> Server:
+def _settings(server: CorpusServer, sandbox: Sandbox) -> Server:
     # All start at the same time on few cores, so each may use the total time.
     timeout = Timeout(start=READY_SECONDS)
-    return Server(command=server.command, args=server.args, env=server.env, cwd=str(server.work), timeout=timeout)
+    grants = SandboxGrants(write=(str(server.work),))
+    return Server(
+        command=server.command,
+        args=server.args,
+        env=server.env,
+        cwd=str(server.work),
+        timeout=timeout,
+        sandbox=sandbox,
+        grants=grants,
+    )
 
 
 async def query_hub(hub: Hub, server: CorpusServer, started: float) -> HubResults:

@@ -28,6 +28,7 @@ SECTIONS: Final = {
     ),
     "Settings": (
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings"),
+        "SandboxGrants",
         *("NetworkPolicy", "Effect", "AlertSettings"),
     ),
     "Middleware": ("Middleware", "Call", "CallHandler", "CallResult"),

@@ -15,7 +15,16 @@ from toolway._version import __version__
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Prompt, Resource, Tool
-    from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolicy, Server, Timeout, ToolSettings
+    from toolway.config.schema import (
+        HealthCheck,
+        Limits,
+        RestartPolicy,
+        RetryPolicy,
+        SandboxGrants,
+        Server,
+        Timeout,
+        ToolSettings,
+    )
     from toolway.config.settings import AlertSettings
     from toolway.errors import (
         AccessDenied,
@@ -58,6 +67,7 @@ _EXPORTS = {
         "Limits",
         "RestartPolicy",
         "RetryPolicy",
+        "SandboxGrants",
         "Server",
         "Timeout",
         "ToolSettings",
@@ -128,6 +138,7 @@ __all__ = [
     "ResourceResult",
     "RestartPolicy",
     "RetryPolicy",
+    "SandboxGrants",
     "Server",
     "ServerStatus",
     "ServerUnavailable",

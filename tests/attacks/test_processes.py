@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from toolway.cluster.options import Flags, read_cluster_key, read_options
 from toolway.config import locations
 from toolway.events import CallFinished, Event, ServerLog
 from toolway.gateway.state_dir import RunningGateway, StateDir
-from toolway.upstream.process import landlock
+from toolway.upstream.process import bubblewrap, landlock
 
 pytestmark = pytest.mark.anyio
 
@@ -205,7 +206,8 @@ async def test_become_administrator_with_the_token_of_the_gateway(tmp_path: Path
 
         assert gateway.token in await steal("open")  # the attack works on a server without the sandbox
         found = await steal("guarded")
-        assert found.count("Permission denied") == 2 and gateway.token not in found and "python" not in found
+        refused = found.count("Permission denied") + found.count("No such file")  # by Landlock, or by bubblewrap
+        assert refused == 2 and gateway.token not in found and "python" not in found
 
 
 @pytest.mark.attack("B6")
@@ -227,7 +229,10 @@ async def test_read_the_cluster_key_in_the_file_of_its_gateway(tmp_path: Path, m
 
 @pytest.mark.attack("W10", "W9")
 @needs_landlock
-async def test_change_the_state_of_toolway_from_a_guarded_server(tmp_path: Path) -> None:
+async def test_change_the_state_of_toolway_from_a_guarded_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bubblewrap, "find_program", lambda: None)  # tests/attacks/test_sandbox.py has it
     state, work, bundle = tmp_path / "state" / "toolway", tmp_path / "work", tmp_path / "data/toolway/bundles/b-1"
     for folder in (state / "gateway", work, bundle):
         folder.mkdir(parents=True)
@@ -305,7 +310,7 @@ async def test_forge_the_definitions_of_another_server_in_the_cache(tmp_path: Pa
         await hub.wait_ready("shell")
     async with Hub({"shell": mallory}, token_store=None) as shell_hub:
         if LANDLOCK >= landlock.MIN_ABI:
-            assert "Permission denied" in await run(shell_hub, f"cat {key}")
+            assert re.search("Permission denied|No such file", await run(shell_hub, f"cat {key}"))
         for forgery in forgeries:
             assert await run(shell_hub, f"{forgery} && echo done") == "done\n", forgery
             assert await known(bank) == ([], [FORGED_LISTS]), forgery

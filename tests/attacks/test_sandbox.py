@@ -151,7 +151,7 @@ def succeeded(found: dict[str, str], *left_out: str) -> set[str]:
 
 
 @needs_bubblewrap
-@pytest.mark.attack("S-1")
+@pytest.mark.attack("R3-held-4")
 async def test_take_what_belongs_to_others_from_inside_of_guard(lab: Lab) -> None:
     found = await lab.attack("guard")
     # A write into a hidden folder goes to an empty one in memory.
@@ -162,7 +162,7 @@ async def test_take_what_belongs_to_others_from_inside_of_guard(lab: Lab) -> Non
 
 
 @needs_bubblewrap
-@pytest.mark.attack("S-2")
+@pytest.mark.attack("R3-held-5")
 async def test_take_anything_that_is_not_granted_from_inside_of_strict(lab: Lab) -> None:
     found = await lab.attack("strict")
     # The home folder is a private one: what is written there is nowhere else.

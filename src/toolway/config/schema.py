@@ -43,7 +43,10 @@ class SandboxGrants:
         all_hosts: it uses the network of this machine, also its loopback services. Default False.
 
     Raises:
-        ConfigError: a path is not absolute, or a host has no port.
+        ConfigError: a path is not absolute, or a host is invalid.
+
+    Example:
+        `Server(command="mcp-server-files", sandbox="strict", grants=SandboxGrants(write=("/home/me/docs",)))`
     """
 
     read: tuple[str, ...] = ()  # folders and files that it may read

@@ -9,8 +9,10 @@ network is off, and only what the entry of the server grants is added.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,9 +46,33 @@ PROXY_FOLDER: Final = "/run/toolway"  # in `strict`, if the entry grants hosts
 FORWARDER: Final = "/run/toolway-forwarder.py"
 
 
+@functools.cache
 def find_program() -> str | None:
-    """Return the path of bubblewrap, or None if it is not installed."""
-    return shutil.which(PROGRAM)
+    """Return the path of bubblewrap; None if it is not installed, or may not create namespaces here.
+
+    It is tried once, which takes some milliseconds: call this in a thread.
+    """
+    path = shutil.which(PROGRAM)
+    if path is None:
+        return None
+    trial = [
+        path,
+        "--ro-bind",
+        "/",
+        "/",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--proc",
+        "/proc",
+        "--",
+        "/bin/sh",
+        "-c",
+        ":",
+    ]
+    try:
+        return path if subprocess.run(trial, capture_output=True, timeout=10, check=False).returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def guard_command(

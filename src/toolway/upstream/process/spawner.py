@@ -116,7 +116,7 @@ class Spawner:
         program is not found or cannot be executed, if the reaper cannot be started, or if the sandbox is not possible.
         """
         loop = asyncio.get_running_loop()
-        wrapped = self._wrap(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
+        wrapped = await self._wrap(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
         hidden = self._hidden_folders(sandbox) if wrapped is None else []
         self._ensure_reaper(loop)
         self._last_id += 1
@@ -151,7 +151,7 @@ class Spawner:
             self._started.pop(number, None)
         return Process(pid, *our_fds, exited, self, number)
 
-    def _wrap(
+    async def _wrap(
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
@@ -168,11 +168,13 @@ class Spawner:
             return None
         from toolway.upstream.process import bubblewrap
 
-        program = bubblewrap.find_program()
+        program = await asyncio.to_thread(bubblewrap.find_program)
         if program is None and sandbox == "guard":
             return None  # Landlock hides folders, too
         if program is None:
-            raise SpawnError(SANDBOX_CODE, 'the sandbox "strict" needs bubblewrap, which is not installed')
+            raise SpawnError(
+                SANDBOX_CODE, 'the sandbox "strict" needs bubblewrap, which is not installed or not permitted here'
+            )
         own = [os.fspath(folder) for folder in self._own_folders] + list(private_files())
         kept = [os.path.join(folder, BUNDLES_FOLDER) for folder in own]
         try:
