@@ -28,6 +28,7 @@ def test_the_public_names_are_these():
     assert set(toolway.__all__) == {
         *("Hub", "SyncHub", "ToolResult", "ResourceResult", "PromptResult"),
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
+        "SandboxGrants",
         *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings", "HealthResult"),
         *("Call", "CallHandler", "CallResult", "CallTerms", "Middleware", "ToolMatch"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
