@@ -32,11 +32,11 @@ class Disk(MemorySink):
     def __init__(self, dice: random.Random) -> None:
         super().__init__()
         self._dice = dice
-        self._is_calm = False
+        self._is_calm = True
         self.stored_at: list[float] = []  # of each row
 
-    def calm(self) -> None:
-        self._is_calm = True
+    def calm(self, *, calm: bool = True) -> None:
+        self._is_calm = calm
 
     def delay(self) -> float:
         """Seconds of the next write."""
@@ -110,6 +110,7 @@ class SimAuditLog:
         self.writer = AuditWriter(self.disk, wall_clock=lambda: 0.0)
         with mock.patch.object(writer_module, "WriterThread", partial(DiskThread, self.disk)):
             await self.writer.open()
+        self.disk.calm(calm=False)
         now = asyncio.get_running_loop().time
         self.recorder = AuditRecorder(self.writer, self.redactor, definition_for, now)
         return AuditMiddleware(self.recorder)

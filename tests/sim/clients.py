@@ -87,6 +87,10 @@ class Wire(asyncio.Transport):
     def usable(self) -> bool:
         return not self._over and not self._stale and self._answer is None
 
+    def reserve(self) -> None:
+        """Let no other request use the connection until `exchange` is called."""
+        self._answer = self._loop.create_future()
+
     async def exchange(self, data: bytes, heard: Heard) -> tuple[int, dict[str, str], list[Json]]:
         """Send a request. Return the status, the headers and the messages of the answer. Raises `Lost`."""
         if self._over:
@@ -265,6 +269,7 @@ class Client:
             other = self._connect()
         except Refused:
             return
+        other.reserve()  # the task begins later
         gone = self._request(None, "notifications/cancelled", {"requestId": id_}, session)
         asyncio.get_running_loop().create_task(_send_alone(other, gone))
         if self._dice.random() < 0.5:
