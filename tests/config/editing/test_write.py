@@ -221,7 +221,10 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path):
         with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(0.005 + moment * 0.0071)  # no event tells a moment in the midst of a write
+            written, limit = path.stat().st_ino, time.monotonic() + 60
+            while path.stat().st_ino == written and time.monotonic() < limit:
+                time.sleep(0.001)  # a busy machine may not have begun to write
+            time.sleep(moment * 0.0071)  # no event tells a moment in the midst of a write
             process.send_signal(signal.SIGKILL)
         number, _, rest = path.read_bytes().partition(b":")
         numbers.add(int(number))
