@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.middleware.chain_lab import Clock, End, HeldEnd, a_call, a_reply, failure, outcomes, turns
-from toolway.config.schema import Server
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -30,7 +27,7 @@ from toolway.middleware.idempotency import (
     call_fingerprint,
     idempotency,
 )
-from toolway.types import Call, CallResult, Effect, Json, Middleware
+from toolway.types import Call, CallResult, Json, Middleware
 
 pytestmark = pytest.mark.anyio
 
@@ -263,20 +260,6 @@ async def test_an_unknown_outcome_stays_unknown_and_is_not_tried_again() -> None
         assert isinstance(error, OutcomeUnknown)
         assert error.executed == "unknown"
     assert len(end.calls) == 1
-
-
-async def test_an_unknown_outcome_is_sent_again_with_its_key_if_the_server_honours_keys() -> None:
-    policy = SimpleNamespace(server=Server(command="x", idempotency_meta_key="key"))
-    honoured = partial(keyed, effect=Effect.IDEMPOTENT, policy=policy)
-    end = End(failure(Certainty.UNKNOWN), failure(Certainty.NOT_SENT), failure(Certainty.UNKNOWN), a_reply("paid"))
-    stage = a_stage()
-    for executed in ("unknown", "no", "unknown"):
-        assert (await fails(stage, honoured(), end)).executed == executed
-    assert isinstance(await fails(stage, keyed(), end), OutcomeUnknown)  # as unsafe: the first outcome is still unknown
-    paid = await stage(honoured(), end)
-    assert (paid.text, paid.replayed) == ("paid", False)
-    assert (await stage(keyed(), end)).replayed
-    assert len(end.calls) == 4
 
 
 async def test_an_error_after_execution_is_not_tried_again() -> None:

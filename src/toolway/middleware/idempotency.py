@@ -1,10 +1,9 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
 The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
-`OutcomeUnknown` without execution if its outcome is unknown. If the server itself detects repeated keys, a call with an
-unknown outcome is sent again. If the call was executed and its result is no longer kept, the error says so
-(E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two identical
-payments can both be intended.
+`OutcomeUnknown` without execution if its outcome is unknown. If the call was executed and its result is no longer kept,
+the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
+identical payments can both be intended.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from msgspec.structs import replace
 from toolway.errors import AccessDenied, CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.middleware.single_flight import InFlightCall, InFlightCalls
 from toolway.protocol.jsonrpc import decode_json, encode_json
-from toolway.types import Call, CallHandler, CallResult, Effect, Json, Middleware, result_type
+from toolway.types import Call, CallHandler, CallResult, Json, Middleware, result_type
 
 MAX_KEY_CHARS: Final = 255
 CALLER_SHARE: Final = 4  # one caller may use at most a quarter of the keys
@@ -257,7 +256,7 @@ async def _execute(
 ) -> CallResult:
     leader.begin_critical()  # the store may commit a claim even if no caller waits any more
     known = await _claim(store, id_, digest, call, leader)
-    if known is not None and not (known.state == "unknown" and known.fingerprint == digest and _honours_key(call)):
+    if known is not None:
         return _replay(call, known, digest)
     call.state.certainty = Certainty.NOT_SENT
     try:
@@ -270,22 +269,12 @@ async def _execute(
         not_executed = (
             exc.executed == "no" if isinstance(exc, CallError) else call.state.overall_certainty() <= Certainty.REJECTED
         )
-        if known is None:  # otherwise the earlier call keeps its unknown outcome
-            await _persist(store.release(id_) if not_executed else store.mark_unknown(id_))
+        await _persist(store.release(id_) if not_executed else store.mark_unknown(id_))
         raise
     # `input_required` is not final: the same key is used again with the answer.
     needs_input = reply.raw.get("resultType") == "input_required"
-    if not needs_input:
-        await _persist(store.finish(id_, reply.raw))
-    elif known is None:
-        await _persist(store.release(id_))
+    await _persist(store.release(id_) if needs_input else store.finish(id_, reply.raw))
     return reply
-
-
-def _honours_key(call: Call) -> bool:
-    """Return True if the server of a call detects repeated keys, so that the call may be sent again."""
-    policy = call.policy
-    return call.effect is not Effect.UNSAFE and policy is not None and policy.server.idempotency_meta_key is not None
 
 
 async def _claim(
