@@ -388,7 +388,15 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
     try:
         await upgrade_schema(engine)
         with sqlite3.connect(file) as db:  # as the version before wrote it
-            for table in ("tenant_states", "tool_vectors", "run_messages", "run_entries", "runs", "run_definitions"):
+            for table in (
+                "tenant_states",
+                "tool_vectors",
+                "run_messages",
+                "run_entries",
+                "runs",
+                "run_definitions",
+                "pins",
+            ):
                 db.execute(f"DROP TABLE {table}")
             for table in ("nodes", "api_keys", "lists"):
                 db.execute(f"ALTER TABLE {table} DROP COLUMN mac")

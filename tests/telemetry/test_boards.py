@@ -27,8 +27,14 @@ RULES = ROOT / "deploy" / "prometheus" / "toolway.rules.yml"
 NAME = re.compile(r"\b(?:toolway|process)_\w+")
 MATCHED = re.compile(r"\b((?:toolway|process)_\w+)\{([^}]*)\}")
 GROUPED = re.compile(r"\bby \(([^)]*)\)")
-#: Without a sample until there is such a call, where no audit log is kept, or where the gateway is alone.
-SELDOM = ("toolway_calls_not_sent_total", "toolway_audit_", "toolway_cluster_", "toolway_workflow_")
+#: Without a sample until there is such a call or definition, where no audit log is kept, or where the gateway is alone.
+SELDOM = (
+    "toolway_calls_not_sent_total",
+    "toolway_audit_",
+    "toolway_cluster_",
+    "toolway_workflow_",
+    "toolway_definitions_",
+)
 OF_SCRAPES = {"job", "instance", "le"}  # labels that Prometheus adds, or the format
 
 

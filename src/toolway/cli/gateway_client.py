@@ -24,7 +24,7 @@ _LOOPBACK_FOR_WILDCARD: Final = {
     "[::]": "[::1]",
 }  # a wildcard listen address cannot be connected to
 # A proxy may serve the gateway below a path: https://tools.example/toolway
-_GATEWAY_URL: Final = compile_pattern(r"(https?://[^/?#@\s]+(?:/[^/?#@\s]+)*?)(?:/mcp)?/?")
+_GATEWAY_URL: Final = compile_pattern(r"(https?://[\w.:\[\]-]+(?:/[\w.~%-]+)*?)(?:/mcp)?/?")
 
 
 class GatewayClient:

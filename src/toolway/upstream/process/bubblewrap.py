@@ -97,8 +97,8 @@ def guard_command(
     own = [*hidden]
     _create_missing(own)
     command += _hide([*own, *(f"{home}/{name}" for name in SECRET_PATHS if home)])
-    for path in kept:
-        command += ["--ro-bind-try", path, path]
+    for path in filter(os.path.isdir, kept):
+        command += ["--ro-bind", path, path]
     return [*command, "--chdir", cwd or os.getcwd(), "--", *argv]
 
 
