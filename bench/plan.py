@@ -57,7 +57,7 @@ class Pace:
         return Pace(self.turns, self.warm, min(self.seconds, 0.5), self.longest)
 
 
-FAST_PACE: Final = Pace(turns=3, warm=0.2, seconds=0.8)
+FAST_PACE: Final = Pace(turns=5, warm=0.2, seconds=0.8)
 OTHER_PACE: Final = Pace(turns=1, warm=0.3, seconds=1.0, longest=12.0)
 QUICK_PACE: Final = Pace(turns=3, warm=0.2, seconds=0.5)
 

@@ -12,6 +12,7 @@ import pytest
 from tests.doctor import commands_rows, files_rows, http_rows, starts_rows, tools_rows
 from tests.doctor.doctor_lab import Lab
 from tests.doctor.rows import ROWS, Row
+from tests.orphans import no_other_orphans
 
 MODULES = (commands_rows, starts_rows, files_rows, http_rows, tools_rows)
 AT_ONCE = 8
@@ -30,7 +31,8 @@ USUAL = (
 def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """What went wrong with each row; empty where it went well."""
     folder = tmp_path_factory.mktemp("table")
-    with pytest.MonkeyPatch.context() as ours:  # the doctor runs in this process, which has folders of its own
+    # The doctor runs in this process, which has folders of its own.
+    with no_other_orphans(), pytest.MonkeyPatch.context() as ours:
         for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             ours.setenv(name, str(folder / name.lower()))
         return asyncio.run(_run_all(folder))

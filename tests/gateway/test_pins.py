@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from tests.gateway.edge_lab import modern
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
 from toolway import Hub
+from toolway.catalog.pin_keeper import PinKeeper
 from toolway.config.server_entry import parse_entry
 from toolway.errors import AccessDenied
 from toolway.events import Alert, AlertResolved, DefinitionReviewed, Event
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.hub.core import HubCore
 from toolway.telemetry.alerts import AlertDetector
-from toolway.types import Call
+from toolway.types import Call, Json
 
 pytestmark = pytest.mark.anyio
 
@@ -159,6 +161,42 @@ async def test_a_call_that_waits_for_a_restart_is_not_sent_under_a_changed_defin
         with pytest.raises(AccessDenied) as refused:
             await hub.request(Call("weather.forecast", "tools/call", params))
         assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
+    assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
+
+
+class SlowPins(PinKeeper):
+    """Pins that hold every first definition until `is_stored` is set, as in a cluster with a slow database."""
+
+    is_stored = False
+
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
+        held = super().review(server, kind, items)
+        return held if self.is_stored else {**dict.fromkeys(items), **held}
+
+
+async def test_a_call_waits_until_the_first_pin_of_its_tool_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = write_tools(tmp_path, forecast="Weather for a city.")
+    monkeypatch.setattr("toolway.catalog.pin_keeper.PinKeeper", SlowPins)
+    monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 0.2)
+    hub = HubCore({"weather": parse_entry(entry)}, callbacks=NoHubCallbacks(), catalog_storage=None)
+    hub.use_pins(tmp_path, lambda server: "hold")
+    call = Call("weather.forecast", "tools/call", {"name": "forecast", "arguments": {"city": "Bern"}})
+    async with hub:
+        await hub.wait_first_starts(60)
+        with pytest.raises(AccessDenied) as refused:
+            await hub.request(call)
+        assert (refused.value.code, refused.value.executed) == ("E-TOOL-HELD", "no")
+        assert "not stored" in refused.value.detail
+        monkeypatch.setattr("toolway.hub.dispatch.PINS_TIMEOUT_S", 60.0)
+        waiting = asyncio.ensure_future(hub.request(call))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        monkeypatch.setattr(SlowPins, "is_stored", True)
+        hub.review_again("weather")
+        assert not (await waiting).raw.get("isError")
+        assert [tool.name for tool in await hub.list_items("tools", "weather", 1.0)] == ["forecast"]
     assert len((tmp_path / "calls.log").read_text().splitlines()) == 1
 
 

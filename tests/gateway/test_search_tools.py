@@ -193,8 +193,8 @@ class _AddIsHeld:
 
     def start_server(self, server: str, identity: str) -> None: ...
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> list[str]:
-        return [name for name in items if (kind, name) == ("tools", "add")]
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, object]:
+        return {name: "changed" for name in items if (kind, name) == ("tools", "add")}
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
         return ""

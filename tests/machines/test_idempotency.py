@@ -55,6 +55,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now = 1000.0
         self.known: dict[IdempotencyKey, tuple[float, IdempotencyRecord]] = {}
         self.calls: dict[IdempotencyKey, str] = {}  # by which each was claimed last
+        self.reclaimed: set[IdempotencyKey] = set()  # running again after a crash
         self.store = self.make()
 
     def make(self) -> IdempotencyStore:
@@ -101,6 +102,7 @@ class StoreMachine(RuleBasedStateMachine):
     def finishes(self, which: int, outcome: Json) -> None:
         id_ = self.running[which % len(self.running)]
         self.do(self.store.finish(id_, outcome))
+        self.reclaimed.discard(id_)
         self.put(id_, IdempotencyRecord("finished", self.known[id_][1].fingerprint, outcome))
 
     @precondition(lambda self: self.running)
@@ -108,6 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
     def is_lost(self, which: int) -> None:
         id_ = self.running[which % len(self.running)]
         self.do(self.store.mark_unknown(id_))
+        self.reclaimed.discard(id_)
         self.put(id_, IdempotencyRecord("unknown", self.known[id_][1].fingerprint))
 
     @precondition(lambda self: self.running)
@@ -115,7 +118,11 @@ class StoreMachine(RuleBasedStateMachine):
     def is_released(self, which: int) -> None:
         id_ = self.running[which % len(self.running)]
         self.do(self.store.release(id_))
-        del self.known[id_]
+        until, record = self.known.pop(id_)
+        if id_ in self.reclaimed:
+            self.known[id_] = (until, IdempotencyRecord("interrupted", record.fingerprint))
+            self.reclaimed.remove(id_)
+            self.time_passes(0.0)
 
 
 def test_the_store_in_memory_does_what_a_dictionary_does() -> None:
@@ -146,8 +153,19 @@ class DiskMachine(StoreMachine):
         self.store = self.make()
         for id_ in self.running:
             until, record = self.known[id_]
-            self.known[id_] = (until, IdempotencyRecord("unknown", record.fingerprint))
+            self.known[id_] = (until, IdempotencyRecord("interrupted", record.fingerprint))
+        self.reclaimed.clear()
         self.time_passes(0.0)
+
+    @rule(id_=ids, call=st.sampled_from(["", "a", "b"]))
+    def reclaims(self, id_: IdempotencyKey, call: str) -> None:
+        is_interrupted = id_ in self.known and self.known[id_][1].state == "interrupted"
+        assert self.do(self.store.reclaim(id_, call)) == is_interrupted  # type: ignore[attr-defined]
+        if is_interrupted:
+            until, record = self.known[id_]
+            self.known[id_] = (until, IdempotencyRecord("running", record.fingerprint))
+            self.calls[id_] = call
+            self.reclaimed.add(id_)
 
     def teardown(self) -> None:
         self.store.close()  # type: ignore[attr-defined]

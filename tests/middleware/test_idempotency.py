@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.middleware.chain_lab import Clock, End, HeldEnd, a_call, a_reply, failure, outcomes, turns
+from toolway.config.schema import Server
 from toolway.errors import (
     AccessDenied,
     CallError,
@@ -27,7 +31,7 @@ from toolway.middleware.idempotency import (
     call_fingerprint,
     idempotency,
 )
-from toolway.types import Call, CallResult, Json, Middleware
+from toolway.types import Call, CallResult, Effect, Json, Middleware
 
 pytestmark = pytest.mark.anyio
 
@@ -260,6 +264,47 @@ async def test_an_unknown_outcome_stays_unknown_and_is_not_tried_again() -> None
         assert isinstance(error, OutcomeUnknown)
         assert error.executed == "unknown"
     assert len(end.calls) == 1
+
+
+class Interrupted(MemoryIdempotencyStore):
+    """Keys of which one was claimed by a process that crashed."""
+
+    is_down = False
+
+    def crash(self) -> None:
+        for id_, (until, record) in self._records.items():
+            self._records[id_] = (until, replace(record, state="interrupted"))
+        self._running.clear()
+
+    async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
+        if self.is_down:
+            raise OSError("the disk is gone")
+        found = self._records[id][1].state == "interrupted"
+        if found:
+            self._put(id, replace(self._records[id][1], state="running"))
+        return found
+
+    async def release(self, id: IdempotencyKey) -> None:
+        self._put(id, replace(self._records[id][1], state="interrupted"))
+
+
+async def test_a_call_that_a_crash_interrupted_is_sent_again_with_its_key_if_the_server_honours_keys() -> None:
+    policy = SimpleNamespace(server=Server(command="x", idempotency_meta_key="key"))
+    honoured = partial(keyed, effect=Effect.IDEMPOTENT, policy=policy)
+    store = Interrupted(Clock())
+    await store.claim(ID, call_fingerprint("t", keyed().params.get("arguments")), "call-1")
+    store.crash()
+    stage, end = a_stage(store), End(failure(Certainty.NOT_SENT), a_reply("paid"))
+    assert isinstance(await fails(stage, keyed(), end), OutcomeUnknown)  # as unsafe: nothing is sent
+    store.is_down = True
+    assert (await fails(stage, honoured(), end)).executed == "unknown"
+    store.is_down = False
+    assert not end.calls
+    assert isinstance(await fails(stage, honoured(), end), OutcomeUnknown)  # not sent: the first outcome is unknown
+    paid = await stage(honoured(), end)
+    assert (paid.text, paid.replayed) == ("paid", False)
+    assert (await stage(keyed(), end)).replayed
+    assert len(end.calls) == 2
 
 
 async def test_an_error_after_execution_is_not_tried_again() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolway.middleware.idempotency import IdempotencyKey
+from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore, StoreInUse
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +33,28 @@ async def test_what_was_running_in_a_crash_has_no_known_outcome(tmp_path: Path) 
     after = SqliteIdempotencyStore(tmp_path / "keys.db")
     known = await after.claim(ID, "f", "c")
     assert known is not None
-    assert known.state == "unknown"
+    assert known.state == "interrupted"
     after.close()
+
+
+async def test_an_interrupted_key_is_claimed_again_once_and_stays_interrupted_if_nothing_was_sent(
+    tmp_path: Path,
+) -> None:
+    for _ in range(2):  # a second crash interrupts it again
+        store = SqliteIdempotencyStore(tmp_path / "keys.db")
+        await store.claim(ID, "f", "c")
+        store.close()
+        store = SqliteIdempotencyStore(tmp_path / "keys.db")
+        assert [await store.reclaim(ID, "d"), await store.reclaim(ID, "e")] == [True, False]
+        await store.release(ID)
+        assert await store.claim(ID, "f", "e") == IdempotencyRecord("interrupted", "f")
+        assert await store.reclaim(ID, "f")
+        store.close()
+    store = SqliteIdempotencyStore(tmp_path / "keys.db")
+    assert await store.reclaim(ID, "g")
+    await store.finish(ID, {"n": 1})
+    assert await store.claim(ID, "f", "h") == IdempotencyRecord("finished", "f", {"n": 1})
+    store.close()
 
 
 async def test_a_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:

@@ -9,10 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
+import pytest
+
+from tests.orphans import no_other_orphans
 from tests.process.test_processes import alive, descendants
 from tests.timing import within
 
+pytestmark = pytest.mark.usefixtures("_alone")
 ROUNDS = 20 if os.environ.get("TOOLWAY_LONG") else 4
 
 HOLDER = """
@@ -55,6 +60,12 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.fixture
+def _alone() -> Iterator[None]:
+    with no_other_orphans():
+        yield
 
 
 def test_no_descendant_outlives_a_killed_hub() -> None:

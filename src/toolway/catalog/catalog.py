@@ -13,9 +13,10 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
+from toolway._async import LightEvent
 from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.pins import INSTRUCTIONS
-from toolway.catalog.tool_access import PINS_SETTING, ToolAccess
+from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
 from toolway.types import Json, ToolRef
@@ -33,8 +34,8 @@ class ItemPins(Protocol):
         """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
         ...
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
-        """Return the names of the items whose definition waits for an approval."""
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
+        """Return the held items by name: their deviation, or None if only their pin is not stored yet."""
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
@@ -161,7 +162,8 @@ _NO_ITEMS: Final[Mapping[str, Item]] = {}
 class _ServerList:
     items: dict[str, Item] = field(default_factory=dict)
     received: dict[str, Item] = field(default_factory=dict)  # `items` and what is denied or held, in the server's order
-    held: frozenset[str] = frozenset()  # names of items whose definition waits for an approval
+    held: frozenset[str] = frozenset()  # names of items that wait for an approval, or until their pin is stored
+    unstored: frozenset[str] = frozenset()  # those of `held` that need no approval: their pin is not stored yet
     problems: tuple[str, ...] = ()
     stale: bool = False
     loaded: bool = False
@@ -175,6 +177,7 @@ class Catalog:
         self._lists: dict[str, dict[str, _ServerList]] = {}
         self._access: dict[str, ToolAccess] = {}  # of servers with an allow or deny list
         self._instructions: dict[str, tuple[str, bool]] = {}  # of a server as last reviewed; True if they are held
+        self._pins_stored: dict[str, LightEvent] = {}  # of servers with a list that waits for its pins
         self._shortened_names: dict[str, ToolRef] = {}  # model names that differ from server__tool
         self.generation = 0  # grows with every change of any list
         self._tool_count = (-1, 0)  # generation, number of tools
@@ -211,12 +214,14 @@ class Catalog:
             listed = self._lists[server][kind]
             if not listed.loaded:
                 continue  # an empty list would make all of its later items new
-            listed.held = self._held_items(server, kind, listed.received)
+            was_unstored = listed.unstored
+            listed.held, listed.unstored = self._held_items(server, kind, listed.received)
             old, listed.items = listed.items, self._usable_items(server, kind, listed.received, listed.held)
-            self.generation += not _same_items(old, listed.items)
+            self.generation += was_unstored != listed.unstored or not _same_items(old, listed.items)
             change = _diff(server, cast(ListKind, kind), old, listed.items)
             changes += [change] if change is not None else []
         self._index_shortened_names(server)
+        self._update_pins_stored(server)
         known = self._instructions.pop(server, None)
         if known is not None:
             self.usable_instructions(server, known[0])
@@ -251,16 +256,30 @@ class Catalog:
     def held_tools(self, server: str) -> list[Item]:
         """Return the tools of a server whose definitions wait for an approval, without the denied ones."""
         lists = self._lists.get(server)
-        held = lists["tools"].held if lists is not None else None
+        held = lists["tools"].held - lists["tools"].unstored if lists is not None else None
         if lists is None or not held:
             return []
         usable = self._usable_items(server, "tools", lists["tools"].received, ())
         return [item for name, item in usable.items() if name in held]
 
-    def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> frozenset[str]:
+    async def wait_pins_stored(self, server: str) -> None:
+        """Wait until no list of a server waits for its first pins to be stored. No time limit."""
+        event = self._pins_stored.get(server)
+        if event is not None:
+            await event.wait()
+
+    def _update_pins_stored(self, server: str) -> None:
+        if any(each.unstored for each in self._lists.get(server, {}).values()):
+            self._pins_stored.setdefault(server, LightEvent())
+        elif (event := self._pins_stored.pop(server, None)) is not None:
+            event.set()
+
+    def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the names of the held items, and of those among them whose pin is not stored yet."""
         if self.pins is None:
-            return frozenset()
-        return frozenset(self.pins.review(server, kind, {name: item.raw for name, item in items.items()}))
+            return frozenset(), frozenset()
+        held = self.pins.review(server, kind, {name: item.raw for name, item in items.items()})
+        return frozenset(held), frozenset(name for name, deviation in held.items() if deviation is None)
 
     def _usable_items(self, server: str, kind: str, items: dict[str, Item], held: Collection[str]) -> dict[str, Item]:
         access = self._access.get(server) if kind == "tools" else None
@@ -276,6 +295,7 @@ class Catalog:
         self._lists.pop(server, None)
         self._access.pop(server, None)
         self._instructions.pop(server, None)
+        self._update_pins_stored(server)
         self.generation += 1
         self._index_shortened_names(server)
 
@@ -298,9 +318,12 @@ class Catalog:
         old = self._lists[server][kind]
         # Unchanged items stay the same objects, so that code with derived data sees that nothing changed.
         received = {key: old.received[key] if old.received.get(key) == item else item for key, item in items.items()}
-        held = self._held_items(server, kind, received)
+        held, unstored = self._held_items(server, kind, received)
         items = self._usable_items(server, kind, received, held)
-        self._lists[server][kind] = _ServerList(items, received, held, (*problems, *item_problems), stale, loaded=True)
+        self._lists[server][kind] = _ServerList(
+            items, received, held, unstored, (*problems, *item_problems), stale, loaded=True
+        )
+        self._update_pins_stored(server)
         self.generation += not (old.loaded and _same_items(old.items, items))
         if kind == "tools":
             self._index_shortened_names(server)
@@ -337,11 +360,14 @@ class Catalog:
     def denied_by(self, ref: ToolRef) -> str | None:
         """Return the setting that denies a tool, such as `tools.deny`, or `pins` if its definition is not approved.
 
-        None if the tool is allowed, or is not on the complete list of its server.
+        `PIN_NOT_STORED` if the tool can be used as soon as its pin is stored. None if the tool is allowed, or is not on
+        the complete list of its server.
         """
         access, lists = self._access.get(ref.server), self._lists.get(ref.server)
         if lists is None:
             return None
+        if ref.tool in lists["tools"].unstored:
+            return (access.denied_by(ref.tool) if access is not None else None) or PIN_NOT_STORED
         if ref.tool in lists["tools"].held:
             return PINS_SETTING
         if access is None:
@@ -409,9 +435,12 @@ class Catalog:
         return lists is not None and lists[kind].loaded and not lists[kind].stale
 
     def has_list(self, server: str, kind: ListKind) -> bool:
-        """Return True if the server's list of this kind is known, from this or an earlier run."""
+        """Return True if the server's list of this kind is known, from this or an earlier run, and its pins are stored.
+
+        `wait_pins_stored` waits for the pins.
+        """
         lists = self._lists.get(server)
-        return lists is not None and lists[kind].loaded
+        return lists is not None and lists[kind].loaded and not lists[kind].unstored
 
     def is_stale(self, server: str) -> bool:
         return any(each.stale for each in self._lists.get(server, {}).values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -171,7 +171,7 @@ class PinKeeper:
         """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
         self.review_state.start_server(server, hash_identity(identity))
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
         """Return the held items of a list by name. New pins are on disk when this returns."""
         state = self.review_state
         held = state.review(server, kind, items)

@@ -140,8 +140,8 @@ class Pins(Protocol):
         """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
         ...
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
-        """Return the names of the items of a list whose definition waits for an approval."""
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
+        """Return the held items of a list by name: their deviation, or None if only their pin is not stored yet."""
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:

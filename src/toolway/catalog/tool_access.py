@@ -19,6 +19,8 @@ TOOL_HELD_CODE: Final = "E-TOOL-HELD"
 MAX_TOOL_NAME_CHARS: Final = 128  # a longer name is no tool of any server
 _RUN_TIME_LIST: Final = "set_denied_tools()"
 PINS_SETTING: Final = "pins"
+#: In place of a setting: the tool can be used as soon as the cluster has stored its pin.
+PIN_NOT_STORED: Final = "pin not stored"
 _HINTS: Final = {
     "tools.deny": "remove it from `tools.deny` of the server to allow it",
     "tools.allow": "add it to `tools.allow` of the server to allow it",
@@ -63,6 +65,15 @@ class ToolAccess:
 
 def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
     """Return the error of a call of a denied or held tool. Nothing was sent to the server."""
+    if setting == PIN_NOT_STORED:
+        return AccessDenied(
+            f"{ref} is held",
+            server=ref.server,
+            tool=ref.tool,
+            detail="its first pin is not stored yet",
+            hint="call it again when the database of the cluster responds; find out why it does not: toolway doctor",
+            code=TOOL_HELD_CODE,
+        )
     if setting == PINS_SETTING:
         return AccessDenied(
             f"{ref} is held",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog, Tool
-from toolway.catalog.tool_access import PINS_SETTING, denied_error
+from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, denied_error
 from toolway.errors import AccessDenied, CallError, Certainty, NotFound, ProtocolError, ServerUnavailable
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
@@ -24,6 +26,8 @@ from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.session import Session
 from toolway.upstream.transport import SEND_TOO_LATE, RequestExchange
 from toolway.upstream.upstream import Upstream
+
+PINS_TIMEOUT_S: Final = 5.0  # seconds that a call waits until the cluster has stored the first pins of its server
 
 # -------------------- outputs
 # Validation of structured tool results against the tool's output schema.
@@ -222,8 +226,12 @@ class Dispatcher:
         """
         ref = ToolRef(call.server, call.name)
         if self._catalog.tool(ref) is None:
-            require_allowed(self._catalog, ref)
+            if self._catalog.denied_by(ref) != PIN_NOT_STORED:
+                require_allowed(self._catalog, ref)
             await upstream.wait_ready(call.state)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PINS_TIMEOUT_S):
+                    await self._catalog.wait_pins_stored(ref.server)
         return require_tool(self._catalog, ref)
 
     async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:

@@ -315,7 +315,7 @@ class UpstreamManager:
         Otherwise returns after `timeout` seconds.
         """
         if server is not None:
-            await with_timeout(timeout, self.require_upstream(server).wait_list_fetched(kind), server)
+            await with_timeout(timeout, self._wait_for_list(self.require_upstream(server), kind), server)
         else:
             await self._wait_for_lists(timeout, self.upstreams.values(), kind, urgent=False)
 
@@ -331,8 +331,12 @@ class UpstreamManager:
         self, timeout: float, upstreams: Iterable[Upstream], kind: ListKind, *, urgent: bool
     ) -> None:
         await wait_until_settled(
-            timeout, [asyncio.ensure_future(u.wait_list_fetched(kind, urgent=urgent)) for u in upstreams]
+            timeout, [asyncio.ensure_future(self._wait_for_list(u, kind, urgent=urgent)) for u in upstreams]
         )
+
+    async def _wait_for_list(self, upstream: Upstream, kind: ListKind, *, urgent: bool = True) -> None:
+        await upstream.wait_list_fetched(kind, urgent=urgent)
+        await self._catalog.wait_pins_stored(upstream.name)
 
     async def wait_ready(self, name: str | None, timeout: float | None) -> None:
         """Wait until the server `name`, or every enabled server, is ready.

@@ -1,9 +1,10 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
 The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
-`OutcomeUnknown` without execution if its outcome is unknown. If the call was executed and its result is no longer kept,
-the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
-identical payments can both be intended.
+`OutcomeUnknown` without execution if its outcome is unknown. If a crash interrupted the call, and the server itself
+detects repeated keys, the call is sent again. If the call was executed and its result is no longer kept, the error says
+so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two identical
+payments can both be intended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 from toolway.errors import AccessDenied, CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.middleware.single_flight import InFlightCall, InFlightCalls
 from toolway.protocol.jsonrpc import decode_json, encode_json
-from toolway.types import Call, CallHandler, CallResult, Json, Middleware, result_type
+from toolway.types import Call, CallHandler, CallResult, Effect, Json, Middleware, result_type
 
 MAX_KEY_CHARS: Final = 255
 CALLER_SHARE: Final = 4  # one caller may use at most a quarter of the keys
@@ -40,9 +41,12 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True):
-    """Stored state of the call with an idempotency key: running, finished or unknown outcome."""
+    """Stored state of the call with an idempotency key: running, finished, unknown outcome, or interrupted by a crash.
 
-    state: Literal["running", "finished", "unknown"]
+    The outcome of an interrupted call is unknown, too. No process has seen an answer of the server.
+    """
+
+    state: Literal["running", "finished", "unknown", "interrupted"]
     fingerprint: str
     outcome: Json | None = None  # the server's result when finished, if it is still kept
 
@@ -78,6 +82,17 @@ class SharedIdempotencyStore(IdempotencyStore, Protocol):
 
         Return None if this call has claimed the key, else the key's record. `on_waiting` is called when the waiting
         begins, possibly more than once.
+        """
+        ...
+
+
+class CrashSafeIdempotencyStore(IdempotencyStore, Protocol):
+    """Idempotency store that survives a crash. Only such a store returns records with the state `interrupted`."""
+
+    async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
+        """Claim a key whose call was interrupted: store it as running. Return False if it is no longer interrupted.
+
+        Atomic. `release` makes the key interrupted again.
         """
         ...
 
@@ -256,7 +271,8 @@ async def _execute(
 ) -> CallResult:
     leader.begin_critical()  # the store may commit a claim even if no caller waits any more
     known = await _claim(store, id_, digest, call, leader)
-    if known is not None:
+    is_reclaimed = known is not None and await _reclaim(store, id_, known, digest, call)
+    if known is not None and not is_reclaimed:
         return _replay(call, known, digest)
     call.state.certainty = Certainty.NOT_SENT
     try:
@@ -270,6 +286,8 @@ async def _execute(
             exc.executed == "no" if isinstance(exc, CallError) else call.state.overall_certainty() <= Certainty.REJECTED
         )
         await _persist(store.release(id_) if not_executed else store.mark_unknown(id_))
+        if is_reclaimed and not_executed and isinstance(exc, CallError):
+            raise _unknown_outcome(call, exc.message) from exc  # of the interrupted call
         raise
     # `input_required` is not final: the same key is used again with the answer.
     needs_input = reply.raw.get("resultType") == "input_required"
@@ -295,14 +313,41 @@ async def _claim(
             return await shared.claim_or_wait(id_, digest, call.id, on_waiting)
         return await store.claim(id_, digest, call.id)
     except Exception as exc:
-        raise ServerUnavailable(
-            "the idempotency key store is unavailable, so the call was not sent",
-            server=call.server,
-            tool=call.name,
-            certainty=call.state.certainty,
-            detail=repr(exc),
-            code="E-KEY-STORE",
-        ) from exc
+        raise _store_unavailable(call, exc) from exc
+
+
+async def _reclaim(
+    store: IdempotencyStore, id_: IdempotencyKey, known: IdempotencyRecord, digest: str, call: Call
+) -> bool:
+    """Claim the key of a call that a crash interrupted, if the server detects repeated keys. Return True if claimed.
+
+    A call whose outcome is unknown for another reason is not sent again: the server may have executed it and answered
+    with an error, and not every server remembers the key of such a call.
+    """
+    if known.state != "interrupted" or known.fingerprint != digest or not _honours_key(call):
+        return False
+    try:
+        return await cast(CrashSafeIdempotencyStore, store).reclaim(id_, call.id)
+    except Exception as exc:
+        call.state.certainty = Certainty.UNKNOWN  # of the interrupted call
+        raise _store_unavailable(call, exc) from exc
+
+
+def _honours_key(call: Call) -> bool:
+    """Return True if the server of a call detects repeated keys, so that the call may be sent again."""
+    policy = call.policy
+    return call.effect is not Effect.UNSAFE and policy is not None and policy.server.idempotency_meta_key is not None
+
+
+def _store_unavailable(call: Call, cause: Exception) -> ServerUnavailable:
+    return ServerUnavailable(
+        "the idempotency key store is unavailable, so the call was not sent",
+        server=call.server,
+        tool=call.name,
+        certainty=call.state.certainty,
+        detail=repr(cause),
+        code="E-KEY-STORE",
+    )
 
 
 def _as_shared_store(store: IdempotencyStore) -> SharedIdempotencyStore | None:
@@ -359,11 +404,16 @@ def _replay(call: Call, record: IdempotencyRecord, digest: str) -> CallResult:
             hint="do not repeat it: read its effect from the server; to execute it again, use a new key",
             code=RESULT_DROPPED_CODE,
         )
-    raise OutcomeUnknown(
+    raise _unknown_outcome(call)
+
+
+def _unknown_outcome(call: Call, detail: str = "") -> OutcomeUnknown:
+    return OutcomeUnknown(
         f"an earlier call of {call.server}.{call.name} with this key has no known outcome",
         server=call.server,
         tool=call.name,
         certainty=Certainty.UNKNOWN,
+        detail=detail,
         hint="check if it was executed; to execute it again, use a new key",
     )
 

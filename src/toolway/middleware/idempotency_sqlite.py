@@ -1,7 +1,7 @@
 """Idempotency keys in a SQLite file: keys survive a crash.
 
-One process at a time has the file, enforced by a lock. A key that was running when the last process ended has no known
-outcome. Every claim is on disk before the call is sent (`synchronous=FULL`).
+One process at a time has the file, enforced by a lock. A key that was running when the last process ended is
+interrupted: its outcome is unknown. Every claim is on disk before the call is sent (`synchronous=FULL`).
 
 A key expires after `retention_s` seconds of the file's own clock (`RecordAge`): a jump of the wall clock expires
 nothing. At most a 24th of that counts between two processes. So a key may be kept longer, and never shorter.
@@ -69,11 +69,12 @@ class SqliteIdempotencyStore:
         self._retention_s = retention_s
         # The claiming call's id by key; keys of an earlier process are not in it.
         self._running: dict[IdempotencyKey, str] = {}
+        self._reclaimed: set[IdempotencyKey] = set()  # running again after a crash
         self._lock_fd = _lock_file(Path(path))
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-keys")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _KEYS_SCHEMA)
-        self._db.execute("UPDATE keys SET state = 'unknown' WHERE state = 'running'")
+        self._db.execute("UPDATE keys SET state = 'interrupted' WHERE state = 'running'")
         self._age = RecordAge(self._db, retention_s / 24, now, wall)
         self._usage = StoreUsage(max_keys, max_bytes)
         for caller, keys, size in self._db.execute(f"{_SELECT_USAGE} GROUP BY caller"):
@@ -95,6 +96,13 @@ class SqliteIdempotencyStore:
             return None
         return known
 
+    async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
+        is_claimed = await self._run_in_thread(lambda: self._change_state(id, "interrupted", "running"))
+        if is_claimed:
+            self._running[id] = call
+            self._reclaimed.add(id)
+        return is_claimed
+
     async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
         await self._set(id, "finished", msgspec.json.encode(outcome))
 
@@ -103,7 +111,11 @@ class SqliteIdempotencyStore:
 
     async def release(self, id: IdempotencyKey) -> None:
         self._running.pop(id, None)
-        await self._run_in_thread(lambda: self._release(id))
+        if id in self._reclaimed:
+            self._reclaimed.remove(id)
+            await self._run_in_thread(lambda: self._change_state(id, "running", "interrupted"))
+        else:
+            await self._run_in_thread(lambda: self._release(id))
 
     def _claim(self, id: IdempotencyKey, fingerprint: str) -> IdempotencyRecord | None:
         now = self._age.elapsed()
@@ -122,6 +134,12 @@ class SqliteIdempotencyStore:
         )
         self._usage.add_keys(id.caller)
         return None
+
+    def _change_state(self, id: IdempotencyKey, old: str, new: str) -> bool:
+        changed = self._db.execute(
+            f"UPDATE keys SET state = ? {_WHERE_KEY} AND state = ?", (new, *_key_values(id), old)
+        )
+        return changed.rowcount == 1
 
     def _release(self, id: IdempotencyKey) -> None:
         deleted = self._db.execute(f"DELETE FROM keys {_WHERE_KEY}", _key_values(id))
@@ -156,6 +174,7 @@ class SqliteIdempotencyStore:
 
     async def _set(self, id: IdempotencyKey, state: str, outcome: bytes | None) -> None:
         self._running.pop(id, None)
+        self._reclaimed.discard(id)
         until = self._age.elapsed() + self._retention_s
         await self._run_in_thread(lambda: self._finish(id, state, outcome, until))
 

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolway.catalog.catalog import Catalog, Tool
-from toolway.catalog.tool_access import PINS_SETTING, denied_error
+from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, denied_error
 from toolway.catalog.uri_claims import find_claiming_servers
 from toolway.errors import NotFound
 from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
@@ -123,7 +123,7 @@ def find_tool(catalog: Catalog, servers: Collection[str], name: str) -> tuple[To
 
 def _find_listed(catalog: Catalog, ref: ToolRef) -> Tool | None:
     tool = catalog.tool(ref)
-    if tool is None:
+    if tool is None and catalog.denied_by(ref) != PIN_NOT_STORED:
         require_allowed(catalog, ref)
         if catalog.is_complete(ref.server, "tools"):
             require_tool(catalog, ref)

@@ -102,7 +102,7 @@ async def test_what_a_killed_node_was_doing_is_unknown_when_its_lease_has_ended(
         await process.wait()
         keys = await _node(engine)
         began = time.monotonic()
-        assert await keys.claim(ID, "f", "call-1") == IdempotencyRecord("unknown", "f")
+        assert await keys.claim(ID, "f", "call-1") == IdempotencyRecord("interrupted", "f")
         assert time.monotonic() - began < within(8.0)
 
 

@@ -144,18 +144,18 @@ async def test_what_a_node_that_died_was_doing_has_no_known_outcome(cluster: Clu
     a, b = await cluster.node("a"), await cluster.node("b")
     assert await a.claim(ID, "f", "call-1") is None
     await cluster.dies("a")
-    assert await b.claim(ID, "f", "call-2") == IdempotencyRecord("unknown", "f")
+    assert await b.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
     again = await cluster.node("a")  # the same node, joined anew, is another one
-    assert await again.claim(ID, "f", "call-1") == IdempotencyRecord("unknown", "f")
+    assert await again.claim(ID, "f", "call-1") == IdempotencyRecord("interrupted", "f")
     await b.release(ID)  # b never had it
-    assert await b.claim(ID, "f", "call-3") == IdempotencyRecord("unknown", "f")
+    assert await b.claim(ID, "f", "call-3") == IdempotencyRecord("interrupted", "f")
 
 
 async def test_a_node_that_joined_anew_does_not_know_what_it_did_before(cluster: Cluster) -> None:
     before = await cluster.node("a")
     assert await before.claim(ID, "f", "call-1") is None
     after = await cluster.node("a")
-    assert await after.claim(ID, "f", "call-2") == IdempotencyRecord("unknown", "f")
+    assert await after.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
 
 
 async def test_who_waits_for_a_node_that_dies_hears_that_nobody_knows(cluster: Cluster) -> None:
@@ -164,7 +164,7 @@ async def test_who_waits_for_a_node_that_dies_hears_that_nobody_knows(cluster: C
     waiting = asyncio.create_task(b.claim(ID, "f", "call-2"))
     await asyncio.sleep(0.05)
     await cluster.dies("a")
-    assert await waiting == IdempotencyRecord("unknown", "f")
+    assert await waiting == IdempotencyRecord("interrupted", "f")
 
 
 async def test_a_node_without_a_lease_claims_nothing(engine: AsyncEngine, cluster: Cluster) -> None:
@@ -219,11 +219,29 @@ async def test_a_sender_that_dies_leaves_the_call_to_the_owner(cluster: Cluster)
 async def test_an_owner_that_dies_leaves_it_unknown_to_the_sender_too(cluster: Cluster) -> None:
     sender, _, other = await forwarded(cluster)
     await cluster.dies("owner")
-    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("unknown", "f")
+    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
     next_owner = await cluster.node("next")
-    assert await next_owner.claim(ID, "f", "call-1") == IdempotencyRecord("unknown", "f")  # brought once more: not made
+    assert await next_owner.claim(ID, "f", "call-1") == IdempotencyRecord("interrupted", "f")  # not made
     await sender.release(ID)
-    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("unknown", "f")
+    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
+
+
+async def test_an_interrupted_key_is_claimed_again_by_one_node_or_stays_as_it_was(
+    cluster: Cluster,
+) -> None:
+    _, _, other = await forwarded(cluster)
+    await cluster.dies("owner")
+    next_owner = await cluster.node("next")
+    assert not await other.reclaim(ID, "call-2"), "no node has seen yet that the owner is gone"
+    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
+    assert [await other.reclaim(ID, "call-2"), await next_owner.reclaim(ID, "call-3")] == [True, False]
+    assert await next_owner.claim(ID, "f", "call-2") is None  # `other` forwards the call
+    for node in (next_owner, other):  # it was not sent
+        await node.release(ID)
+    assert await next_owner.claim(ID, "f", "call-3") == IdempotencyRecord("interrupted", "f")
+    assert await next_owner.reclaim(ID, "call-3")
+    await next_owner.finish(ID, {"n": 1})
+    assert await other.claim(ID, "f", "call-4") == IdempotencyRecord("finished", "f", {"n": 1})
 
 
 @pytest.mark.parametrize("say", [lambda node: node.release(ID), lambda node: node.mark_unknown(ID)])

@@ -1,9 +1,9 @@
 """Idempotency keys in the database: a call with a key runs at most once in the cluster.
 
-A call claims its key for a node, under the epoch of that node's lease. If the node loses the lease, the outcome is
-unknown. A forwarded call is claimed by both nodes under its one call id. The owner node claims last and makes the call;
-each node that learns the outcome writes it. So "unknown" can become "finished", but never the reverse, and nothing is
-executed in between.
+A call claims its key for a node, under the epoch of that node's lease. If the node loses the lease, the call is
+interrupted: its outcome is unknown. A forwarded call is claimed by both nodes under its one call id. The owner node
+claims last and makes the call; each node that learns the outcome writes it. So "unknown" and "interrupted" can become
+"finished", but never the reverse, and nothing is executed in between, unless the key is claimed again (`reclaim`).
 
 If the reply to a claim is lost, the claim may exist although the call is not made. An outcome may be known while the
 database is unavailable. Both are corrected when it is back, by `WriteRetryQueue`.
@@ -68,7 +68,7 @@ class _Claim:
 
     call: str
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
-    replaced: Json | None = None  # node, epoch and attempt of the claim that this one replaced, if any
+    replaced: Json | None = None  # columns of the claim that this one replaced, if any: node, epoch and attempt, state
 
 
 class DbIdempotencyStore:
@@ -132,6 +132,24 @@ class DbIdempotencyStore:
             await asyncio.sleep(FOLLOW_INTERVALS_S[min(polls, len(FOLLOW_INTERVALS_S) - 1)])
         raise AssertionError("unreachable")
 
+    async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
+        claim = _Claim(call, replaced={"state": "interrupted"})
+        try:
+            async with self._autocommit.begin() as db:
+                is_interrupted = and_(self._where_key(id), IdempotencyRow.state == "interrupted")
+                values = {"state": "running", **self._claimant(claim)}
+                changed = await db.execute(update(IdempotencyRow).where(is_interrupted).values(values))
+                is_claimed = changed.rowcount == 1
+        except (SQLAlchemyError, OSError) as exc:
+            self._retry_queue.add(self._undo_statement(id, claim), {})
+            raise DatabaseUnavailable(f"the database does not respond: {type(exc).__name__}") from exc
+        except BaseException:
+            self._retry_queue.add(self._undo_statement(id, claim), {})
+            raise
+        if is_claimed:
+            self._claims[id] = claim
+        return is_claimed
+
     async def finish(self, id: IdempotencyKey, outcome: Json) -> None:
         sealed = self._envelopes.encrypt(outcome, "outcome", self._tenant, _key_digest(id)).encode()
         kept = sealed if len(sealed) <= MAX_SEALED_BYTES else None  # a repeated call learns that it was executed
@@ -150,7 +168,9 @@ class DbIdempotencyStore:
     def _undo_statement(self, id: IdempotencyKey, claim: _Claim) -> Executable:
         """Build the statement that undoes a claim after which nothing was executed.
 
-        A new claim is deleted. A replaced claim is restored: its node may be about to make the call."""
+        A new claim is deleted. A replaced claim is restored: its node may be about to make the call, or a crash has
+        interrupted it.
+        """
         is_our_claim = and_(
             self._where_key(id), IdempotencyRow.attempt == claim.attempt, IdempotencyRow.state == "running"
         )
@@ -159,10 +179,7 @@ class DbIdempotencyStore:
         return update(IdempotencyRow).where(is_our_claim).values(claim.replaced)
 
     async def _try_claim(self, id: IdempotencyKey, fingerprint: str, claim: _Claim) -> IdempotencyRecord | None:
-        lease = self._current_lease()
-        if lease is None:
-            raise NoLease("this node has no cluster lease")
-        claimant = {"call": claim.call, "attempt": claim.attempt, "node": lease[0], "epoch": lease[1]}
+        claimant = self._claimant(claim)
         row = {
             "tenant": self._tenant,
             "id": _key_digest(id),
@@ -181,6 +198,13 @@ class DbIdempotencyStore:
             # another claim, which is not undone.
             self._retry_queue.add(self._undo_statement(id, claim), {})
             raise
+
+    def _claimant(self, claim: _Claim) -> Json:
+        """Return the columns of a claim of this node. Raises `NoLease`."""
+        lease = self._current_lease()
+        if lease is None:
+            raise NoLease("this node has no cluster lease")
+        return {"call": claim.call, "attempt": claim.attempt, "node": lease[0], "epoch": lease[1]}
 
     async def _resolve_existing(
         self, db: AsyncConnection, id: IdempotencyKey, row: Json, claimant: Json, claim: _Claim
@@ -206,8 +230,8 @@ class DbIdempotencyStore:
             await db.execute(update(IdempotencyRow).where(self._where_key(id)).values(claimant))
             return None
         if found.state == "running" and not found.alive:
-            await db.execute(update(IdempotencyRow).where(self._where_key(id)).values(state="unknown"))
-            return IdempotencyRecord("unknown", found.fingerprint)
+            await db.execute(update(IdempotencyRow).where(self._where_key(id)).values(state="interrupted"))
+            return IdempotencyRecord("interrupted", found.fingerprint)
         if found.outcome is None:
             return IdempotencyRecord(found.state, found.fingerprint)
         binding = ("outcome", self._tenant, found.id)

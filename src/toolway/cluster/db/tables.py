@@ -216,7 +216,7 @@ class IdempotencyRow(Base):
     tenant: Mapped[str] = mapped_column(primary_key=True)
     id: Mapped[str] = mapped_column(primary_key=True)  # digest of caller, server, tool and key
     fingerprint: Mapped[str]
-    state: Mapped[str]  # running, finished, unknown
+    state: Mapped[str]  # running, finished, unknown, interrupted
     call: Mapped[str]  # the call that claimed it
     attempt: Mapped[str] = mapped_column(server_default="")  # unique id of the attempt that claimed it
     node: Mapped[str]  # the node that runs the call, as far as is known

@@ -10,7 +10,7 @@ as pinned stays usable.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -87,7 +87,7 @@ class SharedPins:
         """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
         self._review.start_server(server, hash_identity(identity))
 
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Collection[str]:
+    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
         """Return the held items of a list by name. What is new is stored soon, if this node owns the server."""
         state = self._review
         held = state.review(server, kind, items)

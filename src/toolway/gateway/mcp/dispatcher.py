@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from toolway.catalog.catalog import Item, Tool
-from toolway.catalog.tool_access import denied_error
+from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.authenticator import ThrottleLog
@@ -166,7 +166,7 @@ class RequestDispatcher:
             if context.view.has_search and isinstance(name := params.get("name"), str) and name in META_TOOLS:
                 return self._call_meta_tool(context, params)
             denied = context.view.find_denied(params.get("name"))
-            if denied is not None:
+            if denied is not None and denied[1] != PIN_NOT_STORED:
                 raise errors.failure_from_error(denied_error(*denied), "", context.era)
             return self._call_when_listed(context, params)
         return self._call_item(context, params, tool)
@@ -215,7 +215,10 @@ class RequestDispatcher:
         if timeout is not None:
             left = max(0.0, timeout - (clock() - started_at))
             params = {**params, "_meta": {**get_meta(params), TIMEOUT_META_KEY: left * 1000}}
-        return await self._call_item(context, params, context.view.find_item("tools", params.get("name")))
+        tool = context.view.find_item("tools", params.get("name"))
+        if tool is None and (denied := context.view.find_denied(params.get("name"))) is not None:
+            raise errors.failure_from_error(denied_error(*denied), "", context.era)
+        return await self._call_item(context, params, tool)
 
     def _call_item(self, context: RequestContext, params: Json, tool: Item | None) -> Coroutine[Any, Any, RpcResult]:
         arguments = params.get("arguments", {})

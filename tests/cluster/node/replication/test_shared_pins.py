@@ -16,12 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.cluster.db.encryption_keys import an_integrity
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.pins import PinMode, definition_digest
+from toolway.catalog.tool_access import PIN_NOT_STORED
 from toolway.cluster.db.changes import ChangeReader
 from toolway.cluster.db.integrity import StateRefused
 from toolway.cluster.db.pin_table import PinTable
 from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.replication.shared_pins import SharedPins
 from toolway.events import DefinitionReviewed, Event
+from toolway.types import ToolRef
 
 pytestmark = pytest.mark.anyio
 NAMES = ("alpha", "beta")
@@ -93,6 +95,18 @@ async def test_a_first_definition_is_used_once_the_database_has_it(engine: Async
         other.list_tools(alpha=1)
         assert owner.usable == other.usable == {}, "no node uses what the database does not have"
         await until(lambda: owner.usable == other.usable == {"alpha": digest("alpha", 1)})
+
+
+async def test_a_list_counts_as_known_once_its_pins_are_stored(engine: AsyncEngine) -> None:
+    async with cluster(engine, True, False) as nodes:
+        for node in nodes:
+            node.list_tools(alpha=1)
+            assert not node.catalog.has_list("weather", "tools")
+            assert node.catalog.denied_by(ToolRef("weather", "alpha")) == PIN_NOT_STORED
+        async with asyncio.timeout(60):
+            for node in nodes:
+                await node.catalog.wait_pins_stored("weather")
+                assert node.catalog.has_list("weather", "tools") and node.usable
 
 
 async def test_in_mode_note_nothing_waits_for_the_database(engine: AsyncEngine) -> None:
