@@ -111,6 +111,13 @@ A ratio above 1 means that toolway is better, by calls per second and by CPU tim
 same table for any run.
 
 {verdicts}
+
+What limits the ratios to nginx and to the bare pass-through: these forward bytes. Toolway reads and checks the JSON of
+both messages, checks the arguments against the schema of the tool, and keeps authentication, limits, deadline, retry
+budget, circuit breaker, metrics and dashboard up to date. `tests/bench/test_call_count.py` limits the function calls
+that this takes, and `python -m bench.profiling` shows that no single function dominates. Another step would be
+compiled code, which Toolway does not have. Traces, audit log, start, cluster and workers have commands of their own:
+`make bench ARGS=telemetry`, `ARGS=startup`, `ARGS=imports`, `make cluster ARGS=nats-rpc`, `python -m bench.workers`.
 """
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import copy
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +406,91 @@ def test_a_process_that_sees_a_definition_later_does_not_replace_the_pin(tmp_pat
     assert set(two.review("weather", "tools", {"get_forecast": tool(title="New")})) == {"get_forecast"}
     (stored,) = PinFile(path).load().values()
     assert stored.pins["tools/get_forecast"].definition == TOOL
+
+
+# -- writes in a thread ------------------------------------------------------------------------------------------------
+
+
+class Threads:
+    """Timers and threads that run when a test says so."""
+
+    def __init__(self, path: Path, mode: PinMode = "hold") -> None:
+        self.pending: list[Callable[[], None]] = []
+        self.reviewed_again: list[str] = []
+        self.file = PinFile(path)
+        self.writes = 0
+        self.pins = PinKeeper(
+            self.file,
+            lambda server: mode,
+            lambda: 1000.0,
+            self.reviewed_again.append,
+            lambda event: None,
+            self.call_later,
+            run_in_thread=self.run,
+        )
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> Any:
+        self.pending.append(call)
+        return NEVER
+
+    def run(self, work: Callable[[], Any], on_done: Callable[[Any], None]) -> None:
+        self.writes += 1
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        try:
+            done.set_result(work())
+        except Exception as exc:
+            done.set_exception(exc)
+        self.pending.append(lambda: on_done(done))
+
+    def settle(self) -> None:
+        while self.pending:
+            self.pending.pop(0)()
+
+    def list_tools(self, server: str, definition: dict[str, Any] = TOOL) -> Mapping[str, object]:
+        self.pins.start_server(server, f"npx {server}")
+        return self.pins.review(server, "tools", {"get_forecast": definition})
+
+
+def test_the_lists_of_many_servers_share_a_write_and_are_used_when_it_is_done(tmp_path: Path) -> None:
+    found = Threads(tmp_path / "pins.json")
+    names = [f"s{number}" for number in range(300)]
+    assert [found.list_tools(name) for name in names] == [{"get_forecast": None}] * 300
+    found.settle()
+    assert found.writes == 1 and found.reviewed_again == names
+    assert [found.list_tools(name) for name in names] == [{}] * 300
+    assert len(found.file.load()) == 300
+    assert not found.pending, "nothing changed, so nothing is written"
+
+
+def test_in_mode_note_a_list_is_used_before_its_pins_are_written(tmp_path: Path) -> None:
+    found = Threads(tmp_path / "pins.json", "note")
+    assert found.list_tools("weather") == {}
+    found.settle()
+    assert not found.reviewed_again and found.file.load()
+
+
+def test_what_another_process_has_pinned_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    one, two = Threads(tmp_path / "pins.json"), Threads(tmp_path / "pins.json")
+    one.list_tools("weather")
+    two.list_tools("weather", tool(title="New"))
+    one.settle()
+    two.settle()
+    assert one.list_tools("weather") == {}
+    (held,) = two.list_tools("weather", tool(title="New")).values()
+    assert isinstance(held, Deviation)
+
+
+def test_pins_that_no_thread_has_written_are_written_at_the_end(tmp_path: Path) -> None:
+    found = Threads(tmp_path / "pins.json")
+    found.list_tools("weather")
+    found.pins.close()
+    assert found.file.load()
+
+
+def test_pins_that_cannot_be_written_are_kept_in_memory(tmp_path: Path) -> None:
+    found = Threads(tmp_path / "pins.json")
+    found.list_tools("weather")
+    (tmp_path / "pins.json").mkdir()
+    found.settle()
+    assert found.list_tools("weather") == {}
+    assert set(found.list_tools("weather", tool(title="New"))) == {"get_forecast"}

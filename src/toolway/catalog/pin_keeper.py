@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from toolway.catalog.pin_review import PinReview, count_held
+from toolway.catalog.pin_review import PinReview, ReviewedServer, count_held
 from toolway.catalog.pins import Deviation, PinMode, ServerPins, approve, merge_review, merge_without_store, server_key
 from toolway.errors import ConfigError
 from toolway.events import DefinitionReviewed, Event, ServerLog
@@ -24,6 +24,7 @@ from toolway.types import Json
 
 PIN_FILE_NAME: Final = "pins.json"
 POLL_INTERVAL_S: Final = 1.0
+SAVE_DELAY_S: Final = 0.1  # seconds; servers list their items shortly after one another and share a write
 MAX_SERVERS: Final = 2000  # in the file
 _FORMAT_VERSION: Final = 1
 
@@ -35,6 +36,9 @@ class ScheduledCall(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], ScheduledCall]
+Saved = list[tuple[ServerPins, bool]]  # stored pins of a server, and False if a proposed pin was not accepted
+#: (work in a thread, what is called in the event loop with its future)
+RunInThread = Callable[[Callable[[], Saved], Callable[["asyncio.Future[Saved]"], None]], None]
 
 
 class _Content(msgspec.Struct, omit_defaults=True):
@@ -51,6 +55,7 @@ class PinFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._written: tuple[tuple[int, int], dict[str, ServerPins]] | None = None  # `modified()` and content
 
     def load(self) -> dict[str, ServerPins]:
         """Return the pins by `server_key`. Raises `DamagedPinsError` if the file cannot be read."""
@@ -64,25 +69,25 @@ class PinFile:
             raise DamagedPinsError(f"format {content.format}")
         return content.servers
 
-    def save(self, review: PinReview) -> tuple[list[ServerPins], bool]:
-        """Write what a review changed. Return the stored pins of its servers, and False if a pin was not accepted.
+    def save(self, reviews: Sequence[ReviewedServer]) -> Saved:
+        """Write what reviews changed. Return the stored pins of each server, and False if a pin was not accepted.
 
         Raises `OSError` and `DamagedPinsError`.
         """
-        saved, all_accepted = [], True
+        saved = []
         with locked(self.path):
-            servers = self.load()
-            for name, kinds in review.changed.items():
-                own = review.servers[name]
-                key = server_key(own.name, own.identity)
-                merged, accepted = merge_review(servers.pop(key, None), own, kinds, review.proposed.get(name, {}))
-                servers[key] = merged
+            is_unchanged = self._written is not None and self._written[0] == self.modified()
+            servers = self._written[1] if self._written is not None and is_unchanged else self.load()
+            for each in reviews:
+                key = server_key(each.pins.name, each.pins.identity)
+                merged = merge_review(servers.pop(key, None), each.pins, each.kinds, each.proposed)
+                servers[key] = merged[0]
                 saved.append(merged)
-                all_accepted = all_accepted and accepted
             for key in [*servers][: max(0, len(servers) - MAX_SERVERS)]:
                 del servers[key]  # not used for the longest time
             self._write(servers)
-        return saved, all_accepted
+            self._written = (self.modified(), servers)
+        return saved
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
         """Approve received definitions of a server: their digests by `kind/name`. Return the approved items.
@@ -129,6 +134,7 @@ class PinKeeper:
         emit: Callable[[Event], None],
         call_later: CallLater,
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
+        run_in_thread: RunInThread | None = None,
     ) -> None:
         """Create the keeper.
 
@@ -140,10 +146,18 @@ class PinKeeper:
             emit: reports an event.
             call_later: calls a function after some seconds, once.
             ignored_of: returns the paths of the parts that are not compared, for a server and the name of an item.
+            run_in_thread: runs a function in a thread, then another one in the event loop. With it, the reviews of many
+                servers share a write, and a new item is held until its pin is on disk, unless the mode is `note`.
+                Without it, each review writes at once.
         """
         self._call_later = call_later
+        self._save_timer: ScheduledCall | None = None
+        self._saving: list[ReviewedServer] = []  # what a thread writes now
+        self._unused: dict[str, ServerPins] = {}  # stored pins of servers whose lists are not reviewed again yet
+        self._is_closed = False
         self._file = file
         self._now = now
+        self._mode_of = mode_of
         self._on_changed = on_changed
         self._emit = emit
         self._timer: ScheduledCall | None = None
@@ -157,11 +171,13 @@ class PinKeeper:
             except DamagedPinsError as exc:
                 damaged = True
                 self._warn(f"the pins in {file.path} cannot be read ({exc}): unknown definitions are not trusted")
+        self._run_in_thread = run_in_thread if file is not None and not damaged else None
         self.review_state = PinReview(
             servers,
             mode_of,
             now,
             trusts_first_sight=not damaged,
+            waits_for_store=self._run_in_thread is not None,
             ignored_of=ignored_of,
             on_deviation=self._on_deviation,
         )
@@ -172,13 +188,15 @@ class PinKeeper:
         self.review_state.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Return the held items of a list by name. New pins are on disk when this returns."""
+        """Return the held items of a list by name: their deviation, or None if their pin is not on disk yet."""
         state = self.review_state
         held = state.review(server, kind, items)
-        if not self._save():  # another process was first
+        if self._run_in_thread is not None and not self._is_closed:
+            self._save_soon()
+        elif not self._save():  # another process was first
             held = state.review(server, kind, items)
             self._save()
-        if held and self._timer is None and self._file is not None:
+        if any(held.values()) and self._timer is None and self._file is not None:
             self._schedule()
         return held
 
@@ -212,9 +230,13 @@ class PinKeeper:
         return approved
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Write what is not on disk yet."""
+        self._is_closed = True
+        for timer in (self._timer, self._save_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._save_timer = None
+        self._save()
 
     # -- file
 
@@ -223,20 +245,72 @@ class PinKeeper:
         state = self.review_state
         if not state.changed:
             return True
+        reviews = state.take_changed()
+        if self._file is None or self._damaged:  # a damaged file is kept for its owner to see
+            saved = _merge_in_memory(reviews)
+        else:
+            file = self._file
+            saved = self._saved_or_merged(lambda: file.save(reviews), reviews)
+        for pins, _ in saved:
+            state.adopt(pins)
+        return all(accepted for _, accepted in saved)
+
+    def _saved_or_merged(self, save: Callable[[], Saved], reviews: Sequence[ReviewedServer]) -> Saved:
+        """Return what `save` returns. If the file cannot be written, the pins are kept in memory."""
+        assert self._file is not None
         try:
-            if self._file is None or self._damaged:  # a damaged file is kept for its owner to see
-                merged, accepted = _merge_in_memory(state), True
-            else:
-                merged, accepted = self._file.save(state)
-                self._modified = self._file.modified()
+            saved = save()
         except (OSError, DamagedPinsError) as exc:
-            assert self._file is not None
             self._warn(f"the pins cannot be saved in {self._file.path}: {exc}")
-            merged, accepted = _merge_in_memory(state), True
-        state.changed = {}
-        for each in merged:
-            state.adopt(each)
-        return accepted
+            return _merge_in_memory(reviews)
+        self._modified = self._file.modified()
+        return saved
+
+    def _save_soon(self) -> None:
+        """Write what the reviews changed in a thread, soon, so that reviews of many servers share a write."""
+        if self.review_state.changed and self._save_timer is None and not self._saving:
+            self._save_timer = self._call_later(SAVE_DELAY_S, self._start_save)
+
+    def _start_save(self) -> None:
+        self._save_timer = None
+        assert self._run_in_thread is not None and self._file is not None
+        file, reviews = self._file, self.review_state.take_changed()
+        self._saving = reviews
+        try:
+            self._run_in_thread(lambda: file.save(reviews), self._on_saved)
+        except RuntimeError:  # the interpreter shuts down and starts no thread
+            self._saving = []
+            self._saved_or_merged(lambda: file.save(reviews), reviews)
+
+    def _on_saved(self, done: asyncio.Future[Saved]) -> None:
+        reviews, self._saving = self._saving, []
+        saved = self._saved_or_merged(done.result, reviews)
+        if self._is_closed:
+            return
+        state = self.review_state
+        for pins, accepted in saved:
+            own = state.servers.get(pins.name)
+            if own is None or own.identity != pins.identity:
+                continue  # another server has this name now
+            if accepted and pins.name not in state.changed and self._mode_of(pins.name) == "note":
+                state.adopt(pins)  # all its items are in use already
+            else:
+                self._unused[pins.name] = pins
+        self._use_next()
+
+    def _use_next(self) -> None:
+        """Use the stored pins of one server: review its lists again. The next server follows in another callback."""
+        if self._is_closed:
+            return
+        if not self._unused:
+            self._save_soon()
+            return
+        name = next(iter(self._unused))
+        pins = self._unused.pop(name)
+        if (own := self.review_state.servers.get(name)) is not None and own.identity == pins.identity:
+            self.review_state.adopt(pins)
+            self._on_changed(name)
+        self._call_later(0.0, self._use_next)
 
     def _schedule(self) -> None:
         self._timer = self._call_later(POLL_INTERVAL_S, self._poll)
@@ -245,7 +319,7 @@ class PinKeeper:
         """Read the file again if another process changed it. Runs while something is held."""
         assert self._file is not None
         self._timer = None
-        if self._file.modified() != self._modified:
+        if not self._saving and self._file.modified() != self._modified:
             self._reread()
         if count_held(self.list_servers()):
             self._schedule()
@@ -279,11 +353,8 @@ class PinKeeper:
         self._emit(ServerLog("", "warning", text, "toolway"))
 
 
-def _merge_in_memory(state: PinReview) -> list[ServerPins]:
-    return [
-        merge_without_store(state.servers[name], kinds, state.proposed.get(name, {}))
-        for name, kinds in state.changed.items()
-    ]
+def _merge_in_memory(reviews: Sequence[ReviewedServer]) -> Saved:
+    return [(merge_without_store(each.pins, each.kinds, each.proposed), True) for each in reviews]
 
 
 def hash_identity(identity: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,14 @@ ALWAYS_HELD: Final = frozenset({ENCODED_COMMAND, LOOK_ALIKE})
 
 #: (server, `kind/name`, deviation or None if it ended)
 OnDeviation = Callable[[str, str, Deviation | None], None]
+
+
+class ReviewedServer(NamedTuple):
+    """Pins and deviations of a server after reviews of some of its lists, not saved yet."""
+
+    pins: ServerPins
+    kinds: frozenset[str]  # whose lists were reviewed
+    proposed: dict[str, ProposedPin]  # by `kind/name`
 
 
 class PinReview:
@@ -119,6 +127,20 @@ class PinReview:
         if kind == "tools" and held:  # an honest tool is no look-alike of one that is held
             self._tool_names.replace(server, items.keys() - held.keys())
         return held
+
+    def take_changed(self) -> list[ReviewedServer]:
+        """Return what reviews have changed since the last call, for a store to save."""
+        taken = [
+            ReviewedServer(
+                ServerPins(own.name, own.identity, dict(own.pins), dict(own.deviations), list(own.listed)),
+                frozenset(kinds),
+                dict(self.proposed.get(name, {})),
+            )
+            for name, kinds in self.changed.items()
+            if (own := self.servers.get(name)) is not None
+        ]
+        self.changed = {}
+        return taken
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
         """Return the digest of a definition; that of its pin if it differs only in ignored parts."""

@@ -829,6 +829,7 @@ class HubCore:
                 self.emit,
                 lambda seconds, poll: asyncio.get_running_loop().call_later(seconds, poll),
                 ignored_of,
+                lambda work, on_done: asyncio.get_running_loop().run_in_executor(None, work).add_done_callback(on_done),
             )
         )
 
