@@ -69,7 +69,7 @@ def test_the_best_other_python_gateway_is_the_fastest_with_clients_of_any_era():
 
 
 def test_added_time_is_the_difference_to_the_server_itself():
-    own = cell("toolway", 1, connections=1, p50=0.15, p99=2.0)
+    own = cell("toolway", 1, connections=1, p50=0.13, p99=2.0)
     direct = cell("direct", 1, connections=1, p50=0.02, p99=0.1)
     assert verdict("p50 added", own, direct).reached is True
     assert verdict("p99 added", own, direct).reached is False
