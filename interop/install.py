@@ -4,6 +4,7 @@ The target folder is a cache: a folder with a matching marker file is left uncha
 
     python interop/install.py --into DIR [--only-callable] [--servers FILE] [--jobs 2]
     python interop/install.py --into DIR --clients
+    python interop/install.py --into DIR --login
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ CLIENTS = {
     "inspector": "@modelcontextprotocol/inspector@latest",
     "fastmcp": "fastmcp",
 }
+PROVIDER = "oidc-provider@9"
 TAIL_LINES = 25
 INSTALL_SECONDS = 900
 
@@ -47,6 +49,8 @@ def main() -> int:
     into: Path = options.into.resolve()
     if options.clients:
         return _install_clients(into)
+    if options.login:
+        return _install_login(into)
     if not options.servers.exists():
         print(f"skipped: {options.servers.name} does not exist, so there is no corpus to install")
         return 0
@@ -68,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, metavar="DIR")
     parser.add_argument("--clients", action="store_true", help="install the clients for gateway tests, no servers")
+    parser.add_argument("--login", action="store_true", help="install the identity provider, no servers")
     parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
@@ -86,6 +91,16 @@ def _install_clients(into: Path) -> int:
         _report("gemini-cli", lambda: _once_npm(folder, "gemini-cli")),
         _report("inspector", lambda: _once_npm(folder, "inspector")),
         _report("fastmcp", lambda: _once(folder / "fastmcp", CLIENTS["fastmcp"], lambda to: _make_fastmcp(to, into))),
+    ]
+    return 1 if any(failed) else 0
+
+
+def _install_login(into: Path) -> int:
+    """Install the identity provider of the login tests, and a new Node for it."""
+    (into / "bin").mkdir(parents=True, exist_ok=True)
+    failed = [
+        _report("node", lambda: _once(into / "node-new", f"node {NODE_FETCHED}", _make_new_node)),
+        _report("oidc-provider", lambda: _once(into / "login", PROVIDER, lambda to: _npm_install(to, PROVIDER))),
     ]
     return 1 if any(failed) else 0
 

@@ -39,6 +39,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 EXPLANATION = ROOT / "docs" / "explanation"
 SCHEMA = ROOT / "src" / "toolway" / "config" / "schema.py"
 SETTINGS = ROOT / "src" / "toolway" / "config" / "settings.py"
+LOGIN = ROOT / "src" / "toolway" / "config" / "identity" / "login_settings.py"
 NETWORK_POLICY = ROOT / "src" / "toolway" / "network" / "policy.py"
 CODES = ROOT / "src" / "toolway" / "gateway" / "mcp" / "errors.py"
 EXITS = ROOT / "src" / "toolway" / "cli" / "exit_codes.py"
@@ -63,6 +64,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": {
             "server": config(SCHEMA, "Server", rest=True),
             "gateway": config(SETTINGS, "GatewaySettings", "ToolGroup"),
+            "login": config(LOGIN, "LoginSettings", "IntrospectionSettings"),
             "search": config(SETTINGS, "SearchSettings"),
             "addresses": config(NETWORK_POLICY, "NetworkPolicy"),
             "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),

@@ -252,10 +252,11 @@ class ServerChanged(Event, frozen=True):
 class AccessEvent(Event, frozen=True):
     """A request was denied, an API key was created or revoked, or a user logged in or out.
 
-    `server` is set for logins and logouts, else empty.
+    `server` is set for logins and logouts at servers, else empty. `token_accepted` is the first use of an access token
+    of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider.
     """
 
-    action: str  # refused, throttled, key_created, key_revoked, login or logout
+    action: str  # refused, throttled, key_created, key_revoked, login, logout, token_accepted, logins_ended or keys_…
     reason: str = ""
     principal_id: str = ""  # API key id or caller id
 

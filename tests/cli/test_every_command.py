@@ -32,6 +32,7 @@ WORDS = {
     "completion": ["bash"],
     "keys create": ["somebody"],
     "keys revoke": ["nobody"],
+    "sessions end": ["alice"],
     "pins diff": ["no.tool"],
     "pins approve": ["no.tool"],
     "sandbox try": ["no-server"],
@@ -60,7 +61,7 @@ WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
 WRONG |= {"sandbox try": 1}  # there is no such server
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
-    ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain"), 4
+    ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4
 )  # they ask a gateway, and none runs
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept

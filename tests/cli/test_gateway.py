@@ -371,3 +371,46 @@ def test_a_gateway_may_be_below_a_path(address):
     from toolway.cli.gateway_client import gateway_from_url
 
     assert gateway_from_url(address, "t").url == address.removesuffix("/").removesuffix("/mcp")
+
+
+def test_who_says_whose_token_it_is_and_until_when_it_is_valid(toolway):
+    assert "the owner of this machine's token" in toolway("who").stdout
+    made = json.loads(toolway("keys", "create", "ci", "--scope", "sums", "--expires", "90d", "--json").stdout)
+    result = toolway("who", "--token", made["token"])
+    assert "an API key" in result.stdout and "sums" in result.stdout and made["token"] not in result.output
+    found = json.loads(toolway("who", "--token", made["token"], "--json").stdout)
+    assert (found["name"], found["kind"], found["expires"]) == ("ci", "key", made["expires"])
+    listed = toolway("keys", "ls")
+    assert "until" in listed.stdout.splitlines()[0]
+    toolway("keys", "revoke", made["id"])
+    assert toolway("who", "--token", made["token"]).exit_code != 0
+
+
+@pytest.mark.parametrize("when", ["yesterday", "0d", "-5d", "2020-01-31", "10x", "d", ""])
+def test_a_key_needs_an_end_that_can_be_read_and_is_to_come(toolway, when):
+    assert toolway("keys", "create", "ci", "--expires", when).exit_code == 2
+
+
+def test_a_gateway_without_a_login_has_no_sessions(toolway):
+    for words in (("sessions", "ls"), ("sessions", "end", "alice")):
+        result = toolway(*words)
+        assert result.exit_code == 3 and "E-LOGIN-NONE" in result.stderr
+
+
+def test_sessions_are_listed_and_ended_by_the_gateway(toolway, monkeypatch):
+    from toolway.cli.gateway_client import GatewayClient
+
+    sent = []
+
+    async def request(self, method, path, body=None):
+        sent.append((method, path))
+        person = {"subject": "1", "name": "alice@acme", "groups": ["eng", "ops"], "client": "claude", "expires": 0.0}
+        provider = {"issuer": "https://login.example", "problem": "it answered with HTTP 404"}
+        return {"sessions": [person], "provider": provider} if method == "GET" else {"ended": "user:1", "known": False}
+
+    monkeypatch.setattr(GatewayClient, "request_admin", request)
+    listed = toolway("sessions", "ls")
+    assert "HTTP 404" in listed.stderr and "E-LOGIN-PROVIDER" in listed.stderr
+    assert listed.stdout.splitlines()[1].split()[:5] == ["1", "alice@acme", "eng,", "ops", "claude"]
+    result = toolway("sessions", "end", "a/b")
+    assert sent[-1] == ("DELETE", "sessions/a%2Fb") and "taken for a subject" in result.stderr

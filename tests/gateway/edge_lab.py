@@ -29,7 +29,7 @@ META: Final = "io.modelcontextprotocol/"
 TOKEN: Final = "tw_the-token-of-this-machine"
 TYPES: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
-PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1"}
+PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1", "who": "alice"}
 
 #: Every route that there is, whoever may use it.
 ROUTES: Final = (
@@ -41,6 +41,7 @@ ROUTES: Final = (
     ("GET", "/mcp/server/a"),
     ("GET", "/sse"),
     ("POST", "/messages"),
+    ("GET", "/who"),
     *((each.method, re.sub(r"\{(\w+)\}", lambda found: PARAMS[found[1]], each.path)) for each in routes.ROUTES),
 )
 OPEN: Final = (("GET", "/healthz"), ("GET", "/readyz"))  # to everybody, once the address is right

@@ -143,7 +143,7 @@ def test_without_a_token_that_is_known_there_is_nobody(tmp_path: Path, value: st
 
 def test_two_tokens_are_none(tmp_path: Path):
     headers = {"authorization": f"Bearer {TOKEN}"}
-    assert door(tmp_path).authenticate_token(request(headers)) == LOCAL_ADMIN
+    assert door(tmp_path).authenticate_token(request(headers)).principal == LOCAL_ADMIN
     assert refusal(lambda: door(tmp_path).authenticate_token(request(headers, frozenset({"authorization"})))) == 401
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.timing import within
-from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_server
+from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, ToolFilter, filter_for_access, filter_for_server
 
 NAMES = ("a.read", "a.write", "b.read", "ab.read", "b.a.read")
 
@@ -68,6 +68,29 @@ def test_a_union_holds_what_any_of_its_parts_holds_and_no_more():
 def test_what_one_group_takes_away_another_may_hold():
     both = ToolFilter.union([ToolFilter(("a.*", "!a.write")), ToolFilter(("a.write",))])
     assert "a.write" in both and "b.read" not in both
+
+
+@pytest.mark.parametrize(
+    ("groups", "chosen", "touched", "whole"),
+    [
+        ([], "", "", ""),
+        ([()], "", "", ""),
+        ([("a.*",), ("b.read",)], "a.read a.write b.read", "a b", "a"),
+        ([("a.*", "!a.write"), ("*",)], "a.read b.read ab.read b.a.read", "a ab b", "ab b"),  # a denial is stronger
+        ([("!a.write",), ("a.*",)], "a.read", "a", ""),
+        ([("*",), ("!b.*",)], "a.read a.write ab.read", "a ab", "a ab"),
+        ([("a.*", "!a.*", "a.read"), ("b.*",)], "a.read b.read b.a.read", "b", "b"),
+        ([("!a.write", "a.write"), ("a.read",)], "a.read a.write", "a", ""),  # within a group the last match decides
+    ],
+)
+def test_what_one_group_of_a_person_denies_no_other_group_gives(
+    groups: list[tuple[str, ...]], chosen: str, touched: str, whole: str
+):
+    access, servers = filter_for_access(groups), ("a", "ab", "b")
+    assert [name for name in NAMES if name in access] == chosen.split()
+    assert [s for s in servers if access.includes_server(s)] == whole.split()
+    seen = [s for s in servers if access.may_include(s)]
+    assert seen == touched.split() and {name.split(".")[0] for name in chosen.split()} >= set(whole.split())
 
 
 def test_everything_and_nothing():

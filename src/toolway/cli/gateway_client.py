@@ -70,6 +70,13 @@ class GatewayClient:
         """
         return await self._request_json(method, f"/login/{path}", body)
 
+    async def request_who(self) -> Json:
+        """Return what the gateway knows about the sender of the token. Every principal may ask it.
+
+        Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
+        """
+        return await self._request_json("GET", "/who", None)
+
     async def _request_json(self, method: str, path: str, body: Json | None) -> Json:
         import asyncio
 

@@ -16,6 +16,11 @@ KEYS_COMMANDS: Final = {
     ),
 }
 
+SESSIONS_COMMANDS: Final = {
+    "ls": CommandSpec("List people who logged in.", "keys:sessions_ls"),
+    "end": CommandSpec("End the logins of a person.", "keys:sessions_end"),
+}
+
 AUDIT_COMMANDS: Final = {
     "verify": CommandSpec("Check that the log was not altered.", "audit:audit_verify", CONFIG_OPTIONS),
     "ls": CommandSpec("Show the newest records.", "audit:audit_ls", CONFIG_OPTIONS),
@@ -126,6 +131,8 @@ COMMANDS: Final = {
     "serve": CommandSpec("Serve all servers to every client at one endpoint.", "serve:serve", CONFIG_OPTIONS),
     "ui": CommandSpec("Open the dashboard in a browser.", "activity:ui"),
     "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
+    "who": CommandSpec("Show who you are at the gateway.", "keys:who"),
+    "sessions": CommandSpec("List people who logged in, and end logins.", subcommands=SESSIONS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
     "completion": CommandSpec(
@@ -145,7 +152,7 @@ SECTIONS: Final = {
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox"),
-    "Gateway": ("serve", "ui", "keys", "audit", "cluster"),
+    "Gateway": ("serve", "ui", "keys", "who", "sessions", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }
 
@@ -184,6 +191,7 @@ ALIASES: Final = {
     "authenticate": "login",
     "signin": "login",
     "signout": "logout",
+    "whoami": "who",
     "allow": "trust",
     "nodes": "cluster nodes",
     "replicas": "cluster nodes",

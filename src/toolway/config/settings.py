@@ -40,6 +40,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, h
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
+    from toolway.config.identity.login_settings import LoginSettings
     from toolway.types import Json
 
 DEFAULT_GATEWAY_PORT: Final = 8765
@@ -186,6 +187,8 @@ class GatewaySettings:
     drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
+    login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
+    access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -221,6 +224,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         if hint := renamed_hint(f"toolway.{key}"):
             raise ConfigError("unknown key in toolway", detail=key, hint=hint, code=CONFIG_KEY_CODE)
     fields = FieldReader(_require_object("toolway.gateway", block.get("gateway")), variables)
+    login, access = _parse_login(fields, block.get("access"), variables)
     port = fields.get_int("port", DEFAULT_GATEWAY_PORT)
     if port > 65535:
         raise field_error("toolway.gateway.port", "a port", port)
@@ -240,6 +244,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
+        login=login,
+        access=access,
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -254,7 +260,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     fields.reject_unknown(
         "toolway.gateway",
         "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
-        "pins, ignoredChanges and reload",
+        "pins, ignoredChanges, reload and login",
     )
     return settings
 
@@ -274,6 +280,18 @@ def _parse_commands(fields: FieldReader) -> tuple[str, ...]:
                 code=CONFIG_KEY_CODE,
             ) from None
     return lines
+
+
+def _parse_login(
+    fields: FieldReader, access: Any, variables: Mapping[str, str]
+) -> tuple[LoginSettings | None, Mapping[str, tuple[str, ...]]]:
+    block = fields.remaining.pop("login", None)
+    if block is None and access is None:
+        return None, {}
+    from toolway.config.identity.login_settings import parse_access, parse_login
+
+    login = parse_login(block, variables)
+    return login, parse_access(access, login, variables)
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:

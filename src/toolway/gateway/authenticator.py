@@ -5,9 +5,10 @@ A denied request never reaches a server. There is no anonymous identity.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from toolway._lazy import compile_pattern
 from toolway.events import AccessEvent, Event
@@ -17,6 +18,9 @@ from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import JSON_TYPE, Headers, HttpRequest
 from toolway.protocol.jsonrpc import encode_json
 from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.gateway.identity.provider import IdentityProvider
 
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 _HOST_HEADER: Final = compile_pattern(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -32,6 +36,24 @@ class RequestDenied(Exception):
             {"error": {"message": message, "hint": hint}} if hint else {"error": {"message": message}}
         )
         self.headers: Headers = (("content-type", JSON_TYPE), *headers)
+
+
+class VerificationPending(RequestDenied):
+    """Raised if a token cannot be verified before `task` is done. It never raises; then the token is verified again.
+
+    A caller that cannot wait denies the request with the status 503.
+    """
+
+    def __init__(self, task: asyncio.Task[None], message: str, hint: str, headers: Headers) -> None:
+        super().__init__(503, message, hint, headers)
+        self.task = task
+
+
+class ProvenIdentity(NamedTuple):
+    """Principal that a bearer token proves, and the time until which it does."""
+
+    principal: Principal
+    expires_at: float | None = None  # seconds since 1970; None: until the API keys change
 
 
 class Authenticator:
@@ -50,7 +72,8 @@ class Authenticator:
     ) -> None:
         self._api_keys = api_keys
         self._cluster = cluster
-        self.version = 0  # grows with every change of API keys, hosts or origins; caches compare it
+        self.version = 0  # grows with every change of API keys, hosts, origins or login; caches compare it
+        self._login: IdentityProvider | None = None
         if api_keys is not None:
             api_keys.on_changed(self._increment_version)
         self._bound_address: tuple[str, int] | None = None
@@ -64,8 +87,9 @@ class Authenticator:
         """
         self._increment_version()
         self._configured_hosts, self._configured_origins = tuple(hosts), tuple(origins)
+        login_hosts = (self._login.resource_host,) if self._login is not None else ()
         self._hosts = frozenset(
-            host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts)
+            host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts, *login_hosts)
         )
         self._origins = frozenset(origin.lower().rstrip("/") for origin in self._configured_origins)
         if self._bound_address is not None:
@@ -74,6 +98,21 @@ class Authenticator:
             for scheme, default_port in (("http", 80), ("https", 443)):
                 port_suffix = "" if port == default_port else f":{port}"
                 self._origins |= {f"{scheme}://{name}{port_suffix}" for name in self._hosts}
+
+    @property
+    def login(self) -> IdentityProvider | None:
+        """Identity provider whose access tokens are accepted besides API keys; None if there is none."""
+        return self._login
+
+    def use_login(self, login: IdentityProvider) -> None:
+        """Accept the access tokens of an identity provider from now on, and the host name for which they are."""
+        assert self._api_keys is not None, "a login without authentication would protect nothing"
+        self._login = login
+        self.configure(self._configured_hosts, self._configured_origins)
+
+    def on_credentials_changed(self) -> None:
+        """Authenticate all clients again at their next requests."""
+        self._increment_version()
 
     def _increment_version(self) -> None:
         self.version += 1
@@ -104,28 +143,29 @@ class Authenticator:
         if origin is not None and (origin.lower() not in self._origins or "origin" in request.repeated_headers):
             raise RequestDenied(403, "origin not allowed", "add it to toolway.gateway.origins")
 
-    def authenticate_token(self, request: HttpRequest) -> Principal:
-        """Return the principal of the request's bearer token: local administrator, API key or node.
+    def authenticate_token(self, request: HttpRequest) -> ProvenIdentity:
+        """Return the principal of the request's bearer token: local administrator, API key, node or person.
 
-        Raises `RequestDenied` if the token is missing or unknown. If authentication is off, all requests are the local
-        administrator's.
+        Raises `RequestDenied` if the token is missing or unknown, `VerificationPending` if it cannot be verified yet.
+        If authentication is off, all requests are the local administrator's.
         """
         if self._api_keys is None:
-            return LOCAL_ADMIN
+            return ProvenIdentity(LOCAL_ADMIN)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        principal = None
         if scheme.lower() == "bearer" and token and "authorization" not in request.repeated_headers:
-            principal = self._api_keys.authenticate(token.strip())
-            if principal is None:
-                principal = self._cluster.authenticate_node(token.strip())
-        if principal is None:
-            raise RequestDenied(
-                401,
-                "authentication required" if not token else "unknown token",
-                "send `Authorization: Bearer …`; `toolway keys local-token` prints the token of this machine",
-                (("www-authenticate", 'Bearer realm="toolway"'),),
-            )
-        return principal
+            token = token.strip()
+            principal = self._api_keys.authenticate(token) or self._cluster.authenticate_node(token)
+            if principal is not None:
+                return ProvenIdentity(principal, principal.expires_at)
+            if self._login is not None:
+                return self._login.authenticate(token)
+        challenge = ("www-authenticate", 'Bearer realm="toolway"') if self._login is None else self._login.challenge()
+        raise RequestDenied(
+            401,
+            "authentication required" if not token else "unknown token",
+            "send `Authorization: Bearer …`; `toolway keys local-token` prints the token of this machine",
+            (challenge,),
+        )
 
 
 def preflight_headers(request: HttpRequest) -> Headers:

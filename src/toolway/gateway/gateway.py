@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway.config.admission.entry import AdmissionPolicy
 from toolway.config.settings import InvisibleCharacters
+from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
@@ -29,6 +30,7 @@ from toolway.gateway.admin.routes import AdminEndpoint
 from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
+from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
@@ -48,6 +50,7 @@ from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
 from toolway.gateway.router import Router
 from toolway.gateway.sealing import Sealer
 from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.exchange import HttpRequest
 from toolway.http.limits import ServerLimits
 from toolway.http.server import HttpServer
 from toolway.hub.core import HubCore
@@ -56,19 +59,25 @@ from toolway.telemetry.metrics import Metrics
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.config.identity.login_settings import LoginSettings
+    from toolway.gateway.identity.introspection import Ask
+    from toolway.gateway.identity.provider import IdentityProvider, Person
+    from toolway.gateway.identity.signing_keys import Fetch
     from toolway.workflows.engine import Workflows
 
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
 DRAIN_TIMEOUT_S: Final = 30.0  # seconds that active calls may take
+UNSIGNED_TOKEN: Final = "eyJhbGciOiJub25lIn0.e30.AA"  # {"alg":"none"} and no claims
 CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last bytes
 
 
 class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
-    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `cluster` connects the gateway to
-    the other nodes of a cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader
-    of those runs that are of agents.
+    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `access` returns the tool patterns
+    of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
+    cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
+    are of agents.
     """
 
     def __init__(
@@ -78,6 +87,7 @@ class Gateway:
         api_keys: ApiKeyStore | None,
         *,
         groups: Callable[[], Mapping[str, ToolFilter]] = dict,
+        access: Callable[[], Mapping[str, Sequence[str]]] = dict,
         admission: Callable[[], AdmissionPolicy] = AdmissionPolicy,
         reload: Callable[[], Awaitable[Json]] | None = None,
         config_history: ConfigHistory | None = None,
@@ -96,6 +106,7 @@ class Gateway:
         agents: Callable[[], AgentReader | None] = lambda: None,
     ) -> None:
         self._hub = hub
+        self._api_keys = api_keys
         sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
         self._dispatcher = RequestDispatcher(
@@ -126,7 +137,7 @@ class Gateway:
         self.activity = ActivityRecorder(lambda: hub.servers, self.metrics)
         hub.add_sink(self.metrics)
         hub.add_sink(self.activity)
-        calls = CallsAdmin(hub, self.activity, api_keys)
+        calls = CallsAdmin(hub, self.activity, api_keys, self._people_names)
         self._overview = overview = OverviewAdmin(
             hub, self.activity, calls, browser_sessions, groups, config_history, doctor
         )
@@ -141,6 +152,7 @@ class Gateway:
             RunsAdmin(workflows, calls.key_names, hub.mask),
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
+            SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,
             reload if reload is not None else _reload_nothing,
@@ -160,7 +172,10 @@ class Gateway:
             MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows) if metrics is not None else None,
             cluster,
             invisible_characters,
+            access,
         )
+        self._access = access
+        self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
         self.http_server = HttpServer(self.router.handle, limits, self.router.authenticate_head)
         self.http_server.accept_upgrade = self.router.accept_upgrade
@@ -206,6 +221,64 @@ class Gateway:
         if host:
             self._authenticator.set_advertised_host(host)
 
+    # -- login --------------------------------------------------------------------------------------------------------
+
+    def create_login(
+        self, settings: LoginSettings, fetch: Fetch | None = None, ask: Ask | None = None, *, secret: str = ""
+    ) -> IdentityProvider:
+        """Accept access tokens of an identity provider from now on; return it. It must be started and closed.
+
+        `fetch` and `ask` replace the ways in which its documents are fetched, and in which it is asked about opaque
+        tokens. `secret` is that of the gateway for such requests. Raises `ConfigError` if a library is missing.
+        """
+        from toolway.gateway.identity.introspection import create_ask
+        from toolway.gateway.identity.provider import IdentityProvider, create_fetch
+
+        if ask is None and settings.introspection is not None:
+            ask = create_ask(settings.introspection, secret, lambda: self._hub.network_policy)
+
+        login = IdentityProvider(
+            settings,
+            self._access(),
+            fetch if fetch is not None else create_fetch(settings, lambda: self._hub.network_policy),
+            self._authenticator.on_credentials_changed,
+            self._hub.emit,
+            ended_logins=self._api_keys.ended_logins if self._api_keys is not None else dict,
+            ask=ask,
+        )
+        self._authenticator.use_login(login)
+        return login
+
+    def check_login(self) -> None:
+        """Check that requests without a valid token are denied, at the place where real requests are authenticated.
+
+        Raises `ConfigError` if one is not: a login that protects nothing must not go unnoticed.
+        """
+        for headers in ({}, {"authorization": "Bearer garbage"}, {"authorization": f"Bearer {UNSIGNED_TOKEN}"}):
+            for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics"):
+                request = HttpRequest("POST", path, "", {"host": "localhost", **headers}, frozenset(), b"", "")
+                authenticate = self.http_server.authenticate_head
+                answer = authenticate(request) if authenticate is not None else ""
+                if isinstance(answer, str) or answer[0] != 401:
+                    raise ConfigError(
+                        "the gateway would accept requests without a valid token",
+                        detail=f"POST {path} was not denied although toolway.gateway.login is set",
+                        hint="do not use this gateway; report it as a security problem",
+                        code="E-LOGIN-OPEN",
+                    )
+
+    @property
+    def login(self) -> IdentityProvider | None:
+        """Identity provider whose access tokens are accepted; None if there is none."""
+        return self._authenticator.login
+
+    def find_person(self, id_: str) -> Person | None:
+        """Return the last login of a person at this gateway by its principal id; None if there was none lately."""
+        return self.login.find_person(id_) if self.login is not None else None
+
+    def _people_names(self) -> Mapping[str, str]:
+        return self.login.names() if self.login is not None else {}
+
     def stop_recording(self) -> None:
         """Record no recent activity for the dashboard. Metrics go on, if they are exported."""
         self._hub.remove_sink(self.activity)
@@ -245,6 +318,8 @@ class Gateway:
     def on_config_changed(self, hosts: Iterable[str], origins: Iterable[str]) -> None:
         """Apply a changed configuration: accepted hosts and origins, tool filters, new servers."""
         self._authenticator.configure(hosts, origins)
+        if self.login is not None:
+            self.login.set_access(self._access())
         self.router.refresh_views()
         self.subscriptions.recheck()
         self._dispatcher.on_servers_changed()

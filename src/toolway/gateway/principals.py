@@ -11,8 +11,9 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -27,39 +28,56 @@ from toolway.secrets.encrypted_file import read_or_create, write_private
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
+ACCESS_PREFIX: Final = "access:"  # scope of a person: a group of the identity provider; no API key can have it
+PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
 SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
 _SCOPE: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
+MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
+ENDED_LOGINS_S: Final = 30 * 86_400.0  # seconds after which the end of logins is forgotten: no access token is so old
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """Authenticated sender of a request: the local administrator, an API key or a cluster node."""
+    """Authenticated sender of a request: the local administrator, an API key, a person or a cluster node."""
 
     id: str
     name: str
     caller_id: str  # caller id that selects the credentials of calls; "" for the local administrator
     admin: bool = False
-    scopes: tuple[str, ...] | None = None  # groups, and `server/name`; None = everything
+    scopes: tuple[str, ...] | None = None  # groups, `server/name`, or `access:` of a person; None = everything
     rate: Rate | None = None  # rate limit; None = unlimited
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
+    expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
+    granted: tuple[str, ...] = ()  # scopes of the token of a person, of those that some tools require
 
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.
 
         `endpoint` is the name of a group, `server/name`, or "" for `/mcp`. Every principal may use `/mcp` and
-        `/mcp/search`, with the tools of its scopes.
+        `/mcp/search`, with the tools of its scopes. A person may use all groups, with the tools of its access.
         """
-        return self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes
+        if self.scopes is None or not endpoint or endpoint == SEARCH_ENDPOINT or endpoint in self.scopes:
+            return True
+        return self.is_person and not endpoint.startswith("server/")
+
+    @property
+    def is_person(self) -> bool:
+        """True if an identity provider logged this principal in."""
+        return self.id.startswith(PERSON_PREFIX)
 
 
 LOCAL_ADMIN: Final = Principal("local", "the owner of this gateway", "", admin=True)
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """An API key as it is stored: its hash, never the key itself."""
+    """An API key as it is stored: its hash, never the key itself.
+
+    An entry with `ended_person` is no key. It says that tokens of a person that were issued before `created` are
+    refused. It is stored with the keys, because all workers and nodes must learn of both at once.
+    """
 
     id: str
     name: str
@@ -69,9 +87,23 @@ class ApiKey(msgspec.Struct, frozen=True):
     created: float = 0.0
     rate: Rate | None = None
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
+    expires: float | None = None  # seconds since 1970 from which it is rejected; None: it has no end
+    ended_person: str = ""  # principal id
 
     def to_principal(self) -> Principal:
-        return Principal(self.id, self.name, f"key:{self.id}", self.admin, self.scopes, self.rate, self.search)
+        return Principal(
+            self.id,
+            self.name,
+            f"key:{self.id}",
+            self.admin,
+            self.scopes,
+            self.rate,
+            self.search,
+            expires_at=self.expires,
+        )
+
+    def has_expired(self) -> bool:
+        return self.expires is not None and time.time() >= self.expires
 
 
 class _KeysFile(msgspec.Struct):
@@ -88,6 +120,7 @@ class ApiKeyStore(ABC):
     def __init__(self, token: str) -> None:
         self._token_hash = _hash_token(token)
         self._keys: dict[str, ApiKey] = {}  # by hash
+        self._ended_logins: Mapping[str, float] = {}  # by principal id of a person
         self.change_count = 0  # how often the keys have changed
         self._change_callbacks: list[Callable[[], None]] = []
         self._revocation_callbacks: list[Callable[[str], None]] = []
@@ -97,7 +130,10 @@ class ApiKeyStore(ABC):
         self._change_callbacks.append(callback)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the id of every API key that is revoked or changed from now on."""
+        """Call `callback` with the id of every API key that is revoked or changed from now on.
+
+        It is called with the principal id of every person whose logins are ended, too.
+        """
         self._revocation_callbacks.append(callback)
 
     def authenticate(self, token: str) -> Principal | None:
@@ -106,11 +142,12 @@ class ApiKeyStore(ABC):
         if hmac.compare_digest(hashed, self._token_hash):
             return LOCAL_ADMIN
         key = self._keys.get(hashed)
-        return key.to_principal() if key is not None else None
+        return key.to_principal() if key is not None and not key.has_expired() else None
 
     def principal_for(self, id: str) -> Principal | None:
         """Return the principal of the API key with this id; None if there is no such key (any more)."""
-        return next((key.to_principal() for key in self._keys.values() if key.id == id), None)
+        found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
+        return next((key.to_principal() for key in found if not key.has_expired()), None)
 
     def credential_hash(self, id: str) -> str:
         """Return the hash of the token that proves a principal: of this machine's token, or of an API key.
@@ -122,7 +159,12 @@ class ApiKeyStore(ABC):
         return next((key.hash for key in self._keys.values() if key.id == id), "")
 
     def list_keys(self) -> Sequence[ApiKey]:
-        return list(self._keys.values())
+        """Return all API keys, also those that have expired."""
+        return [key for key in self._keys.values() if not key.ended_person]
+
+    def ended_logins(self) -> Mapping[str, float]:
+        """Return when the logins of people were ended, in seconds since 1970, by their principal ids."""
+        return self._ended_logins
 
     @abstractmethod
     async def create_key(
@@ -133,8 +175,16 @@ class ApiKeyStore(ABC):
         now: float,
         rate: Rate | None = None,
         search: bool = False,
+        expires: float | None = None,
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
+
+        Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
+        """
+
+    @abstractmethod
+    async def end_logins(self, person: str, now: float) -> None:
+        """Refuse all access tokens that were issued to a person before `now`. `person` is a principal id.
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
@@ -152,6 +202,7 @@ class ApiKeyStore(ABC):
 
     def _replace_keys(self, keys: Iterable[ApiKey]) -> None:
         previous, self._keys = self._keys, {key.hash: key for key in keys}
+        self._ended_logins = _latest_ends(self._keys.values())
         self.change_count += 1
         for on_changed in self._change_callbacks:
             on_changed()
@@ -159,6 +210,10 @@ class ApiKeyStore(ABC):
             if self._keys.get(hashed) != key:
                 for callback in self._revocation_callbacks:
                     callback(key.id)
+        for hashed, key in self._keys.items():
+            if key.ended_person and hashed not in previous:
+                for callback in self._revocation_callbacks:
+                    callback(key.ended_person)
 
 
 class FileApiKeyStore(ApiKeyStore):
@@ -178,11 +233,17 @@ class FileApiKeyStore(ApiKeyStore):
         now: float,
         rate: Rate | None = None,
         search: bool = False,
+        expires: float | None = None,
     ) -> tuple[str, ApiKey]:
-        return self.create_key_sync(name, scopes, admin, now, rate, search)
+        return self.create_key_sync(name, scopes, admin, now, rate, search, expires)
 
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
+
+    async def end_logins(self, person: str, now: float) -> None:
+        with self._locked():
+            kept = [key for key in self._keys.values() if not key.ended_person or key.created > now - ENDED_LOGINS_S]
+            self._save([*kept, generate_ended_login(person, now)])
 
     def create_key_sync(
         self,
@@ -192,12 +253,13 @@ class FileApiKeyStore(ApiKeyStore):
         now: float,
         rate: Rate | None = None,
         search: bool = False,
+        expires: float | None = None,
     ) -> tuple[str, ApiKey]:
         """Create an API key and write the file; blocks. Return its token and its stored entry.
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires)
         with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
@@ -259,14 +321,41 @@ class FileApiKeyStore(ApiKeyStore):
         self.reload()
 
 
+def generate_ended_login(person: str, now: float) -> ApiKey:
+    """Return the entry to store when the logins of a person are ended."""
+    id_ = secrets.token_hex(4)
+    return ApiKey(id_, "", f"ended:{person}:{id_}", scopes=(), created=now, ended_person=person)
+
+
+def _latest_ends(keys: Iterable[ApiKey]) -> Mapping[str, float]:
+    ends: dict[str, float] = {}
+    for key in keys:
+        if key.ended_person:
+            ends[key.ended_person] = max(key.created, ends.get(key.ended_person, 0.0))
+    return ends
+
+
 def generate_key(
-    name: str, scopes: Iterable[str] | None, admin: bool, now: float, rate: Rate | None, search: bool = False
+    name: str,
+    scopes: Iterable[str] | None,
+    admin: bool,
+    now: float,
+    rate: Rate | None,
+    search: bool = False,
+    expires: float | None = None,
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
-    Raises `ConfigError` if the name has unprintable characters, if a scope is no name, or if an administrator's key has
-    scopes.
+    Raises `ConfigError` if the name has unprintable characters, if a scope is no name, if an administrator's key has
+    scopes, or if the key would have expired already.
     """
+    if expires is not None and not now < expires <= MAX_EXPIRY:
+        raise ConfigError(
+            "the end of an API key must be in the future",
+            detail=f"the time is {expires:.0f} seconds since 1970",
+            hint="write --expires 90d, or a date such as 2027-01-31",
+            code="E-KEYS-NEW",
+        )
     if not is_valid_key_name(name):
         raise ConfigError(
             "invalid name of an API key",
@@ -291,7 +380,8 @@ def generate_key(
                 code="E-KEYS-NEW",
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    return token, ApiKey(secrets.token_hex(4), name, _hash_token(token), scope_names, admin, now, rate, search)
+    hashed = _hash_token(token)
+    return token, ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
 
 
 def is_valid_scope(scope: str) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,10 +28,13 @@ from toolway.gateway.admin.dashboard import (
 )
 from toolway.gateway.admin.metrics import MetricsEndpoint
 from toolway.gateway.admin.routes import AdminEndpoint
+from toolway.gateway.admin.servers import encode_for_display
+from toolway.gateway.admin.sessions import describe_principal
 from toolway.gateway.authenticator import (
     Authenticator,
     DenialLog,
     RequestDenied,
+    VerificationPending,
     cors_headers,
     json_error,
     preflight_headers,
@@ -38,14 +42,21 @@ from toolway.gateway.authenticator import (
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.gateway.logins import LoginEndpoint
 from toolway.gateway.mcp.context import client_request_id
-from toolway.gateway.mcp.errors import OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
+from toolway.gateway.mcp.errors import DENIED, OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import SEARCH_ENDPOINT, Principal, is_valid_scope
-from toolway.gateway.tool_filter import ALL_TOOLS, NO_TOOLS, SEARCH_ALL_TOOLS, ToolFilter, filter_for_server
+from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, SEARCH_ENDPOINT, Principal, is_valid_scope
+from toolway.gateway.tool_filter import (
+    ALL_TOOLS,
+    NO_TOOLS,
+    SEARCH_ALL_TOOLS,
+    ToolFilter,
+    filter_for_access,
+    filter_for_server,
+)
 from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
 from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
@@ -54,6 +65,8 @@ from toolway.protocol.constants import INVALID_REQUEST, PARSE_ERROR
 from toolway.types import Json
 from toolway.upstream.transports.pending_requests import parse_large
 
+LISTEN_METHOD: Final = "subscriptions/listen"  # a modern client keeps this request open for notifications
+WHO_PATH: Final = "/who"  # every principal may ask who it is
 NODE_PATH: Final = "/node"  # other nodes of a cluster post their sealed requests here
 NODE_LINK_PATH: Final = "/node/link"  # other nodes turn a connection into a link here; the link authenticates them
 NODE_LINK_PROTOCOL: Final = "toolway-link"
@@ -72,6 +85,8 @@ _ALL_SERVERS: Final = (ALL_TOOLS, None)
 _UNRESTRICTED: Final = Principal("", "", "")
 _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
+PENDING_PRINCIPAL_ID: Final = "pending"  # shares the room for bodies of all clients whose tokens are being verified
+_METADATA_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "max-age=300"))
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
 _SERVER_PATH: Final = compile_pattern(r"/mcp/server/([a-z0-9-]{1,64})")
 _GROUP_PATH: Final = compile_pattern(r"/mcp/([a-z0-9-]{1,64})")
@@ -87,12 +102,14 @@ class AuthenticatedRequest(msgspec.Struct, frozen=True, gc=False):
     principal: Principal
     response_headers: tuple[tuple[str, str], ...]  # headers added to every response
     endpoint: str | None  # MCP endpoint; None for other paths
+    expires_at: float | None = None  # seconds since 1970 at which the token expires; None: it does not
 
 
 class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
-    `groups` returns the configured tool groups. It is called for every request, because a reload may change them.
+    `groups` returns the configured tool groups, `access` the tool patterns of the groups of an identity provider. They
+    are called for every request, because a reload may change them.
     """
 
     def __init__(
@@ -109,6 +126,7 @@ class Router:
         metrics: MetricsEndpoint | None,
         cluster: ClusterHooks,
         invisible_characters: Callable[[], InvisibleCharacters],
+        access: Callable[[], Mapping[str, Sequence[str]]] = dict,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
@@ -122,6 +140,7 @@ class Router:
         self._metrics = metrics
         self._cluster = cluster
         self._invisible_characters = invisible_characters
+        self._access = access
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
         #: by endpoint, scopes and search setting of a principal, with the filter of the endpoint
@@ -138,7 +157,11 @@ class Router:
         request = exchange.request
         exchange.request_id = self._request_id(request)
         try:
-            authenticated = self.authenticate(request)
+            try:
+                authenticated = self.authenticate(request)
+            except VerificationPending as pending:
+                await asyncio.wait([pending.task])
+                authenticated = self.authenticate(request)
             if authenticated is None:
                 if request.path != SESSION_PATH or not await self._cluster.forward_admin(exchange):
                     self._handle_public(exchange)
@@ -153,6 +176,7 @@ class Router:
         if is_overloaded and not principal.is_node:
             self._reject(exchange, 429, QUOTA, "too many concurrent requests for this principal")
             return
+        ending: asyncio.TimerHandle | None = None
         try:
             if principal.is_node:
                 await self._handle_node(exchange, is_overloaded=is_overloaded)
@@ -161,12 +185,17 @@ class Router:
                     message = self._parse_message(exchange)
                 else:
                     message = await self._parse_large_message(exchange)
+                if message is not None and message.method == LISTEN_METHOD:
+                    ending = _abort_at(exchange, authenticated.expires_at)
                 handling = self._route_mcp(exchange, message, principal, endpoint) if message is not None else None
                 if handling is not None:
                     await handling
             else:
+                ending = _abort_at(exchange, authenticated.expires_at)
                 await self._route_other(exchange, principal, endpoint)
         finally:
+            if ending is not None:
+                ending.cancel()
             self.remove_active(principal, exchange)
 
     # -- active requests ----------------------------------------------------------------------------------------------
@@ -203,14 +232,18 @@ class Router:
         """Authenticate a request by its HTTP head; return None if it is public (no principal).
 
         Raises `RequestDenied` if host, origin, token or session are not accepted. A token result is cached for equal
-        heads until keys or hosts change. A browser session is checked each time, because it expires.
+        heads until it expires, or keys or hosts change. A browser session is checked each time.
         """
         authenticated: AuthenticatedRequest | None = request.notes.authenticated
         version = self._authenticator.version
-        if authenticated is not None and authenticated.auth_version == version:
+        if (
+            authenticated is not None
+            and authenticated.auth_version == version
+            and (authenticated.expires_at is None or time.time() < authenticated.expires_at)
+        ):
             return authenticated
         self._authenticator.check_host_and_origin(request)
-        if _is_public(request):
+        if _is_public(request) or self._is_login_metadata(request):
             return None
         headers = tuple(cors_headers(request))
         if "cookie" in request.headers and "authorization" not in request.headers and _is_admin_path(request.path):
@@ -218,27 +251,34 @@ class Router:
             if browser_principal is not None:
                 return AuthenticatedRequest(version, browser_principal, headers, None)
         try:
-            principal = self._authenticator.authenticate_token(request)
+            principal, expires_at = self._authenticator.authenticate_token(request)
         except RequestDenied as denied:
             denied.headers = (*denied.headers, *headers)
             raise
-        authenticated = AuthenticatedRequest(version, principal, headers, _endpoint_for(request.path))
+        authenticated = AuthenticatedRequest(version, principal, headers, _endpoint_for(request.path), expires_at)
         request.notes.authenticated = authenticated
         return authenticated
 
     def authenticate_head(self, request: HttpRequest) -> Rejection | str:
         """Authenticate a request by its HTTP head, before its body is read.
 
-        Return the principal's id, or the rejection to send: the body of a denied request is never read.
+        Return the principal's id, or the rejection to send: the body of a denied request is never read. A small body
+        is read while the key of a token is being fetched; `handle` authenticates the request then.
         """
         known: AuthenticatedRequest | None = request.notes.authenticated
-        if known is not None and known.auth_version == self._authenticator.version:
+        if (
+            known is not None
+            and known.auth_version == self._authenticator.version
+            and (known.expires_at is None or time.time() < known.expires_at)
+        ):
             return known.principal.id
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
                 raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
         except RequestDenied as denied:
+            if isinstance(denied, VerificationPending) and _has_small_body(request):
+                return PENDING_PRINCIPAL_ID
             status, body, headers = self._log_denied(request, denied)
             return status, body, (*headers, ("x-request-id", self._request_id(request)))
         return authenticated.principal.id
@@ -292,6 +332,10 @@ class Router:
         exchange.extra_headers = cors_headers(request)
         if request.path in _HEALTH_PATHS:
             self._reply_health(exchange)
+        elif self._is_login_metadata(request):
+            login = self._authenticator.login
+            assert login is not None
+            exchange.reply(200, login.metadata, _METADATA_HEADERS)
         elif request.path == NODE_PROOF_PATH:
             proof = self._cluster.prove_node(request.query)
             if proof is None:
@@ -300,11 +344,20 @@ class Router:
         else:
             self._dashboard.handle(exchange)
 
+    def _is_login_metadata(self, request: HttpRequest) -> bool:
+        """Return True if a client asks where to get a token for this gateway (RFC 9728)."""
+        login = self._authenticator.login
+        return login is not None and request.path in login.metadata_paths and request.method == "GET"
+
     def disconnect(self, principal_id: str) -> None:
-        """Abort all active requests of a revoked API key and log its principal out of all servers."""
+        """Abort all active requests of a revoked API key and log its principal out of all servers.
+
+        The same for a person whose logins were ended.
+        """
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
-        self._logins.log_out_everywhere(f"key:{principal_id}")
+        is_person = principal_id.startswith(PERSON_PREFIX)
+        self._logins.log_out_everywhere(principal_id if is_person else f"key:{principal_id}")
 
     def end_browser_session(self, digest: str) -> None:
         """Abort all active requests of a dashboard session, such as its stream of events."""
@@ -339,6 +392,11 @@ class Router:
                 await self._sse.handle_post(exchange, message, principal)
         elif _is_admin_path(path):
             await self._admin.handle(exchange, principal)
+        elif path == WHO_PATH and exchange.request.method == "GET":
+            authenticated: AuthenticatedRequest | None = exchange.request.notes.authenticated
+            expires_at = authenticated.expires_at if authenticated is not None else None
+            found = describe_principal(principal, expires_at, self._authenticator.login)
+            exchange.reply(200, encode_for_display(found), (*JSON_HEADERS, ("cache-control", "no-store")))
         elif path.startswith("/login/"):
             await self._logins.handle(exchange, principal)
         elif path == "/metrics" and self._metrics is not None:
@@ -357,11 +415,39 @@ class Router:
             exchange.reply(*json_error(404, "unknown endpoint"))
         elif self.rejects_new_requests and message.kind == "request":
             self._reject_shutting_down(exchange, message.id)
+        elif message.method == "tools/call" and self._reject_missing_scope(exchange, message, principal, view):
+            pass
         elif is_modern(exchange.request, message):
             return self._modern.handle(exchange, message, principal, view, endpoint)
         else:
             return self._legacy.handle_post(exchange, message, principal, view, endpoint)
         return None
+
+    def _reject_missing_scope(
+        self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView
+    ) -> bool:
+        """Reply 403 and return True if the token of a person lacks a scope for the tool of a call.
+
+        The challenge makes a client log in again with this scope (step-up). The dispatcher checks it as well, for tools
+        that are called by other ways.
+        """
+        login = self._authenticator.login
+        if login is None or not principal.is_person or not isinstance(message.body, dict) or view.needs_preparation:
+            return False
+        name = message.body.get("name")
+        tool = view.find_item("tools", name) if isinstance(name, str) else None
+        missing = self.missing_scopes(principal, f"{tool.server}.{tool.name}") if tool is not None else ()
+        if not missing:
+            return False
+        denied = login.deny_scope(principal.granted, missing)
+        body = encode_error(message.id, DENIED, f"the token lacks the scope {' '.join(missing)}", {"executed": "no"})
+        exchange.reply(403, body, (*JSON_HEADERS, *(each for each in denied.headers if each[0] != "content-type")))
+        return True
+
+    def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
+        """Return the scopes that the token of a principal lacks for a call of a tool, named `server.tool`."""
+        login = self._authenticator.login
+        return login.missing_scopes(principal, tool) if login is not None else ()
 
     async def _route_session(self, exchange: Exchange, principal: Principal, endpoint: str) -> None:
         """Handle GET and DELETE on an MCP endpoint, which only legacy clients send.
@@ -422,7 +508,11 @@ class Router:
         None if the endpoint does not exist or the principal may not use it.
         """
         tool_filter, single_server = self._filter_for(endpoint)
-        if tool_filter is None or not principal.can_access(endpoint):
+        if tool_filter is None:
+            return None
+        if not principal.can_access(endpoint) and not (
+            principal.is_person and single_server is not None and self._can_see(principal, single_server)
+        ):
             return None
         key = (endpoint, principal.scopes, principal.search and single_server is None)
         cached = self._views.get(key)
@@ -446,6 +536,8 @@ class Router:
 
     def may_call(self, principal: Principal, tool: str) -> bool:
         """Return True if the scopes of a principal include a tool, named `server.tool`."""
+        if self.missing_scopes(principal, tool):
+            return False
         if principal.scopes is None:
             return True
         ref = self._hub.catalog.parse_name(tool)
@@ -490,18 +582,35 @@ class Router:
         return self._permitted_tools(principal.scopes).may_include(server)
 
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
-        """Return the filter of all tools that these scopes of an API key permit, on any endpoint.
+        """Return the filter of all tools that these scopes of a principal permit, on any endpoint.
 
-        It is the union of the groups and servers in the scopes; None permits all tools.
+        It is the union of the groups and servers in the scopes of an API key; None permits all tools. The scopes of a
+        person are groups of the identity provider.
         """
         if scopes is None:
             return ALL_TOOLS
+        if scopes and all(scope.startswith(ACCESS_PREFIX) for scope in scopes):
+            access = self._access()
+            return filter_for_access(access.get(scope.removeprefix(ACCESS_PREFIX), ()) for scope in scopes)
         names = [
             scope.removeprefix("server/") for scope in scopes if scope.startswith("server/") and is_valid_scope(scope)
         ]
         servers = [filter_for_server(name) for name in names]
         groups = [group for scope in scopes if (group := self._groups().get(scope)) is not None]
         return ToolFilter.union([*servers, *groups])
+
+
+def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
+    """Abort a stream of notifications when the token of its client expires. A call that runs then may finish."""
+    if expires_at is None or exchange.request.method == "DELETE":
+        return None
+    return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), exchange.abort)
+
+
+def _has_small_body(request: HttpRequest) -> bool:
+    """Return True if a request announces a body that is cheap to keep, before its sender is authenticated."""
+    length = request.headers.get("content-length", "0")
+    return "transfer-encoding" not in request.headers and length.isdecimal() and int(length) <= MAX_LIGHT_BYTES
 
 
 def _check_content_type(exchange: Exchange) -> bool:

@@ -8,7 +8,7 @@ A pattern is a name with `*` for any characters; a pattern that starts with `!` 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import translate
 from functools import cached_property
@@ -111,6 +111,41 @@ class _UnionFilter(ToolFilter):
         return any(each.may_include(server) for each in self.filters)
 
 
+@dataclass(frozen=True)
+class _AccessFilter(ToolFilter):
+    patterns: tuple[str, ...] = ()
+    filters: tuple[ToolFilter, ...] = ()
+
+    def __init__(self, filters: tuple[ToolFilter, ...]) -> None:
+        super().__init__(patterns=())
+        object.__setattr__(self, "filters", filters)
+
+    def __contains__(self, name: str) -> bool:
+        verdicts = [_last_match(each._compiled, name) for each in self.filters]
+        return True in verdicts and False not in verdicts
+
+    def includes_server(self, server: str) -> bool:
+        excludes = any(
+            pattern.startswith("!") and _may_match(pattern.removeprefix("!"), server)
+            for each in self.filters
+            for pattern in each.patterns
+        )
+        return not excludes and any(each.includes_server(server) for each in self.filters)
+
+    def may_include(self, server: str) -> bool:
+        excluded = any(_last_match(each._compiled, _whole_server_name(server)) is False for each in self.filters)
+        return not excluded and any(each.may_include(server) for each in self.filters)
+
+
+def filter_for_access(groups: Iterable[Sequence[str]]) -> ToolFilter:
+    """Return the filter for a person who is in several groups, given the patterns of each.
+
+    A tool is included if a group includes it and no group excludes it: a `!` pattern of one group is stronger than the
+    patterns of the other groups.
+    """
+    return _AccessFilter(tuple(ToolFilter(tuple(patterns)) for patterns in groups))
+
+
 _Compiled: TypeAlias = Sequence[tuple[bool, re.Pattern[str]]]
 
 
@@ -129,6 +164,11 @@ def _decide(compiled: _Compiled, name: str) -> bool:
         if includes is not included and pattern.fullmatch(name):
             included = includes
     return included
+
+
+def _last_match(compiled: _Compiled, name: str) -> bool | None:
+    """Return True if the last match of `name` includes it, False if it excludes it, None if no pattern matches."""
+    return next((includes for includes, pattern in reversed(compiled) if pattern.fullmatch(name)), None)
 
 
 def _whole_server_name(server: str) -> str:

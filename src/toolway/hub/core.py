@@ -871,16 +871,21 @@ class HubCore:
         """Return the name of the model that the search uses; "" if it ranks by words alone."""
         return self._search_settings.model
 
+    async def resolve_setting(self, text: str, key: str) -> str:
+        """Return a setting with its secrets. `key` names it in errors. Raises `ConfigError` if a secret is missing."""
+        from toolway.hub.secret_resolution import resolve_text
+
+        return await resolve_text(text, key, self._environment.environ, self.spawner)
+
     def _open_search_vectors(self) -> None:
         """Let the tool search use the embedding model or endpoint of the settings, in place of the previous one."""
-        from toolway.hub.secret_resolution import resolve_text
         from toolway.search.meaning import open_vectors
 
         assert self._tool_search is not None
         settings, environment = self._search_settings, self._environment
 
         async def get_key() -> str:
-            return await resolve_text(settings.key, "search.key", environment.environ, self.spawner)
+            return await self.resolve_setting(settings.key, "search.key")
 
         self._drop_search_vectors()
         open_store = environment.open_vector_store or partial(open_vector_store, environment.environ)

@@ -119,8 +119,8 @@ class NetworkPolicy:
 
         An entry that names this machine may use any of its names: with a URL at 127.0.0.1, localhost is allowed too.
         """
-        if address_class.name == LOOPBACK and _is_this_machine(host):
-            return any(map(_is_this_machine, self.entry_hosts))
+        if address_class.name == LOOPBACK and is_this_machine(host):
+            return any(map(is_this_machine, self.entry_hosts))
         return address_class.name in _ENTRY_CLASSES and host == str(ip) and host in self.entry_hosts
 
 
@@ -150,12 +150,12 @@ def is_private_host(host: str) -> bool:
     return (
         bool(host)
         and _parse_network(host) is None
-        and not _is_this_machine(host)
+        and not is_this_machine(host)
         and ("." not in host or host.endswith(_INTERNAL_SUFFIXES))
     )
 
 
-def _is_this_machine(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Return True if `host` is localhost, a name below it, or a loopback IP address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True

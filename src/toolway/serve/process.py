@@ -106,6 +106,7 @@ class GatewayProcess:
             cluster.tenant_key if cluster is not None else state_dir.read_sealing_key(),
             self._api_keys,
             groups=self._groups,
+            access=lambda: self._active_config.gateway.access,
             admission=lambda: self._active_config.gateway.admission,
             invisible_characters=lambda: self._active_config.gateway.invisible_characters,
             drops_nulls=lambda: self._active_config.gateway.drop_nulls,
@@ -127,7 +128,7 @@ class GatewayProcess:
         self._workflows = WorkflowService(
             self.hub,
             self._open_run_journal,
-            GatewayRunAccess(self._api_keys, self.gateway.router.may_call),
+            GatewayRunAccess(self._api_keys, self.gateway.router.may_call, self.gateway.find_person),
             lambda text: self.gateway.activity.add_event("change", "", text),
             (alerts or AlertSettings()).asks_after,
             self._reload_lock,
@@ -204,6 +205,13 @@ class GatewayProcess:
         """
         if self._api_keys is None and not is_loopback_host(host):
             raise no_auth_error(host)
+        if self._api_keys is None and self._active_config.gateway.login is not None:
+            raise ConfigError(
+                "a login needs authentication",
+                detail="--no-auth was given, and toolway.gateway.login is set: everyone would be an administrator",
+                hint="remove --no-auth",
+                code="E-ADDRESS",
+            )
         self._listen_host = host
         raise_file_limit()
         self._install_signal_handlers()
@@ -219,6 +227,7 @@ class GatewayProcess:
             self.telemetry.start()
             await self._start_cluster_node()
             await self._start_workflows()
+            await self._start_login()
             try:
                 port = await self._listen(host, port, tls)
             except OSError as exc:
@@ -240,6 +249,8 @@ class GatewayProcess:
                 watching.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
+                if self.gateway.login is not None:
+                    await self.gateway.login.close()
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
         if self._parent is not None:
@@ -255,6 +266,23 @@ class GatewayProcess:
         await self.gateway.http_server.listen_unix(self._cluster_node.options.worker.socket_path)
         await self._join_cluster(host, port, tls)
         return await self.gateway.listen(host, port, tls, reuse_port=True)
+
+    async def _start_login(self) -> None:
+        """Accept tokens of the identity provider, if one is configured. Raises `ConfigError`.
+
+        The gateway serves API keys while the provider is down. So it is not waited for here.
+        """
+        settings = self._active_config.gateway.login
+        if settings is None:
+            return
+        introspection, secret = settings.introspection, ""
+        if introspection is not None:
+            secret = await self.hub.resolve_setting(introspection.client_secret, "login.introspection.clientSecret")
+        login = self.gateway.create_login(settings, secret=secret)
+        self.gateway.check_login()
+        login.start()
+        if not self._active_config.gateway.access and not settings.admins:
+            _log.warning("people who log in see no tools: toolway.access is empty")
 
     def _on_others_draining(self) -> None:
         """Report this worker as not ready to load balancers, because its parent stops the other workers."""
@@ -450,6 +478,8 @@ class GatewayProcess:
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")
+        if previous.login != loaded.gateway.login:
+            _log.warning("login settings changed in the file: restart the gateway to apply them")
         if (previous.host, previous.port) != (loaded.gateway.host, loaded.gateway.port):
             _log.warning("gateway address changed in the file: restart the gateway to apply it")
         if previous.telemetry != loaded.gateway.telemetry:

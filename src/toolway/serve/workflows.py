@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import AccessDenied, ConfigError, ToolwayError
 from toolway.events import RunAsks
-from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
+from toolway.gateway.principals import LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 
 if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
+    from toolway.gateway.identity.provider import Person
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
     from toolway.workflows.journal import RunJournal
@@ -41,17 +42,33 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class GatewayRunAccess:
-    """Access rights of workflow runs in a gateway: a run may call what the API key that started it may call now."""
+    """Access rights of workflow runs in a gateway: a run may call what the principal that started it may call now.
 
-    def __init__(self, api_keys: ApiKeyStore | None, may_call: Callable[[Principal, str], bool]) -> None:
+    `find_person` returns the last login of a person at this gateway. Without one, the runs of the person call nothing.
+    """
+
+    def __init__(
+        self,
+        api_keys: ApiKeyStore | None,
+        may_call: Callable[[Principal, str], bool],
+        find_person: Callable[[str], Person | None] = lambda id_: None,
+    ) -> None:
         self._api_keys = api_keys
         self._may_call = may_call
+        self._find_person = find_person
 
     def caller_id(self, caller: str) -> str:
-        return caller if caller.startswith(_KEY_PREFIX) else ""
+        return caller if caller.startswith((_KEY_PREFIX, PERSON_PREFIX)) else ""
 
     def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
         principal = self._find_principal(caller)
+        if principal is None and caller.startswith(PERSON_PREFIX):
+            return AccessDenied(
+                "the person who started the run is not logged in",
+                detail=f"{caller}: this gateway saw no valid token of the person in the last 24 hours",
+                hint="the person must log in again and call any tool; then resume the run",
+                code="E-WORKFLOW-STARTER",
+            )
         if principal is None:
             return AccessDenied(
                 "the API key that started the run was revoked",
@@ -61,21 +78,32 @@ class GatewayRunAccess:
             )
         if not tool or self._may_call(principal, tool):
             return None
+        starter = "person who" if principal.is_person else "API key that"
         return AccessDenied(
-            f"{tool} is not allowed for the API key that started the run",
+            f"{tool} is not allowed for the {starter} started the run",
             detail=f"{principal.name}: its scopes do not include the tool",
-            hint="add the tool to a group of the key, or start the workflow with another key",
+            hint="add the tool to a group of the key or person, or start the workflow with another one",
             code="E-WORKFLOW-STARTER",
         )
 
     def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer questions: its key's name, and `admin` if it is one."""
+        """Return the names under which a caller may answer questions: its key's name, and `admin` if it is one.
+
+        Those of a person are its groups: the name of a person is not unique.
+        """
         principal = self._find_principal(caller)
         if principal is None:
             return ()
-        return (principal.name, "admin") if principal.admin else (principal.name,)
+        names: tuple[str, ...] = (principal.name,)
+        if principal.is_person:
+            person = self._find_person(caller)
+            names = tuple(each for each in person.identity.groups if each != "admin") if person is not None else ()
+        return (*names, "admin") if principal.admin else names
 
     def _find_principal(self, caller: str) -> Principal | None:
+        if caller.startswith(PERSON_PREFIX):
+            person = self._find_person(caller)
+            return person.principal if person is not None else None
         if self._api_keys is None or not caller.startswith(_KEY_PREFIX):
             return LOCAL_ADMIN
         return self._api_keys.principal_for(caller.removeprefix(_KEY_PREFIX))

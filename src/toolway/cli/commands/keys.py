@@ -1,4 +1,4 @@
-"""`toolway keys`: manage API keys of the gateway, and show this machine's access token.
+"""`toolway keys`, `toolway who` and `toolway sessions`: API keys, and people who logged in.
 
 Keys are changed through the running gateway, or else in its key file.
 """
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
@@ -19,12 +19,16 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import NotFound
+from toolway.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
+    from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.targets import TargetOptions
     from toolway.gateway.principals import ApiKey
     from toolway.types import Json
+
+_UNIT_SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0}
+_MAX_UNITS: Final = 100_000
 
 
 def keys_create(
@@ -42,8 +46,12 @@ def keys_create(
     search: Annotated[
         bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
     ] = False,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", metavar="WHEN", help="End of the key: 12h, 90d, or a date such as 2027-01-31."),
+    ] = None,
 ) -> CommandResult:
-    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate, search)
+    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate, search, expires)
 
 
 def keys_ls(context: CommandContext) -> CommandResult:
@@ -62,6 +70,24 @@ def keys_local_token(context: CommandContext) -> CommandResult:
     return run_local_token(context.output)
 
 
+def who(context: CommandContext) -> CommandResult:
+    """Show whose token the gateway takes yours for: name, groups, rights, and until when it is valid."""
+    return run_who(context.output, context.target_options)
+
+
+def sessions_ls(context: CommandContext) -> CommandResult:
+    """List the people whose tokens of the identity provider this gateway verified in the last 24 hours."""
+    return run_sessions_ls(context.output, context.target_options)
+
+
+def sessions_end(
+    context: CommandContext,
+    person: Annotated[str, typer.Argument(metavar="WHO", help="Subject, id or name.", show_default=False)],
+) -> CommandResult:
+    """Refuse all tokens that were issued to a person until now. A new login is possible after a minute."""
+    return run_sessions_end(context.output, context.target_options, person)
+
+
 # -- API keys ----------------------------------------------------------------------------------------------------------
 
 
@@ -73,6 +99,7 @@ async def run_keys_create(
     admin: bool,
     rate: str | None = None,
     search: bool = False,
+    expires: str | None = None,
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
@@ -92,17 +119,20 @@ async def run_keys_create(
         limit = Rate.parse(rate) if rate is not None else None
     except ValueError as exc:
         raise UsageError(str(exc)) from None
+    ends_at = _parse_expiry(expires) if expires is not None else None
     gateway = await find_gateway(output, target_options)
     scope_list = list(scopes) or None
     if gateway is not None:
         created = await gateway.request_admin(
             "POST",
             "keys",
-            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate} | ({"search": True} if search else {}),
+            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate}
+            | ({"search": True} if search else {})
+            | ({"expires": ends_at} if ends_at is not None else {}),
         )
     else:
         store = StateDir.default(os.environ).open_key_store()
-        token, key = store.create_key_sync(name, scope_list, admin, time.time(), limit, search)
+        token, key = store.create_key_sync(name, scope_list, admin, time.time(), limit, search, ends_at)
         created = {**_key_to_json(key), "token": token}
     if output.as_json:
         output.print_raw_json(created)
@@ -126,8 +156,11 @@ async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode
     if output.as_json:
         output.print_json({"keys": keys})
     elif keys:
-        rows = [(key["id"], key["name"], _describe_access(key), _format_date(key["created"])) for key in keys]
-        output.print_table(("id", "name", "access", "created"), rows)
+        rows = [
+            (key["id"], key["name"], _describe_access(key), _format_date(key["created"]), _describe_expiry(key))
+            for key in keys
+        ]
+        output.print_table(("id", "name", "access", "created", "until"), rows)
     else:
         output.info("there are no keys; the token of this machine has full access: toolway keys local-token")
     return ExitCode.OK
@@ -153,7 +186,7 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**fields, "rate": rate, "search": key.search}
+    return {**fields, "rate": rate, "search": key.search, "expires": key.expires}
 
 
 def _describe_access(key: Json) -> str:
@@ -164,8 +197,99 @@ def _describe_access(key: Json) -> str:
     return f"{access}, {key['rate']}" if key.get("rate") else access  # an old gateway sends no rate
 
 
+def _describe_expiry(key: Json) -> str:
+    expires = key.get("expires")  # an old gateway sends none
+    if expires is None:
+        return ""
+    return f"ended {_format_date(expires)}" if expires <= time.time() else _format_date(expires)
+
+
+def _parse_expiry(text: str) -> float:
+    """Return the time of `90d`, `12h` or `30m` from now, or of a date, in seconds since 1970. Raises `UsageError`."""
+    number, unit = text[:-1], text[-1:]
+    if unit in _UNIT_SECONDS and number.isascii() and number.isdecimal() and 0 < int(number) <= _MAX_UNITS:
+        return time.time() + int(number) * _UNIT_SECONDS[unit]
+    try:
+        found = datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise UsageError("invalid end of a key", detail=text[:50], hint="write 12h, 90d, or 2027-01-31") from None
+    if found.timestamp() <= time.time():
+        raise UsageError("the end of the key is in the past", detail=text[:50], hint="write 12h, 90d, or 2027-01-31")
+    return found.timestamp()
+
+
 def _format_date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+# -- people ------------------------------------------------------------------------------------------------------------
+
+
+async def run_who(output: Output, target_options: TargetOptions) -> ExitCode:
+    """Print whose token the gateway takes the sent one for."""
+    gateway = await _require_gateway(output, target_options)
+    found = await gateway.request_who()
+    if output.as_json:
+        output.print_json(found)
+        return ExitCode.OK
+    kinds = {"person": "a person", "key": "an API key", "owner": "the owner of this machine's token"}
+    rows = [("name", found["name"]), ("kind", kinds.get(found["kind"], found["kind"])), ("id", found["id"])]
+    rows += [(field, found[field]) for field in ("subject", "issuer", "client") if found.get(field)]
+    if "groups" in found:
+        rows.append(("groups", ", ".join(found["groups"]) or "none"))
+    rows.append(("access", _describe_access(found)))
+    if found.get("expires"):
+        rows.append(("until", _format_date(found["expires"])))
+    output.print_table(("field", "value"), rows)
+    return ExitCode.OK
+
+
+async def run_sessions_ls(output: Output, target_options: TargetOptions) -> ExitCode:
+    """Print the people who logged in with the identity provider."""
+    gateway = await _require_gateway(output, target_options)
+    found = await gateway.request_admin("GET", "sessions")
+    sessions, provider = found["sessions"], found["provider"]
+    if provider is None:
+        raise ConfigError(
+            "no login is configured",
+            detail=f"the gateway at {gateway.url} accepts API keys only",
+            hint="see toolway.gateway.login in the configuration; API keys: toolway keys ls",
+            code="E-LOGIN-NONE",
+        )
+    if output.as_json:
+        output.print_json(found)
+        return ExitCode.OK
+    if provider["problem"]:
+        output.info(f"the identity provider at {provider['issuer']} fails: {provider['problem']}", "yellow")
+        output.info("  toolway explain E-LOGIN-PROVIDER", "yellow")
+    if sessions:
+        rows = [
+            (each["subject"], each["name"], ", ".join(each["groups"]), each["client"], _format_date(each["expires"]))
+            for each in sessions
+        ]
+        output.print_table(("subject", "name", "groups", "client", "until"), rows)
+    else:
+        output.info("no person has logged in at this gateway in the last 24 hours")
+    return ExitCode.OK
+
+
+async def run_sessions_end(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
+    """End the logins of a person, at all nodes of the gateway."""
+    gateway = await _require_gateway(output, target_options)
+    ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
+    if output.as_json:
+        output.print_json(ended)
+        return ExitCode.OK
+    output.info(f"tokens that were issued to {person} until now are refused")
+    if not ended.get("known"):
+        output.info("this gateway has not seen the person lately: the text was taken for a subject", "yellow")
+    return ExitCode.OK
+
+
+async def _require_gateway(output: Output, target_options: TargetOptions) -> GatewayClient:
+    from toolway.cli.targets import require_gateway
+
+    return await require_gateway(output, target_options, "no gateway is running", "start one with: toolway serve")
 
 
 # -- token of this machine ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from toolway.cluster.bootstrap import database_unavailable
 from toolway.cluster.db.client_state import API_KEYS_CHANGE, ApiKeyTable
 from toolway.cluster.replication.change_feed import ChangeFeed
-from toolway.gateway.principals import ApiKey, ApiKeyStore, generate_key
+from toolway.gateway.principals import ApiKey, ApiKeyStore, generate_ended_login, generate_key
 from toolway.gateway.rate_limit import Rate
 from toolway.types import Json
 
@@ -55,15 +55,22 @@ class DbApiKeyStore(ApiKeyStore):
         now: float,
         rate: Rate | None = None,
         search: bool = False,
+        expires: float | None = None,
     ) -> tuple[str, ApiKey]:
-        token, key = generate_key(name, scopes, admin, now, rate, search)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires)
+        await self._add(key)
+        return token, key
+
+    async def end_logins(self, person: str, now: float) -> None:
+        await self._add(generate_ended_login(person, now))
+
+    async def _add(self, key: ApiKey) -> None:
         try:
             await self._stored_keys.add(self._tenant, key.id, msgspec.to_builtins(key))
         except (SQLAlchemyError, OSError) as exc:
             raise database_unavailable(exc) from None
         self._replace_keys([*self._keys.values(), key])
         self._publish({})
-        return token, key
 
     async def revoke_key(self, id: str) -> bool:
         try:

@@ -298,10 +298,15 @@ class WorkerKeyStore(FileApiKeyStore):
         now: float,
         rate: Rate | None = None,
         search: bool = False,
+        expires: float | None = None,
     ) -> tuple[str, ApiKey]:
-        created = await super().create_key(name, scopes, admin, now, rate, search)
+        created = await super().create_key(name, scopes, admin, now, rate, search, expires)
         await self._announce()
         return created
+
+    async def end_logins(self, person: str, now: float) -> None:
+        await super().end_logins(person, now)
+        await self._announce()
 
     async def revoke_key(self, id: str) -> bool:
         revoked = await super().revoke_key(id)

@@ -38,15 +38,27 @@ CallPredicate = Callable[[CallFinished], bool]
 class CallsAdmin:
     """Handlers of `/admin/calls` (recent calls) and `/admin/call` (call a tool by hand)."""
 
-    def __init__(self, hub: HubCore, activity: ActivityRecorder, api_keys: ApiKeyStore | None) -> None:
+    def __init__(
+        self,
+        hub: HubCore,
+        activity: ActivityRecorder,
+        api_keys: ApiKeyStore | None,
+        people: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self._hub = hub
         self._activity = activity
         self._api_keys = api_keys
+        self._people = people
 
     def key_names(self) -> dict[str, str]:
-        """Return a map from the caller id in call records to the name of the caller's API key."""
+        """Return a map from the caller id in call records to the name of the caller's API key, or of the person.
+
+        A person who has the name of a key, or is called "owner", is shown by its id: people may choose their names.
+        """
         keys = self._api_keys.list_keys() if self._api_keys is not None else ()
-        return {key.to_principal().caller_id: key.name for key in keys}
+        taken = {"owner", *(key.name for key in keys)}
+        people = {id_: name if name not in taken else id_ for id_, name in self._people().items()}
+        return {**people, **{key.to_principal().caller_id: key.name for key in keys}}
 
     def list_calls(self, query: str) -> Json:
         """Return recent calls that match the query, newest first."""

@@ -157,13 +157,13 @@ class DashboardEndpoint:
         """
         code = request.headers.get(CODE_HEADER)
         if code is None:
-            principal = self._authenticator.authenticate_token(request)
+            principal = self._authenticator.authenticate_token(request).principal
         else:
             found = self._browser_sessions.redeem(code)
             if found is None:
                 raise RequestDenied(401, "dashboard link used or expired", "create a new one: toolway ui")
             principal = found
-        if not principal.admin:
+        if not principal.admin or principal.is_person:  # a session ends with its API key, and a person has none
             raise RequestDenied(403, "administrator access required", "use the token of this machine")
         return principal
 

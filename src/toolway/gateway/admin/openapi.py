@@ -243,6 +243,7 @@ _KEY: Final = _object(
         "created": _NUMBER,
         "rate": _nullable("string"),
         "search": _BOOLEAN,
+        "expires": _nullable("number"),
     }
 )
 _BREAKER: Final = _object(
@@ -494,9 +495,43 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     # keys
     "KeyList": _object({"keys": _array(_KEY)}),
     "NewKey": _object(
-        {"name": _STRING, "scopes?": _STRINGS, "admin?": _BOOLEAN, "rate?": _STRING, "search?": _BOOLEAN}
+        {
+            "name": _STRING,
+            "scopes?": _STRINGS,
+            "admin?": _BOOLEAN,
+            "rate?": _STRING,
+            "search?": _BOOLEAN,
+            "expires?": _NUMBER,
+        }
     ),
     "KeyCreated": _object({"token": _STRING}, _KEY),
+    "SessionList": _object(
+        {
+            "provider": {
+                "anyOf": [
+                    _object(
+                        {
+                            **dict.fromkeys(("issuer", "audience", "problem"), _STRING),
+                            "keys": _INTEGER,
+                            "good_until": _NUMBER,
+                        }
+                    ),
+                    {"type": "null"},
+                ]
+            },
+            "sessions": _array(
+                _object(
+                    {
+                        **dict.fromkeys(("id", "name", "issuer", "subject", "client"), _STRING),
+                        "admin": _BOOLEAN,
+                        "groups": _STRINGS,
+                        "seen": _NUMBER,
+                        "expires": _NUMBER,
+                    }
+                )
+            ),
+        }
+    ),
     # configuration, doctor, dashboard
     "Config": _object(
         {

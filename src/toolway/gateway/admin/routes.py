@@ -26,6 +26,7 @@ from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
+from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
 from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal
@@ -380,6 +381,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route("GET", "/admin/keys", "API keys", "KeyList", lambda a, r: a.keys.list()),
     Route("POST", "/admin/keys", "Create an API key", "KeyCreated", lambda a, r: a.keys.create(r.body), body="NewKey"),
     Route("DELETE", "/admin/keys/{id}", "Revoke an API key", "Done", lambda a, r: a.keys.revoke(r["id"])),
+    Route("GET", "/admin/sessions", "People who logged in", "SessionList", lambda a, r: a.sessions.list()),
+    Route(
+        "DELETE",
+        "/admin/sessions/{who}",
+        "End the logins of a person: id, subject or name",
+        "Done",
+        lambda a, r: a.sessions.end(r.decoded("who")),
+    ),
     # -- configuration, doctor, dashboard -----------------------------------------------------------------------------
     Route("GET", "/admin/config", "Configuration file and versions", "Config", lambda a, r: a.overview.get_config()),
     Route(
@@ -481,6 +490,7 @@ class AdminEndpoint:
         runs: RunsAdmin,
         agents: AgentsAdmin,
         pins: PinsAdmin,
+        sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
         reload: Callable[[], Awaitable[Json]],
@@ -494,6 +504,7 @@ class AdminEndpoint:
         self.runs: RunsAdmin = runs
         self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
+        self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
         self._api_keys = api_keys
@@ -575,7 +586,7 @@ class AdminEndpoint:
             )
 
 
-_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search"})
+_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires"})
 
 
 class KeysAdmin:
@@ -605,6 +616,7 @@ class KeysAdmin:
             time.time(),
             _read_rate(body),
             body.get("search") is True,
+            _read_expiry(body),
         )
         self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
         return {**_key_to_json(key), "token": token}
@@ -619,7 +631,7 @@ class KeysAdmin:
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**facts, "rate": rate, "search": key.search}
+    return {**facts, "rate": rate, "search": key.search, "expires": key.expires}
 
 
 def _read_text(body: Json, name: str) -> str:
@@ -636,6 +648,13 @@ def _read_scopes(body: Json) -> list[str] | None:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError("scopes must be a list of names")
     return value
+
+
+def _read_expiry(body: Json) -> float | None:
+    value = body.get("expires")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError("expires must be a time in seconds since 1970")
+    return float(value) if value is not None else None
 
 
 def _read_rate(body: Json) -> Rate | None:

@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -100,6 +100,8 @@ class RequestDispatcher:
     ) -> None:
         self._hub = hub
         self.drops_nulls = drops_nulls  # of arguments that a client did not mean to give
+        #: scopes that the token of a principal lacks for a call of `server.tool`
+        self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         self.rate_limiter = rate_limiter
         self._throttle_log = ThrottleLog(hub.emit)
         self._handles = ClientHandles(sealer)
@@ -229,6 +231,10 @@ class RequestDispatcher:
         if context.headers is not None and tool.has_header_params:
             _check_param_headers(tool, arguments or {}, context.headers)
         context.requested_name = params["name"]
+        if context.forwarded is None:  # else the node that forwards it has checked it
+            missing = self.missing_scopes(context.principal, f"{tool.server}.{tool.name}")
+            if missing:
+                raise RpcFailure(errors.DENIED, f"the token lacks the scope {' '.join(missing)}", {"executed": "no"})
         if arguments and self.drops_nulls():
             arguments = drop_nulls(arguments, tool.input_schema)
         upstream_params = {**params, "name": tool.name, "arguments": arguments or {}}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable
 from typing import ClassVar, Final, NamedTuple, Protocol
 
@@ -130,6 +131,7 @@ class ClientFlights:
             or router.rejects_new_requests
             or len(request.body) > MAX_LIGHT_BYTES
             or authenticated.auth_version != self._authenticator.version
+            or (authenticated.expires_at is not None and time.time() >= authenticated.expires_at)
             or (b"null" in request.body and self.dispatcher.drops_nulls())
         ):
             return False
@@ -308,7 +310,9 @@ class ClientFlights:
             return None
         if not is_list and (not view.has_search or name not in (CALL_TOOL, READ_TOOL)):
             tool = view.find_item("tools", name)
-            plan = self.hub.find_plan(tool, principal.caller_id) if isinstance(tool, Tool) else None
+            if not isinstance(tool, Tool) or self.router.missing_scopes(principal, f"{tool.server}.{tool.name}"):
+                return None
+            plan = self.hub.find_plan(tool, principal.caller_id)
             if plan is None:
                 return None
         tool_filter = self.router.filter_of_group(endpoint)
@@ -340,7 +344,7 @@ class ClientFlights:
         if planned.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
             return None
         plan = self.hub.find_plan(tool, planned.principal.caller_id)
-        if plan is None:
+        if plan is None or self.router.missing_scopes(planned.principal, f"{tool.server}.{tool.name}"):
             return None
         if len(planned.named) >= MAX_TOOLS_OF_HEAD:
             planned.named.clear()  # cheap to find again

@@ -101,6 +101,18 @@ async def test_a_key_opens_all_gateways_and_once_revoked_none_in_less_than_a_sec
         assert not await a.keyring.revoke_key(key.id)
 
 
+@needs_nats
+async def test_ended_logins_of_a_person_are_known_at_all_gateways_in_less_than_a_second(engine: AsyncEngine) -> None:
+    async with nats_server() as server, _gateways(engine, server, ("t", "t", "t", "other")) as (a, b, c, other):
+        await a.keyring.end_logins("user:alice", 1000.0)
+        seconds = await _until(lambda: all(each.keyring.ended_logins() for each in (a, b, c)))
+        assert seconds < within(1.0)
+        for each in (a, b, c):
+            assert each.keyring.ended_logins() == {"user:alice": 1000.0} and each.keyring.list_keys() == []
+            assert each.revoked == ["user:alice"]  # its requests are aborted
+        assert other.keyring.ended_logins() == {}
+
+
 async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None:
     async with _gateways(engine, None) as (a, b):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)

@@ -1,0 +1,1 @@
+"""Settings of logins with an identity provider."""

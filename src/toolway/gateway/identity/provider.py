@@ -1,0 +1,394 @@
+"""Login with an identity provider: from a bearer token to the principal that it proves, and the errors of tokens.
+
+The gateway is an OAuth 2.1 resource server. It has no login page, no passwords and no table of users: a client gets a
+token from the provider (RFC 9728 metadata says which one), and the gateway verifies it. A token is verified once and
+then found by its hash, until it expires, its key is withdrawn, or the rules change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from toolway.config.identity.login_settings import EVERYONE, LoginSettings
+from toolway.events import AccessEvent, Event
+from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
+from toolway.gateway.identity.access_tokens import (
+    CLOCK_SKEW_S,
+    InvalidToken,
+    TokenIdentity,
+    TokenRules,
+    is_jwt,
+    parse_token,
+)
+from toolway.gateway.identity.introspection import MAX_OPAQUE_CHARS, Ask, Introspection
+from toolway.gateway.identity.signing_keys import Fetch, ProviderKeys, require_joserfc
+from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, TOKEN_PREFIX, Principal
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.network import NetworkPolicy
+from toolway.protocol.jsonrpc import encode_json
+from toolway.types import AuthError
+
+MAX_TOKENS: Final = 10_000  # verified tokens that are remembered; the oldest is verified again
+MAX_TOOLS: Final = 10_000  # tools whose required scopes are remembered
+MAX_PEOPLE: Final = 10_000  # people whose last groups are remembered
+RUN_RIGHTS_S: Final = 24 * 3600.0  # seconds after the last token of a person in which its workflow runs go on
+_log = logging.getLogger("toolway.gateway")
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+
+
+class Person(NamedTuple):
+    """Last known login of a person: principal, and facts of the last token."""
+
+    principal: Principal
+    identity: TokenIdentity
+    seen_at: float  # when a token of the person was verified last, in seconds since 1970
+
+
+class VerifiedToken(NamedTuple):
+    """Token that was verified: what it proves, and when it was issued."""
+
+    proven: ProvenIdentity
+    expires_at: float
+    issued_at: float | None
+
+
+class IdentityProvider:
+    """Verifier of the access tokens of one identity provider, for one gateway.
+
+    `access` maps groups to tool patterns. `on_changed` is called if tokens that were accepted may have other rights
+    now. `ended_logins` returns when an administrator ended the logins of people, by their principal ids. `ask` asks
+    the provider about opaque tokens; None refuses them.
+    """
+
+    def __init__(
+        self,
+        settings: LoginSettings,
+        access: Mapping[str, Iterable[str]],
+        fetch: Fetch,
+        on_changed: Callable[[], None] = lambda: None,
+        emit: Callable[[Event], None] = lambda event: None,
+        now: Callable[[], float] = time.time,
+        ended_logins: Callable[[], Mapping[str, float]] = dict,
+        ask: Ask | None = None,
+    ) -> None:
+        require_joserfc()
+        self.settings = settings
+        self._rules = TokenRules(settings)
+        self._groups = frozenset(access)
+        self._tool_scopes = [(ToolFilter((pattern,)), scopes) for pattern, scopes in settings.tool_scopes.items()]
+        self._step_up_scopes = frozenset(scope for _, scopes in self._tool_scopes for scope in scopes)
+        self._required: dict[str, tuple[str, ...]] = {}  # scopes by `server.tool`, for tools that were called
+        self._on_changed = on_changed
+        self._emit = emit
+        self._now = now
+        self._ended_logins = ended_logins
+        self.introspection = Introspection(ask, now) if ask is not None else None
+        self._tokens: dict[bytes, VerifiedToken] = {}  # by the hash of the token; the oldest first
+        self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
+        self._running: asyncio.Task[None] | None = None
+        self.keys = ProviderKeys(settings, fetch, self._on_keys_withdrawn, self._on_key_problem, now)
+        self.resource_host = _host_header(settings.resource_url)
+        self.metadata_url, self.metadata_paths = _metadata_location(settings.resource_url)
+        self.metadata = encode_json(
+            {
+                "resource": settings.resource_url,
+                "authorization_servers": [settings.issuer],
+                "bearer_methods_supported": ["header"],
+                "resource_name": "Toolway",
+                **({"scopes_supported": scopes} if (scopes := self._known_scopes()) else {}),
+            }
+        )
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Fetch the keys of the provider in the background from now on. The gateway does not wait for it."""
+        self._running = asyncio.get_running_loop().create_task(self.keys.run())
+
+    async def close(self) -> None:
+        """Fetch no keys any more."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self.keys.close()
+        if self.introspection is not None:
+            await self.introspection.close()
+
+    def set_access(self, access: Mapping[str, Iterable[str]]) -> None:
+        """Use these groups from now on, after a reload of the configuration."""
+        self._groups = frozenset(access)
+        self._forget_tokens()
+
+    def _forget_tokens(self) -> None:
+        """Verify every token again when it is used next."""
+        self._tokens.clear()
+        self._on_changed()
+
+    def _on_keys_withdrawn(self) -> None:
+        self._forget_tokens()
+
+    def _on_key_problem(self, reason: str) -> None:
+        action = "keys_unavailable" if reason else "keys_available"
+        self._emit(AccessEvent("", action, reason or "the keys of the identity provider were fetched again"))
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
+
+    def authenticate(self, token: str) -> ProvenIdentity:
+        """Return the principal of a bearer token and the end of its validity.
+
+        Raises `VerificationPending` if the provider is being asked, and `RequestDenied` otherwise: 401 if the token is
+        not valid, 403 if it lacks a scope, 503 if the provider did not answer.
+        """
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        known = self._tokens.get(digest)
+        if known is not None and self._now() < known.expires_at:
+            self._check_not_ended(known.proven.principal.id, known.issued_at)
+            return known.proven
+        try:
+            identity, valid_until = self._identify(token, digest)
+        except InvalidToken as exc:
+            self._tokens.pop(digest, None)
+            raise self.deny_token(str(exc)) from None
+        missing = [scope for scope in self.settings.scopes if scope not in identity.scopes]
+        if missing:
+            raise self.deny_scope(identity.scopes, missing)
+        self._check_not_ended(self.principal_id(identity.subject), identity.issued_at)
+        principal = self._remember(identity)
+        if known is None:
+            self._report(identity, principal)
+        expires_at = min(identity.expires_at, valid_until)
+        proven = ProvenIdentity(principal, expires_at)
+        if len(self._tokens) >= MAX_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        self._tokens[digest] = VerifiedToken(proven, expires_at, identity.issued_at)
+        return proven
+
+    def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
+        """Raise `RequestDenied` if an administrator ended the login to which a token belongs.
+
+        A token that does not say when it was issued is refused as well.
+        """
+        if self._is_ended(id_, issued_at):
+            raise self.deny_token("the login was ended")
+
+    def _is_ended(self, id_: str, issued_at: float | None) -> bool:
+        ended_at = self._ended_logins().get(id_)
+        return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
+
+    def _identify(self, token: str, digest: bytes) -> tuple[TokenIdentity, float]:
+        """Return what a token proves, and until when the reason for it is known. Raises as `authenticate` does."""
+        if token.startswith(TOKEN_PREFIX):  # an API key that was revoked: the provider must not see it
+            raise InvalidToken("unknown token")
+        if is_jwt(token):
+            return self._verify(token), self.keys.good_until
+        if self.introspection is None or len(token) > MAX_OPAQUE_CHARS or not token.isascii():
+            raise InvalidToken("unknown token")
+        answer = self.introspection.find(digest)
+        if answer is None:
+            asking = self.introspection.start(token, digest)
+            if asking is not None:
+                raise VerificationPending(asking, *self._unavailable())
+        if answer is None or answer.has_failed:
+            raise RequestDenied(503, *self._unavailable())
+        if answer.claims is None:
+            raise InvalidToken("the token is not active")
+        return self._rules.check_introspected(answer.claims, self._now(), answer.until), answer.until
+
+    def _verify(self, token: str) -> TokenIdentity:
+        """Verify a JWT completely. Raises `InvalidToken`, or `RequestDenied` if its key is not known (yet)."""
+        parsed = parse_token(token)
+        identity = self._rules.check(parsed, self._now())  # before a key is fetched because of it
+        keys = self.keys.current
+        key = keys.find(parsed.key_id, parsed.algorithm) if keys is not None else None
+        if key is None:
+            if keys is not None and (keys.has_id(parsed.key_id) or self.keys.is_absent(parsed.key_id)):
+                raise InvalidToken("the identity provider has no such key")
+            fetching = self.keys.refresh_for_unknown_key(parsed.key_id)
+            if fetching is not None:
+                raise VerificationPending(fetching, *self._unavailable())
+            raise RequestDenied(503, *self._unavailable())
+        key.verify(token, parsed.algorithm)
+        return identity
+
+    def _unavailable(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        return (
+            "the token cannot be verified now",
+            "the keys of the identity provider are not known; try again later, API keys work meanwhile",
+            (("retry-after", str(self.keys.retry_after)),),
+        )
+
+    def _remember(self, identity: TokenIdentity) -> Principal:
+        """Return the principal of a verified token. Equal principals are the same object, so that plans stay valid."""
+        principal, now = self._principal_of(identity), self._now()
+        known = self._people.pop(principal.id, None)
+        if known is not None and known.principal == principal:
+            principal = known.principal
+        if known is None and len(self._people) >= MAX_PEOPLE:
+            del self._people[next(iter(self._people))]
+        self._people[principal.id] = Person(principal, identity, now)
+        return principal
+
+    def _report(self, identity: TokenIdentity, principal: Principal) -> None:
+        """Emit an event about the first use of a token: it connects the principal id with issuer and subject."""
+        by = f" with {identity.client}" if identity.client else ""
+        reason = f"{self.settings.issuer}#{identity.subject}{by}, groups: {', '.join(self._used_groups(identity))}"
+        self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
+
+    def _principal_of(self, identity: TokenIdentity) -> Principal:
+        """Return the principal of a person: named by issuer and subject, with the tools of its groups."""
+        id_ = self.principal_id(identity.subject)
+        granted = tuple(sorted(self._step_up_scopes & identity.scopes))
+        if any(group in self.settings.admins for group in identity.groups):
+            return Principal(id_, identity.name, id_, admin=True, granted=granted)
+        scopes = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
+        return Principal(id_, identity.name, id_, scopes=scopes, granted=granted)
+
+    def _used_groups(self, identity: TokenIdentity) -> list[str]:
+        """Return the groups of a person that the configuration gives tools to, with the one of all people."""
+        return sorted(self._groups.intersection((*(each for each in identity.groups if each != EVERYONE), EVERYONE)))
+
+    # -- scopes -------------------------------------------------------------------------------------------------------
+
+    def _known_scopes(self) -> list[str]:
+        """Return all scopes that a client may request for this gateway."""
+        return [*self.settings.scopes, *sorted(self._step_up_scopes.difference(self.settings.scopes))]
+
+    def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
+        """Return the scopes that the token of a person lacks for a call of a tool, named `server.tool`."""
+        if not self._tool_scopes or not principal.is_person:
+            return ()
+        required = self._required.get(tool)
+        if required is None:
+            found = [scope for tools, scopes in self._tool_scopes if tool in tools for scope in scopes]
+            if len(self._required) >= MAX_TOOLS:
+                self._required.clear()
+            required = self._required[tool] = tuple(dict.fromkeys(found))
+        return tuple(scope for scope in required if scope not in principal.granted)
+
+    # -- people -------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> Mapping[str, object]:
+        """Return the state of the provider as the gateway sees it, for administrators."""
+        keys = self.keys.current
+        return {
+            "issuer": self.settings.issuer,
+            "audience": self.settings.audience,
+            "keys": len(keys) if keys is not None else 0,
+            "good_until": self.keys.good_until,
+            "problem": self.keys.problem,
+        }
+
+    def find_person(self, id_: str) -> Person | None:
+        """Return the last login of a person by its principal id; None if it is too long ago, or not known here."""
+        person = self._people.get(id_)
+        if person is None or self._now() >= person.seen_at + RUN_RIGHTS_S:
+            return None
+        return None if self._is_ended(id_, person.identity.issued_at) else person
+
+    def people(self) -> list[Person]:
+        """Return the last login of every person that is known here, the newest first."""
+        return [each for id_ in reversed(self._people) if (each := self.find_person(id_)) is not None]
+
+    def principal_id(self, subject: str) -> str:
+        """Return the principal id of the person whom the provider calls `subject`."""
+        return principal_id(self.settings.issuer, subject)
+
+    def names(self) -> Mapping[str, str]:
+        """Return the names of the people that logged in, by caller id."""
+        return {id_: person.principal.name for id_, person in self._people.items()}
+
+    # -- errors for clients -------------------------------------------------------------------------------------------
+
+    def challenge(self, **parameters: str) -> tuple[str, str]:
+        """Return the header that names the place where a client gets a token (RFC 6750, RFC 9728)."""
+        facts = {"realm": "toolway", **parameters, "resource_metadata": self.metadata_url}
+        if self.settings.scopes and "scope" not in facts:
+            facts["scope"] = " ".join(self.settings.scopes)
+        return "www-authenticate", "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
+
+    def deny_token(self, reason: str) -> RequestDenied:
+        """Return the error for a token that is not accepted. `reason` is plain text of ours."""
+        challenge = self.challenge(error="invalid_token", error_description=reason)
+        return RequestDenied(401, reason, "log in again at the identity provider", (challenge,))
+
+    def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
+        """Return the error for a valid token that lacks scopes. It names all that a new token needs."""
+        wanted = " ".join(sorted({*missing, *self.settings.scopes, *_plain(present)}))
+        challenge = self.challenge(error="insufficient_scope", scope=wanted)
+        return RequestDenied(403, "the token lacks a scope", f"log in with the scope {wanted}", (challenge,))
+
+
+def principal_id(issuer: str, subject: str) -> str:
+    """Return the id of a person: a hash, because a subject may be any text. It is the caller id too."""
+    return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
+
+
+def create_fetch(
+    settings: LoginSettings, network_policy: Callable[[], NetworkPolicy], now: Callable[[], float] = time.time
+) -> Fetch:
+    """Return the function that fetches documents of the provider, only from addresses that are allowed.
+
+    The URLs in the settings are the operator's: they may name a private address. If the clock of the provider differs
+    so much that valid tokens would be refused, the log says so.
+    """
+
+    async def fetch(url: str) -> bytes:
+        import httpx2
+
+        from toolway.auth.oauth_http import fetch as send
+
+        request = httpx2.Request("GET", url, headers={"Accept": "application/json"})
+        response = await send(request, network_policy().allowing(settings.issuer, settings.jwks))
+        if response.status_code != 200:
+            raise AuthError(
+                f"{url} answered with HTTP {response.status_code}",
+                code="E-LOGIN-PROVIDER",
+                hint="check toolway.gateway.login.issuer",
+            )
+        offset = clock_offset(response.headers.get("date", ""), now())
+        if abs(offset) > CLOCK_SKEW_S:
+            _log.warning(
+                "the clocks of the gateway and of the identity provider differ by %.0f s: tokens may be refused; "
+                "set the clock of this machine, with NTP for example",
+                offset,
+            )
+        return response.content
+
+    return fetch
+
+
+def clock_offset(date: str, now: float) -> float:
+    """Return how many seconds a `Date` header is ahead of `now`; 0 if it is missing or invalid."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(date).timestamp() - now
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
+    """Return the URL of the metadata of a resource (RFC 9728), and the paths at which the gateway serves it.
+
+    Some clients look at the root only.
+    """
+    parts = urlsplit(resource)
+    path = parts.path.rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{path}", frozenset({WELL_KNOWN, f"{WELL_KNOWN}{path}"})
+
+
+def _host_header(url: str) -> str:
+    """Return the host of a URL as a Host header has it, without the port."""
+    host = urlsplit(url).hostname or ""
+    return f"[{host}]" if ":" in host else host
+
+
+def _plain(scopes: Iterable[str]) -> Iterable[str]:
+    """Return the scopes of a token that may be repeated in a header."""
+    return (scope for scope in scopes if scope.isascii() and scope.isprintable() and not {'"', "\\"} & set(scope))

@@ -1,0 +1,324 @@
+"""A gateway that accepts tokens of an identity provider: what clients of both eras get, also while it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.edge_lab import ROUTES, TOKEN, Edge, handshake, message_of, modern
+from tests.gateway.identity.issuer import AUDIENCE, ISSUER, SETTINGS, Issuer, guarded
+from tests.http.raw_client import Answer
+from toolway.errors import ConfigError
+from toolway.gateway.identity.provider import principal_id
+from toolway.gateway.principals import ApiKeyStore
+from toolway.gateway.router import MAX_LIGHT_BYTES
+from toolway.gateway.tool_filter import ToolFilter
+from toolway.http.exchange import HttpRequest
+
+pytestmark = pytest.mark.anyio
+
+CALL = {"name": "a__echo", "arguments": {"text": "x"}}
+METADATA_PATH = "/.well-known/oauth-protected-resource/mcp"
+ERAS = ("modern", "legacy")
+
+
+async def ask(found: Edge, era: str, token: str, params: dict[str, Any] = CALL, path: str = "/mcp") -> Answer:
+    """A tool call in one era. In the legacy era it is the request that comes after the handshake."""
+    if era == "modern":
+        body, fields = modern("tools/call", params)
+        return await found.ask("POST", path, body, fields, token=token)
+    hello = await found.ask(
+        "POST",
+        path,
+        handshake(
+            "initialize",
+            {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+        ),
+        token=token,
+    )
+    if hello.status != 200:
+        return hello
+    session = hello.headers["mcp-session-id"]
+    return await found.ask("POST", path, handshake("tools/call", params), {"Mcp-Session-Id": session}, token=token)
+
+
+def said(answer: Answer) -> str:
+    text: str = message_of(answer)["result"]["content"][0]["text"]
+    return text
+
+
+async def test_a_client_is_told_where_to_get_a_token(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer, settings=replace(SETTINGS, scopes=("tools:read",))) as found:
+        for method, path in ROUTES:
+            answer = await found.ask(method, path, token=None)
+            assert answer.status == 401
+            challenge = answer.headers["www-authenticate"]
+            assert f'resource_metadata="https://tools.example{METADATA_PATH}"' in challenge, path
+            assert 'scope="tools:read"' in challenge and "error=" not in challenge
+        for path in (METADATA_PATH, "/.well-known/oauth-protected-resource"):
+            answer = await found.ask("GET", path, token=None, fields={"Host": "tools.example"})
+            assert answer.status == 200 and json.loads(answer.body) == {
+                "resource": AUDIENCE,
+                "authorization_servers": [ISSUER],
+                "bearer_methods_supported": ["header"],
+                "resource_name": "Toolway",
+                "scopes_supported": ["tools:read"],
+            }
+        for path in (f"{METADATA_PATH}/x", "/.well-known/oauth-authorization-server", "/.well-known/"):
+            assert (await found.ask("GET", path, token=None)).status == 401
+        assert (await found.ask("GET", METADATA_PATH, token=None, fields={"Host": "evil.example"})).status == 421
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_person_calls_the_tools_of_its_groups_and_no_others(tmp_path: Path, era: str):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        eng, sales = issuer.token(), issuer.token(sub="bob", groups=["sales"])
+        nobody = issuer.token(sub="carol", groups=[])
+        assert said(await ask(found, era, eng)) == "x"
+        assert said(await ask(found, era, sales, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
+        before = found.contacts()
+        for token, tool in ((sales, "a__echo"), (eng, "b__fail"), (nobody, "b__echo"), (nobody, "a__echo")):
+            answer = message_of(await ask(found, era, token, {"name": tool, "arguments": {"text": "z"}}))
+            assert answer["error"]["message"].startswith("Unknown tool"), (tool, answer)
+        assert found.contacts() == before
+        assert await found.tools(token=sales) == ["b__echo"] and await found.tools(token=nobody) == []
+        assert {name for name in await found.tools(token=eng) if name.startswith("b__")} == {
+            name for name in await found.tools() if name.startswith("b__")
+        } - {"b__fail"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_groups_and_servers_are_endpoints_for_people_too_with_their_own_tools_only(tmp_path: Path, era: str):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer, groups={"only-a": ToolFilter(("a.*",))}) as found:
+        sales = issuer.token(groups=["sales"])
+        assert await found.tools(path="/mcp/both", token=sales) == ["b__echo"]
+        assert await found.tools(path="/mcp/only-a", token=sales) == []
+        assert (await ask(found, era, sales, path="/mcp/server/a")).status == 404  # it exists for others
+        assert (await ask(found, era, sales, path="/mcp/server/none")).status == 404
+        answer = await ask(found, era, sales, {"name": "echo", "arguments": {"text": "y"}}, path="/mcp/server/b")
+        assert said(answer) == "y"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_bad_token_reaches_no_server_and_opens_nothing(tmp_path: Path, era: str):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        before = found.contacts()
+        for token in (
+            issuer.token(aud="https://other.example"),
+            issuer.token(exp=1),
+            issuer.token(iss="https://evil.example"),
+            issuer.token({"typ": "JWT"}, nonce="n"),
+            Issuer().token(),
+            "opaque",
+        ):
+            answer = await ask(found, era, token)
+            assert answer.status == 401 and 'error="invalid_token"' in answer.headers["www-authenticate"]
+        assert found.contacts() == before
+        for method, path in ROUTES:
+            assert (await found.ask(method, path, token=Issuer().token())).status == 401, path
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_while_the_provider_is_down_known_keys_work_and_unknown_ones_wait(tmp_path: Path, era: str):
+    issuer = Issuer()
+    issuer.is_down = True
+    async with guarded(tmp_path, issuer, fetched=False) as found:
+        answer = await ask(found, era, issuer.token())
+        assert answer.status == 503 and int(answer.headers["retry-after"]) > 0
+        assert said(await ask(found, era, TOKEN)) == "x"  # API keys and the token of this machine
+        assert (await found.ask("GET", "/readyz", token=None)).status == 200
+        issuer.is_down = False
+        login = found.gateway.login
+        assert login is not None
+        await login.keys.refresh()
+        assert said(await ask(found, era, issuer.token())) == "x"
+        issuer.is_down = True
+        await login.keys.refresh()
+        assert said(await ask(found, era, issuer.token(jti="new"))) == "x"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_with_a_new_key_waits_for_it_and_is_served(tmp_path: Path, era: str):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        assert said(await ask(found, era, issuer.token())) == "x"
+        issuer.rotate("k2")
+        answers = await asyncio.gather(*(ask(found, era, issuer.token(jti=str(each))) for each in range(10)))
+        assert {said(answer) for answer in answers} == {"x"}
+        login = found.gateway.login
+        assert login is not None and login.keys.fetch_count == 2
+
+
+async def test_a_large_body_is_not_read_while_a_key_is_fetched(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        issuer.rotate("k2")
+        body, fields = modern("tools/call", {"name": "a__echo", "arguments": {"text": "x" * MAX_LIGHT_BYTES}})
+        answer = await found.ask("POST", "/mcp", body, fields, token=issuer.token())
+        assert answer.status == 503 and "retry-after" in answer.headers
+        login = found.gateway.login
+        assert login is not None
+        await login.keys.refresh()
+        assert (await found.ask("POST", "/mcp", body, fields, token=issuer.token())).status == 200
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_known_head_ends_with_its_token(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
+    """A client repeats its head exactly, and the result of its authentication is kept."""
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found, found.connected() as client:
+        token = issuer.token(exp=int(time.time()) + 30)
+        if era == "modern":
+            body, fields = modern("tools/call", CALL)
+        else:
+            session = await found.initialize(token=token)
+            body, fields = handshake("tools/call", CALL), {"Mcp-Session-Id": session}
+        request = found.request("POST", "/mcp", body, fields, token=token)
+        for _ in range(3):
+            assert said(await client.ask(request)) == "x"
+        before = found.contacts()
+        later = time.time() + 120
+        monkeypatch.setattr(time, "time", lambda: later)
+        login = found.gateway.login
+        assert login is not None
+        login._now = time.time
+        answer = await client.ask(request)
+        assert answer.status == 401 and found.contacts() == before
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_known_token_is_not_verified_again(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        login = found.gateway.login
+        assert login is not None
+        token = issuer.token()
+        await ask(found, era, token)
+        monkeypatch.setattr(login, "_verify", None)
+        assert said(await ask(found, era, token)) == "x"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_stream_of_notifications_ends_with_its_token(tmp_path: Path, era: str):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found, found.connected() as client:
+        token = issuer.token(exp=time.time() - 59)  # clocks may differ by a minute
+        if era == "modern":
+            body, fields = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            await client.send(found.request("POST", "/mcp", body, fields, token=token))
+        else:
+            session = {"Mcp-Session-Id": await found.initialize(token=token)}
+            await client.send(found.request("GET", "/mcp", b"", session, token=token))
+        assert (await client.head()).status == 200
+        await client.closed()
+
+
+async def test_a_session_of_one_person_does_not_exist_for_another(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        session = await found.initialize(token=issuer.token())
+        stolen = {"Mcp-Session-Id": session}
+        for other in (issuer.token(sub="bob"), TOKEN, found.key()):
+            for method in ("POST", "GET", "DELETE"):
+                body = handshake("tools/call", CALL) if method == "POST" else b""
+                assert (await found.ask(method, "/mcp", body, stolen, token=other)).status == 404
+        again = await found.ask("POST", "/mcp", handshake("tools/call", CALL), stolen, token=issuer.token(jti="2"))
+        assert said(again) == "x"
+
+
+async def test_a_session_loses_the_tools_that_a_new_token_lacks(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        session = {"Mcp-Session-Id": await found.initialize(token=issuer.token())}
+        fewer = issuer.token(groups=["sales"])
+        answer = await found.ask("POST", "/mcp", handshake("tools/call", CALL), session, token=fewer)
+        assert message_of(answer)["error"]["message"].startswith("Unknown tool")
+
+
+async def test_people_do_not_administer_the_gateway_unless_their_group_does(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer, settings=replace(SETTINGS, admins=("platform",))) as found:
+        person, admin = issuer.token(groups=["eng"]), issuer.token(sub="root", groups=["platform"])
+        for path in ("/admin/servers", "/admin/keys", "/admin/calls"):
+            assert (await found.ask("GET", path, token=person)).status == 403
+            assert (await found.ask("GET", path, token=admin)).status == 200
+        assert (await found.ask("GET", "/metrics", token=person)).status in (403, 404)
+        refused = await found.ask("POST", "/dashboard/session", token=admin)
+        assert refused.status == 403  # a browser session ends with an API key, and a person has none
+
+
+async def test_calls_are_recorded_with_the_person(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        await found.call("a__echo", {"text": "x"}, token=issuer.token(preferred_username="alice@acme"))
+        answer = await found.ask("GET", "/admin/calls?principal=alice@acme")
+        [call] = json.loads(answer.body)["calls"]
+        assert call["tool"] == "echo" and call["principal"] == "alice@acme"
+        found.key()  # its name is "a key"
+        for subject, name in (("m1", "owner"), ("m2", "a key")):
+            await found.call("a__echo", {"text": "x"}, token=issuer.token(sub=subject, preferred_username=name))
+            calls = json.loads((await found.ask("GET", "/admin/calls?limit=1")).body)["calls"]
+            assert calls[0]["principal"] == principal_id(ISSUER, subject)  # a person may choose its name
+
+
+async def test_row_35_a_gateway_that_would_accept_requests_without_a_token_does_not_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """GHSA-gc9p-rmpx-vv9j: a login was configured, and the part that checks it was missing."""
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        found.gateway.check_login()
+        with monkeypatch.context() as broken:
+            broken.setattr(found.gateway.http_server, "authenticate_head", None)
+            with pytest.raises(ConfigError) as failed:
+                found.gateway.check_login()
+            assert failed.value.code == "E-LOGIN-OPEN"
+
+        owner = found.keyring.authenticate(TOKEN)
+
+        def let_all_in(self: ApiKeyStore, token: str) -> object:
+            return owner
+
+        monkeypatch.setattr(ApiKeyStore, "authenticate", let_all_in)
+        with pytest.raises(ConfigError):
+            found.gateway.check_login()
+
+
+async def test_the_name_in_the_audience_is_an_accepted_host(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        body, fields = modern("tools/call", CALL)
+        fields["Host"] = "tools.example"
+        assert (await found.ask("POST", "/mcp", body, fields, token=issuer.token())).status == 200
+
+
+async def test_the_token_of_a_person_reaches_no_server(tmp_path: Path):
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer) as found:
+        token = issuer.token()
+        await found.call("a__echo", {"text": "x"}, token=token)
+        for fake in found.fakes.values():
+            assert token not in repr(vars(fake)) and token not in repr(fake.stats)
+
+
+def test_a_body_counts_as_small_only_if_its_size_is_known():
+    from toolway.gateway.router import _has_small_body
+
+    def request(**headers: str) -> HttpRequest:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return HttpRequest("POST", "/mcp", "", named, frozenset(), b"", "")
+
+    assert _has_small_body(request(content_length="100")) and _has_small_body(request())
+    assert not _has_small_body(request(content_length=str(MAX_LIGHT_BYTES + 1)))
+    assert not _has_small_body(request(transfer_encoding="chunked"))
+    assert not _has_small_body(request(content_length="x"))

@@ -1,0 +1,130 @@
+"""A gateway and a real OpenID provider, npm `oidc-provider`, which `make clients ARGS=login` installs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urljoin
+
+import httpx2
+import pytest
+
+from tests.gateway.edge_lab import Edge, edge
+from tests.gateway.identity.test_login import ERAS, ask, said
+from toolway import Hub
+from toolway.config.identity.login_settings import LoginSettings
+from toolway.gateway.identity.provider import IdentityProvider
+
+ROOT = Path(__file__).resolve().parents[3]
+NODE = ROOT / ".interop" / "bin" / "node-new"
+FOLDER = ROOT / ".interop" / "login"
+PROGRAM = Path(__file__).with_name("oidc_provider.mjs")
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(
+        not NODE.exists() or not (FOLDER / "node_modules" / "oidc-provider").is_dir(),
+        reason="npm oidc-provider is not installed: make clients ARGS=login",
+    ),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def with_provider(folder: Path) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
+    """A gateway, and the provider that logs people in at it, with the address of the provider."""
+    url = f"http://127.0.0.1:{free_port()}"
+    async with edge(folder, access=lambda: {"eng": ("a.*",)}) as found:
+        resource = f"http://127.0.0.1:{found.port}/mcp"
+        command = [str(NODE), str(PROGRAM), str(FOLDER), url.rpartition(":")[2], resource]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
+        login = found.gateway.create_login(LoginSettings(issuer=url, audience=resource))
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(60):
+                while (line := await process.stdout.readline()) != b"ready\n":
+                    assert line, "the provider ended"
+            yield found, login, url
+        finally:
+            await login.close()
+            process.kill()
+            await process.wait()
+
+
+async def machine_token(client: httpx2.AsyncClient, url: str, resource: str, scope: str = "tools:read") -> str:
+    form = {"grant_type": "client_credentials", "resource": resource, "scope": scope}
+    answer = await client.post(f"{url}/token", data=form, auth=("eng-bot", "secret"))
+    assert answer.status_code == 200, answer.text
+    token: str = answer.json()["access_token"]
+    return token
+
+
+async def test_tokens_of_a_real_provider_open_the_gateway_in_both_eras_also_after_a_rotation(tmp_path: Path):
+    async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
+        resource = login.settings.resource_url
+        for _ in range(2):
+            token = await machine_token(client, url, resource)
+            for era in ERAS:
+                assert said(await ask(found, era, token)) == "x"
+                denied = await ask(found, era, token, {"name": "b__echo", "arguments": {"text": "x"}})
+                assert b"Unknown tool" in denied.body
+            elsewhere = await machine_token(client, url, "https://other.example/mcp")
+            opaque = await machine_token(client, url, resource, "tools:write")
+            for bad in (elsewhere, opaque, token[:-4] + "AAAA"):
+                for era in ERAS:
+                    assert (await ask(found, era, bad)).status == 401
+            login.keys._next_unknown = 0.0  # as if half a minute had passed
+            assert (await client.get(f"{url}/rotate")).text == "rotated"
+        assert login.keys.fetch_count == 2 and not login.keys.problem
+
+
+async def test_a_client_finds_the_provider_by_itself_and_a_person_logs_in(tmp_path: Path):
+    """The client is a hub, with the OAuth flow of the SDK: it only knows the address of the gateway."""
+    async with with_provider(tmp_path) as (_, login, url), httpx2.AsyncClient() as browser:
+
+        async def log_in(server: str, page: str) -> str:
+            assert page.startswith(f"{url}/auth?") and "resource=" in page and "code_challenge_method=S256" in page
+            return await _walk(browser, page)
+
+        entry = {
+            "url": login.settings.resource_url,
+            "auth": {"type": "oauth", "redirectUri": "http://127.0.0.1:9/callback"},
+        }
+        async with Hub({"mcpServers": {"gate": entry}}) as hub:
+            await hub.login("gate", log_in)
+            await hub.wait_ready("gate", timeout=30)
+            result = await hub.call_tool("gate.a__echo", {"text": "hello"})
+            assert result.text == "hello"
+            names = {tool.name for tool in await hub.list_tools()}
+            assert names and not any("b__" in name for name in names)
+        assert list(login.names().values()) == ["alice"]
+
+
+async def _walk(browser: httpx2.AsyncClient, page: str) -> str:
+    """Log in as alice and consent, as a person would on the pages of the provider; return where it ends."""
+    for _ in range(12):
+        answer = await browser.get(page, follow_redirects=False)
+        while answer.is_redirect:
+            page = urljoin(page, answer.headers["location"])
+            if "/callback?" in page:
+                return page
+            answer = await browser.get(page, follow_redirects=False)
+        action = re.search(r'<form[^>]*action="([^"]+)"', answer.text)
+        assert action is not None, answer.text
+        prompt = "login" if 'name="login"' in answer.text else "consent"
+        form = {"prompt": prompt, **({"login": "alice", "password": "x"} if prompt == "login" else {})}
+        sent = await browser.post(urljoin(page, action[1]), data=form, follow_redirects=False)
+        page = urljoin(page, sent.headers["location"])
+        if "/callback?" in page:
+            return page
+    raise AssertionError("the pages of the provider do not end")

@@ -1,0 +1,213 @@
+"""Keys of a provider: which are usable, when they are fetched, and what a provider that is down changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.gateway.identity.issuer import ACCESS, ISSUER, SETTINGS, Issuer, new_key, public_jwk, rsa_key
+from toolway.gateway.authenticator import RequestDenied, VerificationPending
+from toolway.gateway.identity.provider import IdentityProvider, clock_offset
+from toolway.gateway.identity.signing_keys import (
+    KEYS_LIFETIME_S,
+    REFRESH_INTERVAL_S,
+    UNKNOWN_KEY_INTERVAL_S,
+    parse_jwks,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+def login_of(issuer: Issuer, **more: object) -> IdentityProvider:
+    settings = replace(SETTINGS, **more)  # type: ignore[arg-type]
+    return IdentityProvider(settings, ACCESS, issuer.fetch, now=lambda: issuer.now)
+
+
+async def status_of(login: IdentityProvider, token: str) -> int:
+    """What a client gets for a token, after the wait for a key."""
+    try:
+        try:
+            login.authenticate(token)
+        except VerificationPending as pending:
+            await asyncio.wait([pending.task])
+            login.authenticate(token)
+    except RequestDenied as denied:
+        return denied.status
+    return 200
+
+
+async def test_keys_are_found_through_the_metadata_or_at_the_configured_address():
+    issuer = Issuer()
+    assert await status_of(login_of(issuer), issuer.token()) == 200
+    assert issuer.fetched == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
+    issuer.fetched.clear()
+    issuer.metadata = {"jwks_uri": "https://keys.example/jwks"}
+    assert await status_of(login_of(issuer, jwks="https://keys.example/jwks"), issuer.token()) == 200
+    assert issuer.fetched == ["https://keys.example/jwks"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"issuer": f"{ISSUER}/", "jwks_uri": f"{ISSUER}/keys"},
+        {"issuer": "https://evil.example", "jwks_uri": f"{ISSUER}/keys"},
+        {"jwks_uri": f"{ISSUER}/keys"},
+        {"issuer": ISSUER},
+        {"issuer": ISSUER, "jwks_uri": 1},
+        {"issuer": ISSUER, "jwks_uri": "http://login.example/keys"},
+        {"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"},
+        {"issuer": ISSUER, "jwks_uri": "https://user@login.example/keys"},
+    ],
+)
+async def test_metadata_of_another_issuer_or_with_another_address_is_not_used(metadata: dict[str, object]):
+    issuer = Issuer()
+    issuer.metadata = metadata
+    login = login_of(issuer)
+    assert await status_of(login, issuer.token()) == 503 and login.keys.problem
+    assert f"{ISSUER}/keys" not in issuer.fetched and "file:///etc/passwd" not in issuer.fetched
+
+
+async def test_a_provider_that_is_down_shuts_no_one_out_for_a_day():
+    issuer = Issuer()
+    login = login_of(issuer)
+    await login.keys.refresh()
+    issuer.is_down = True
+    for age in (0.0, REFRESH_INTERVAL_S, KEYS_LIFETIME_S - 10):
+        issuer.now += age - (issuer.now - login.keys.good_until + KEYS_LIFETIME_S)
+        await login.keys.refresh()
+        assert login.keys.problem and await status_of(login, issuer.token(jti=str(age))) == 200
+    token = issuer.token(exp=issuer.now + 3600)
+    assert await status_of(login, token) == 200
+    issuer.now += 20
+    assert await status_of(login, token) == 503  # also for one that was accepted before
+    issuer.is_down = False
+    await login.keys.refresh()
+    assert await status_of(login, token) == 200 and not login.keys.problem
+
+
+async def test_nothing_is_accepted_before_the_first_keys_were_fetched():
+    issuer = Issuer()
+    issuer.is_down = True
+    login = login_of(issuer)
+    assert await status_of(login, issuer.token()) == 503
+    with pytest.raises(RequestDenied) as denied:
+        login.authenticate(issuer.token())
+    assert 1 <= int(dict(denied.value.headers)["retry-after"]) <= UNKNOWN_KEY_INTERVAL_S
+    issuer.is_down = False
+    issuer.now += UNKNOWN_KEY_INTERVAL_S
+    assert await status_of(login, issuer.token()) == 200
+
+
+async def test_made_up_key_ids_lead_to_one_fetch_for_all():
+    issuer = Issuer()
+    login = login_of(issuer)
+    await login.keys.refresh()
+    before = login.keys.fetch_count
+    tokens = [issuer.token({"kid": f"made-up-{number}"}) for number in range(200)]
+    found = await asyncio.gather(*(status_of(login, token) for token in tokens))
+    assert set(found) == {401} and login.keys.fetch_count == before + 1
+    assert await status_of(login, issuer.token({"kid": "another"})) == 503  # it may be a new key: later
+    assert await status_of(login, issuer.token()) == 200 and login.keys.fetch_count == before + 1
+    issuer.now += UNKNOWN_KEY_INTERVAL_S
+    assert await status_of(login, issuer.token({"kid": "another"})) == 401
+    assert login.keys.fetch_count == before + 2
+
+
+async def test_a_token_that_cannot_be_ours_leads_to_no_fetch():
+    issuer = Issuer()
+    login = login_of(issuer)
+    for token in (issuer.token(aud="https://other.example"), issuer.token(iss="https://x.example"), "a.b.c", "opaque"):
+        assert await status_of(login, token) == 401
+    assert issuer.fetched == []
+
+
+async def test_a_new_key_is_used_at_once_and_the_old_one_as_long_as_it_is_published():
+    issuer = Issuer()
+    login = login_of(issuer)
+    await login.keys.refresh()
+    old = issuer.token()
+    assert await status_of(login, old) == 200
+    issuer.rotate("k2")
+    assert await status_of(login, issuer.token()) == 200 and await status_of(login, old) == 200
+    issuer.keys = issuer.keys[1:]
+    assert await status_of(login, old) == 200
+    await login.keys.refresh()
+    issuer.now += UNKNOWN_KEY_INTERVAL_S
+    assert await status_of(login, old) == 401  # withdrawn
+    assert await status_of(login, issuer.token()) == 200
+
+
+async def test_a_key_that_is_replaced_under_its_id_is_withdrawn():
+    issuer = Issuer()
+    changes: list[None] = []
+    login = IdentityProvider(SETTINGS, ACCESS, issuer.fetch, lambda: changes.append(None), now=lambda: issuer.now)
+    await login.keys.refresh()
+    old = issuer.token()
+    assert await status_of(login, old) == 200
+    issuer.rotate("k1", keep=False)
+    await login.keys.refresh()
+    assert changes and await status_of(login, old) == 401
+
+
+@pytest.mark.parametrize(
+    "jwks",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b'{"keys": {}}',
+        b'{"keys": []}',
+        b'{"keys": [null, 1, "x", {}]}',
+        b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "k1"}]}',
+        b'{"keys": [{"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA", "kid": "k1"}]}',
+        b'{"keys": [{"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA", "kid": "k1"}]}',
+        b'{"keys": [{"kty": "OKP", "crv": "X25519", "x": "AA", "kid": "k1"}]}',
+        b'{"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "k1"}]}',
+        b'{"keys": [], "keys": []}',
+    ],
+)
+async def test_what_are_no_usable_keys_changes_nothing(jwks: bytes):
+    issuer = Issuer()
+    problems: list[str] = []
+    login = IdentityProvider(
+        SETTINGS, ACCESS, issuer.fetch, emit=lambda event: problems.append(str(event)), now=lambda: issuer.now
+    )
+    await login.keys.refresh()
+    issuer.jwks = jwks
+    await login.keys.refresh()
+    assert login.keys.problem and any("keys_unavailable" in each for each in problems)
+    assert await status_of(login, issuer.token()) == 200
+
+
+def test_keys_that_must_not_verify_are_left_out():
+    good = public_jwk(new_key(), "good")
+    weak = public_jwk(rsa_key(1024), "weak")
+    entries = [
+        public_jwk(new_key(), "for-encryption", use="enc"),
+        public_jwk(new_key(), "for-signing-only", key_ops=["sign"]),
+        public_jwk(new_key(), "with-its-private-half", d="AAAA"),
+        public_jwk(new_key(), "of-another-algorithm", alg="RS256"),
+        public_jwk(new_key(), "of-no-algorithm", alg=1),
+        {"kty": "EC", "kid": "without-a-curve"},
+        weak,
+        good,
+        public_jwk(new_key(), "good"),  # a second one of that id
+    ]
+    keys = parse_jwks(json.dumps({"keys": entries}).encode())
+    found = keys.find("good", "ES256")
+    assert len(keys) == 1 and found is not None and good["x"] in found.identity
+    assert keys.find("good", "RS256") is None and keys.find("weak", "RS256") is None
+
+
+def test_without_a_key_id_a_key_is_used_only_if_there_is_no_choice():
+    two = [public_jwk(new_key(), "1"), public_jwk(new_key(), "2"), public_jwk(rsa_key(), "3")]
+    keys = parse_jwks(json.dumps({"keys": two}).encode())
+    assert keys.find("", "ES256") is None and keys.find("", "RS256") is not None
+
+
+def test_a_clock_that_differs_is_noticed():
+    assert clock_offset("Tue, 17 Nov 2026 12:00:00 GMT", 1794916800.0 - 90) == 90
+    assert clock_offset("", 5.0) == clock_offset("yesterday", 5.0) == 0

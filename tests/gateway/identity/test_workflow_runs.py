@@ -1,0 +1,52 @@
+"""Workflow runs that a person started: they may do what the person may, and nothing if the person is not known."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.gateway.identity.issuer import ACCESS, SETTINGS, Issuer
+from toolway.gateway.identity.provider import RUN_RIGHTS_S, IdentityProvider
+from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
+from toolway.serve.workflows import GatewayRunAccess
+
+ADMINS = SETTINGS.__class__(SETTINGS.issuer, SETTINGS.audience, admins=("platform",))
+
+
+def access_of(folder: Path, login: IdentityProvider | None) -> GatewayRunAccess:
+    keys = FileApiKeyStore(folder / "keys.json", "t" * 20)
+
+    def may_call(principal: Principal, tool: str) -> bool:
+        return principal.scopes is None or "access:eng" in principal.scopes
+
+    return GatewayRunAccess(keys, may_call, login.find_person if login is not None else lambda id_: None)
+
+
+def test_the_run_of_a_person_is_never_one_of_the_administrator(tmp_path: Path):
+    issuer = Issuer()
+    login = IdentityProvider(ADMINS, ACCESS, issuer.fetch, now=lambda: issuer.now)
+    asyncio.run(login.keys.refresh())
+    access = access_of(tmp_path, login)
+    stranger = "user:" + "0" * 32
+    problem = access.find_problem(stranger, "a.echo")
+    assert problem is not None and problem.code == "E-WORKFLOW-STARTER"
+    assert access.roles(stranger) == () and access.caller_id(stranger) == stranger
+    alice = login.authenticate(issuer.token()).principal.caller_id
+    bob = login.authenticate(issuer.token(sub="bob", groups=["sales"])).principal.caller_id
+    assert access.find_problem(alice, "a.echo") is None and access.find_problem(bob, "a.echo") is not None
+    assert access.caller_id(alice) == alice
+    issuer.now += RUN_RIGHTS_S
+    assert access.find_problem(alice, "a.echo") is not None
+    assert access_of(tmp_path, None).find_problem(alice, "") is not None  # after a restart
+    assert access.find_problem(LOCAL_ADMIN.caller_id, "a.echo") is None
+
+
+def test_a_person_answers_questions_for_its_groups_and_not_by_its_name(tmp_path: Path):
+    issuer = Issuer()
+    login = IdentityProvider(ADMINS, ACCESS, issuer.fetch, now=lambda: issuer.now)
+    asyncio.run(login.keys.refresh())
+    access = access_of(tmp_path, login)
+    mallory = login.authenticate(issuer.token(groups=["eng", "admin"], preferred_username="admin")).principal
+    assert mallory.name == "admin" and access.roles(mallory.caller_id) == ("eng",)
+    root = login.authenticate(issuer.token(sub="root", groups=["platform"])).principal
+    assert access.roles(root.caller_id) == ("platform", "admin")
