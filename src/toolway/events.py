@@ -169,7 +169,7 @@ class CallFinished(Event, frozen=True, gc=False):
     certainty: Certainty = Certainty.NOT_SENT
     effect: str = ""  # read, idempotent or unsafe; empty if unknown
     source: str = ""  # cache, replay or shared, if the result is that of another call
-    message: str = ""  # of the error, like the two below; secrets are not masked
+    message: str = ""  # of the error, like the two below; secrets are masked in `hub.events()`, not for sinks
     detail: str = ""
     hint: str = ""
     phase_marks: PhaseMarks = ()  # when each phase began; empty if the call was not observed from its start
@@ -301,6 +301,10 @@ class ClusterDatabaseRefused(Event, frozen=True):
     """The cluster database contains something that no node has written, or that is older than what was seen."""
 
     reason: str
+
+
+class ClusterDatabaseAccepted(Event, frozen=True):
+    """Nothing in the cluster database is refused any more. `server` is empty."""
 
 
 class CallRecovered(Event, frozen=True):

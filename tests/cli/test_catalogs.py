@@ -13,6 +13,7 @@ import pytest
 from toolway.catalog.catalog import Tool
 from toolway.cli.commands.catalogs.client_module import client_source
 from toolway.cli.commands.catalogs.tool_details import argument_rows, check_names, example_words, find_shown, type_text
+from toolway.cli.commands.catalogs.url_hints import hint_for_url
 from toolway.cli.commands.tools import parse_arguments
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
@@ -160,6 +161,34 @@ def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
             assert "add" in [each["tool"] for each in document["tools"]]
             assert "toolway tools" in machine.toolway("call", url).stderr
             assert machine.toolway("call", url, "add", "-H", "no header").exit_code == 2
+            assert f"show its arguments: toolway tools {url} add;" in machine.toolway("call", url, "add", "a=x").stderr
+            checked = machine.toolway("doctor", url, "--json")
+            assert checked.exit_code == 0 and json.loads(checked.stdout)["subjects"][0]["state"] in ("ok", "warn")
         finally:
             process.kill()
     assert machine.toolway("tools", "-H", "A: b").exit_code == 2
+    failed = machine.toolway("tools", url).stderr  # nothing listens there now
+    assert f"find the cause and a fix: toolway doctor {url}\n" in failed
+    report = machine.toolway("doctor", url)
+    assert report.exit_code == 4 and "connection refused" in report.stdout and f"toolway doctor {url}" in report.stdout
+    other = "http://127.0.0.1:9/mcp"  # it was never asked, so that no list of it is cached
+    assert f"toolway doctor {other}" in machine.toolway("codegen", "python", other).stderr
+
+
+def test_a_url_and_files_are_not_checked_together(machine):
+    assert machine.toolway("doctor", "http://127.0.0.1:1/mcp", "--all").exit_code == 2
+    assert machine.toolway("doctor", "git", "-H", "A: b").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("hint", "shown"),
+    [
+        ("list its tools: toolway tools --server acme", "list its tools: toolway tools 'https://a.example/mcp?x=1'"),
+        ("show it: toolway tools acme.add; then", "show it: toolway tools 'https://a.example/mcp?x=1' add; then"),
+        ("find the cause: toolway status acme", "find the cause: toolway doctor 'https://a.example/mcp?x=1'"),
+        ("toolway login acme", "toolway add acme 'https://a.example/mcp?x=1' && toolway login acme"),
+        ("toolway login acme2", "toolway login acme2"),
+    ],
+)
+def test_hints_about_a_server_that_no_file_names_have_its_url(hint, shown):
+    assert hint_for_url(hint, "acme", "https://a.example/mcp?x=1") == shown

@@ -15,6 +15,7 @@ import pytest
 
 from tests.gateway.program import program, until
 from toolway import AccessDenied, AlertSettings, CallError, CallTimeout, Hub, Overloaded, Server, SyncHub
+from toolway.cluster.db.integrity import Integrity
 from toolway.errors import Certainty
 from toolway.events import (
     AccessEvent,
@@ -24,6 +25,8 @@ from toolway.events import (
     AuditResumed,
     CallFinished,
     CallRecovered,
+    ClusterDatabaseAccepted,
+    ClusterDatabaseRefused,
     Connected,
     Event,
     StateChanged,
@@ -137,6 +140,30 @@ def test_a_login_alert_ends_when_the_server_accepts_calls_again(end: Event) -> N
     else:
         sink.on_event(end)
     assert sink.emitted[1:] == [AlertResolved("bank", "login-needed-bank")]
+
+
+def test_a_changed_cluster_database_is_an_alert_until_it_is_accepted_again() -> None:
+    sink = Detector()
+    sink.on_event(ClusterDatabaseRefused("", "api_keys 'k' is refused: canary"))
+    sink.on_event(ClusterDatabaseRefused("", "nodes 'n' is refused: no valid signature"))
+    [alert] = sink.emitted
+    assert isinstance(alert, Alert) and alert.kind == "cluster-database" and "***" in alert.detail
+    sink.on_event(ClusterDatabaseAccepted(""))
+    assert sink.emitted[1:] == [AlertResolved("", "cluster-database")]
+
+
+def test_the_end_of_all_findings_in_the_cluster_database_is_reported_once() -> None:
+    found: list[str] = []
+    integrity = Integrity(b"k" * 32, found.append)
+    integrity.on_resolved = lambda: found.append("resolved")
+    integrity.report("nodes", [])
+    integrity.report("nodes", ["a"])
+    integrity.report("keys", ["b"])
+    integrity.report("nodes", [])
+    assert len(found) == 2
+    integrity.report("keys", [])
+    integrity.report("keys", [])
+    assert found[2:] == ["resolved"]
 
 
 def test_reads_and_temporary_states_cause_no_alert() -> None:

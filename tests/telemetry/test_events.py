@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from toolway import Hub, NotFound
-from toolway.config.schema import RetryPolicy
+from toolway.config.schema import RetryPolicy, Server
 from toolway.errors import Certainty
-from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, StateChanged
-from toolway.hub.event_stream import EventBroadcaster
+from toolway.events import AttemptFinished, CallFinished, CallStarted, Event, ServerLog, StateChanged
+from toolway.hub.event_stream import EventBroadcaster, mask_event
 from toolway.hub.instrumentation import Instrumentation
 from toolway.telemetry.call_batch import MAX_CALLS, is_small, limit_size
 from toolway.telemetry.metrics import Metrics, summarize_stats
@@ -60,6 +60,26 @@ async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
         assert isinstance(await anext(watching), CallFinished)
         del watching
         gc.collect()
+
+
+async def test_texts_of_events_are_masked_for_subscribers_and_not_for_sinks() -> None:
+    ears, address = Ears(), "127.0.0.1:9"  # nothing listens there; the reason of the failure names it
+    server = Server(url=f"http://{address}/mcp", headers={"X-Key": address})
+    async with Hub({"s": server}, catalog_storage=None) as hub:
+        events = hub.events(StateChanged)
+        hub.add_sink(ears)
+        async for event in events:
+            if isinstance(event, StateChanged) and event.new == "backing_off":
+                break
+    assert "cannot connect to http://***" in event.reason
+    assert any(address in each.reason for each in ears.events if isinstance(each, StateChanged))
+
+
+def test_a_log_message_is_masked_wherever_it_has_text() -> None:
+    log = ServerLog("s", "info", {"a": ["hunter2!", 1, None]}, "hunter2!")
+    masked = mask_event(log, lambda text: text.replace("hunter2!", "***"))
+    assert isinstance(masked, ServerLog) and masked.data == {"a": ["***", 1, None]}
+    assert mask_event(log, str) is log  # nothing to mask: no copy
 
 
 async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:

@@ -50,6 +50,15 @@ def test_the_status_says_when_and_why() -> None:
     assert (status.next_retry, status.since, status.restarts, status.era) == (0.75, 0.25, 1, "modern")
     assert status.why.startswith("backing off 0.8 s: the process ended")
     assert one.build_status("s", SERVER, State.READY, None, None, 100.25).next_retry is None
+    due = one.build_status("s", SERVER, State.BACKING_OFF, None, "modern", 101.0)
+    assert due.why.startswith("starting again now: the process ended")
+    assert one.build_status("s", SERVER, State.FAILED, None, None, 101.0).why.endswith("; next attempt now")
+
+
+def test_the_hint_about_a_sandbox_names_the_server() -> None:
+    one = past()
+    one.record_end(Disconnect("x was not started: no user namespaces", "E-SANDBOX"), 0.0, 100.0)
+    assert one.build_status("git", SERVER, State.FAILED, None, None, 100.0).hint.endswith("toolway sandbox try git")
 
 
 def test_why_a_start_failed() -> None:

@@ -24,6 +24,15 @@ AnyServer = Annotated[
         autocompletion=completion.complete_servers,
     ),
 ]
+AnyServerOrUrl = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[NAME | URL]",
+        help="Name of a server, or the URL of one that no file names. Default: all.",
+        show_default=False,
+        autocompletion=completion.complete_servers,
+    ),
+]
 Refresh = Annotated[bool, typer.Option("--refresh", "-r", help="Start the servers and update the lists.")]
 Headers = Annotated[
     list[str] | None,

@@ -41,6 +41,7 @@ __all__ = [
     "load_masked_config",
     "require_gateway",
     "require_status",
+    "server_from_url",
     "server_name_from_url",
     "url_target",
     "usable_server",
@@ -163,6 +164,16 @@ def url_target(output: Output, url: str, headers: Iterable[str] = ()) -> Target:
     The token of a gateway is never sent to it. Raises `UsageError` if a header is invalid, and `ConfigError` if the URL
     is.
     """
+    name, server = server_from_url(url, headers)
+    output.mask = build_masker([server], [name])
+    return _FileTarget(LoadedConfig(servers={name: server}, file=url))
+
+
+def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]:
+    """Return name and settings of the server at `url`, which gets the headers `Name: value`.
+
+    Raises `UsageError` if a header is invalid, and `ConfigError` if the URL is.
+    """
     from toolway.hub.source import parse_server
 
     fields = {}
@@ -171,10 +182,8 @@ def url_target(output: Output, url: str, headers: Iterable[str] = ()) -> Target:
         if not found or not name.strip():
             raise UsageError(f"invalid header {name!r}", hint="write -H 'Name: value'")
         fields[name.strip()] = value.strip()
-    name = server_name_from_url(url)
     server, _ = parse_server({"url": url, "headers": fields} if fields else {"url": url})
-    output.mask = build_masker([server], [name])
-    return _FileTarget(LoadedConfig(servers={name: server}, file=url))
+    return server_name_from_url(url), server
 
 
 async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:

@@ -65,7 +65,7 @@ from toolway.cluster.sessions import SharedSessions
 from toolway.config.loader import SERVER_MAP_KEYS, LoadedConfig
 from toolway.config.schema import Server
 from toolway.errors import ConfigError
-from toolway.events import ClusterDatabaseRefused
+from toolway.events import ClusterDatabaseAccepted, ClusterDatabaseRefused
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks, SessionPeers, WorkerReport
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import Notify
@@ -319,7 +319,7 @@ class ClusterNode:
         """
         self.context.attach(hub)
         self.gateway_hooks.attach(gateway)
-        self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
+        self._report_findings(hub)
         self.api_keys.register(self.change_feed)
         if self._pins is not None:
             self._pins.register(self.change_feed)
@@ -329,7 +329,16 @@ class ClusterNode:
         handlers.register(self.change_feed, shares_config=self.options.worker is None)
         with reporting_database_errors():
             await self.change_feed.start()
+        if not self.integrity.findings():  # an alert of an earlier run ends
+            hub.emit(ClusterDatabaseAccepted(""))
         self.rate_limiter.start()
+
+    def _report_findings(self, hub: HubCore) -> None:
+        """Emit an event for each refusal in the database: those from before the node had a hub, then each new one."""
+        for finding in self.integrity.findings():
+            hub.emit(ClusterDatabaseRefused("", finding))
+        self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
+        self.integrity.on_resolved = lambda: hub.emit(ClusterDatabaseAccepted(""))
 
     async def join(self, host: str, port: int, *, tls: bool) -> str:
         """Join the cluster under the address at which the gateway listens; start to claim servers.

@@ -688,12 +688,12 @@ class HubCore:
         """
         await self._upstreams.wait_first_starts(timeout)
 
-    def events(self, *types: type[Event]) -> AsyncIterator[Event]:
-        """Iterate over events from now on, of these types or of all.
+    def events(self, *types: type[Event], masked: bool = False) -> AsyncIterator[Event]:
+        """Iterate over events from now on, of these types or of all; `masked` hides secrets in their texts.
 
         A consumer that is too slow loses events and gets an `EventsMissed` with their number.
         """
-        return self._broadcaster.subscribe(*types)
+        return self._broadcaster.subscribe(*types, mask=self.mask if masked else None)
 
     def add_sink(self, sink: EventSink) -> None:
         """Deliver every event to `sink` synchronously, until `remove_sink`."""

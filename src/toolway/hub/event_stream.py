@@ -14,11 +14,16 @@ import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from toolway.events import Event, EventsMissed, LoopResumed, LoopStalled
 
+Mask = Callable[[str], str]
 MAX_BACKLOG: Final = 1000  # events per subscriber
+#: Fields of events with texts of servers. The arguments of calls (`params`) are not: they are as they were sent.
+_TEXT_FIELDS: Final = frozenset({"reason", "message", "detail", "hint", "finding", "question", "data", "task"})
 
 
 class _Subscription:
@@ -64,22 +69,26 @@ class EventBroadcaster:
             subscription.closed = True
             subscription.available.set()
 
-    def subscribe(self, *event_types: type[Event]) -> AsyncIterator[Event]:
-        """Iterate over events of these types, or of all types, from now on until `close`."""
+    def subscribe(self, *event_types: type[Event], mask: Mask | None = None) -> AsyncIterator[Event]:
+        """Iterate over events of these types, or of all types, from now on until `close`.
+
+        `mask` hides secrets in texts of servers. The subscriber pays for it when it takes an event, not the call.
+        """
         subscription = _Subscription(event_types or (Event,))
         self._subscriptions.add(subscription)
         self._subscribed_types = {}
         self.on_subscriptions_changed()
-        return self._iterate(subscription)
+        return self._iterate(subscription, mask)
 
-    async def _iterate(self, subscription: _Subscription) -> AsyncIterator[Event]:
+    async def _iterate(self, subscription: _Subscription, mask: Mask | None) -> AsyncIterator[Event]:
         try:
             while True:
                 while subscription.backlog:
                     if subscription.missed:
                         missed, subscription.missed = subscription.missed, 0
                         yield EventsMissed("", missed)
-                    yield subscription.backlog.popleft()
+                    event = subscription.backlog.popleft()
+                    yield mask_event(event, mask) if mask is not None else event
                 if subscription.closed:
                     return
                 subscription.available.clear()
@@ -88,6 +97,22 @@ class EventBroadcaster:
             self._subscriptions.discard(subscription)
             self._subscribed_types = {}
             self.on_subscriptions_changed()
+
+
+def mask_event(event: Event, mask: Mask) -> Event:
+    """Return an event with secrets masked in its texts; the event itself if there are none in it."""
+    found = {name: getattr(event, name) for name in event.__struct_fields__ if name in _TEXT_FIELDS}
+    masked = {name: _mask_value(value, mask) for name, value in found.items() if value}
+    changed = {name: value for name, value in masked.items() if value != found[name]}
+    return msgspec.structs.replace(event, **changed) if changed else event
+
+
+def _mask_value(value: Any, mask: Mask) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, dict):
+        return {name: _mask_value(each, mask) for name, each in value.items()}
+    return [_mask_value(each, mask) for each in value] if isinstance(value, list) else value
 
 
 # -------------------- watchdog

@@ -694,7 +694,8 @@ class Hub:
     def events(self, *types: type[Event]) -> AsyncIterator[Event]:
         """Iterate over events from now on, of these types or of all.
 
-        A consumer that is too slow loses events and gets an `EventsMissed` with their number.
+        A consumer that is too slow loses events and gets an `EventsMissed` with their number. Secrets of the server
+        entries are masked in texts of servers, but not in the arguments of calls (`CallFinished.params`).
 
         Args:
             types: Event types to receive; none means all.
@@ -706,7 +707,7 @@ class Hub:
             async for event in hub.events(CallFinished):
                 print(event.name, event.seconds)
         """
-        return self._core.events(*types)
+        return self._core.events(*types, masked=True)
 
     def add_sink(self, sink: EventSink) -> None:
         """Deliver every event to `sink` synchronously, until `remove_sink`.

@@ -38,6 +38,7 @@ from toolway.events import (
     AuditResumed,
     CallFinished,
     CallRecovered,
+    ClusterDatabaseAccepted,
     ClusterDatabaseRefused,
     Connected,
     DefinitionReviewed,
@@ -217,7 +218,7 @@ class AlertDetector:
                 self._resolve(key, event.server)
 
     def on_event(self, event: Event) -> None:
-        if isinstance(event, StateChanged | CallRecovered | AuditFailed | RunAsks):
+        if isinstance(event, StateChanged | CallRecovered | AuditFailed | ClusterDatabaseRefused | RunAsks):
             self._detect(event)
         elif isinstance(event, DefinitionReviewed):
             self._detect(event)
@@ -237,6 +238,8 @@ class AlertDetector:
             self._resolve(Alert(event.server, "login-needed", "").key, event.server)
         elif isinstance(event, AuditResumed):
             self._resolve("audit", "")
+        elif isinstance(event, ClusterDatabaseAccepted):
+            self._resolve("cluster-database", "")
 
     def _detect(self, event: Event) -> None:
         alert = alert_from_event(event, self._restart)

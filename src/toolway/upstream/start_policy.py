@@ -18,6 +18,7 @@ from toolway._async import LightEvent
 from toolway.config.schema import RestartPolicy, Server
 from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.types import Era
+from toolway.upstream.process.spawner import SANDBOX_CODE
 from toolway.upstream.session import Session
 from toolway.upstream.state import State, StateEvent
 from toolway.upstream.status import ServerStatus, describe_state
@@ -87,7 +88,7 @@ class FailureHistory:
         is_waiting = state in (State.BACKING_OFF, State.FAILED)
         wait = max(0.0, self.retry_at - now) if is_waiting else None
         failure, last_stderr = self.last_failure, self.last_transport_info.stderr
-        cause, status_hint = self._diagnose(server, info)
+        cause, status_hint = self._diagnose(name, server, info)
         return ServerStatus(
             server=name,
             transport=info.transport or server.transport,
@@ -107,7 +108,7 @@ class FailureHistory:
             messages_received=self.messages_received + (info.messages_received if session is not None else 0),
         )
 
-    def _diagnose(self, server: Server, info: TransportInfo) -> tuple[str, str]:
+    def _diagnose(self, name: str, server: Server, info: TransportInfo) -> tuple[str, str]:
         """Return the likely cause of the last failure and a hint, both empty if unknown.
 
         The cause is also empty if the failure has its own hint.
@@ -115,11 +116,18 @@ class FailureHistory:
         failure = self.last_failure
         if failure is None or failure.hint:
             return "", failure.hint if failure else ""
+        if failure.code == SANDBOX_CODE:
+            return "", sandbox_hint(name)
         from toolway.upstream.diagnosis import diagnose  # a large table, for failures only
 
         stderr = self.last_transport_info.stderr or info.stderr
         found = diagnose(server.command or server.url or "", failure.exit_code, stderr, failure.code)
         return found if found is not None else ("", "")
+
+
+def sandbox_hint(name: str) -> str:
+    """Return the hint for a server that did not start because of its sandbox."""
+    return f"see what it needs: toolway sandbox try {name}"
 
 
 def start_failure(exc: Exception, limit: float) -> Disconnect:

@@ -135,10 +135,11 @@ def describe_state(
         case State.STARTING:
             return "starting" + (f" again after: {reason}" if reason else ": waiting for its first response")
         case State.BACKING_OFF:
-            return f"backing off {_format_seconds(wait)}: {reason}"
+            return f"{'starting again now' if _is_due(wait) else f'backing off {_format_seconds(wait)}'}: {reason}"
         case State.FAILED:
             is_config = disconnect is not None and disconnect.code.startswith("E-CONFIG-")
-            return f"{'failed' if is_config else 'failed too often'}: {reason}; next attempt in {_format_seconds(wait)}"
+            attempt = "now" if _is_due(wait) else f"in {_format_seconds(wait)}"
+            return f"{'failed' if is_config else 'failed too often'}: {reason}; next attempt {attempt}"
         case State.IDLE:
             return "not running: starts with the first call"
         case State.STOPPING:
@@ -155,6 +156,11 @@ def _describe_failure(failure: Disconnect | None, cause: str, stderr: str) -> st
     if cause:
         parts.append(f"likely cause: {cause}")
     return ", ".join(parts)
+
+
+def _is_due(wait: float | None) -> bool:
+    """Return True if the wait before the next start is over, or would be shown as 0.0 s."""
+    return wait is not None and wait < 0.05
 
 
 def _format_seconds(wait: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_duration
-from toolway.cli.params import AnyServer, Refresh, Wait
+from toolway.cli.params import AnyServer, AnyServerOrUrl, Headers, Refresh, Wait
 from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="With --tools: exit with 
 
 def doctor(
     context: CommandContext,
-    name: AnyServer = None,
+    name: AnyServerOrUrl = None,
     everything: Annotated[bool, typer.Option("--all", help="Also check the files of all clients.")] = False,
     client: Annotated[
         str | None,
@@ -49,11 +50,13 @@ def doctor(
     tools: Annotated[bool, typer.Option("--tools", help="Check only the tool definitions, from cached lists.")] = False,
     strict: Strict = False,
     refresh: Refresh = False,
+    header: Headers = None,
     wait: Wait = 30.0,
 ) -> CommandResult:
     """Start every server once and check command, variables, start, stdout, protocol and tools.
 
-    Also check if model providers accept the tools. The first line of the report names the cause.
+    Also check if model providers accept the tools. The first line of the report names the cause. With a URL, check the
+    server there; no config file is read.
 
     With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
     """
@@ -66,8 +69,10 @@ def doctor(
             hint="show the usage: toolway doctor --help",
         )
     if tools:
-        return run_lint(context, name, strict=strict, wait=wait, refresh=refresh)
-    return run_doctor(context, name, all_files=everything, client=client, project=project, fix=fix)
+        return run_lint(context, name, strict=strict, wait=wait, refresh=refresh, headers=header or ())
+    return run_doctor(
+        context, name, all_files=everything, client=client, project=project, fix=fix, headers=header or ()
+    )
 
 
 def lint(
@@ -104,17 +109,33 @@ def ps(
 
 
 async def run_doctor(
-    context: CommandContext, name: str | None, *, all_files: bool, client: str | None, project: bool, fix: bool
+    context: CommandContext,
+    name: str | None,
+    *,
+    all_files: bool,
+    client: str | None,
+    project: bool,
+    fix: bool,
+    headers: Sequence[str] = (),
 ) -> ExitCode:
     """Check one server, Toolway's own files, one client's files, or all, and print a report.
 
-    With `fix`, automatic fixes are applied and the checks run again.
+    With `fix`, automatic fixes are applied and the checks run again. If `name` is a URL, only the server there is
+    checked, with the HTTP `headers`.
     """
+    from toolway.cli.targets import is_server_url
     from toolway.doctor.client_checks import plan_client_files
 
     output, environ, directory = context.output, os.environ, Path.cwd()
+    url = name if name is not None and is_server_url(name) else ""
+    if url and (all_files or client is not None or project):
+        raise UsageError("a URL and files cannot be checked together", hint=f"write: toolway doctor {shlex.quote(url)}")
+    if headers and not url:
+        raise UsageError("--header needs the URL of a server", hint="headers of configured servers are in the file")
 
     def collect() -> CheckPlan:
+        if url:
+            return _plan_url(url, headers)
         if client is not None:
             found = plan_client_files(client, environ, directory, include_untrusted=project)
         elif all_files:
@@ -132,6 +153,16 @@ async def run_doctor(
     else:
         _print_report(output, report, name, fixed)
     return exit_code_for_report(report)
+
+
+def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:
+    """Check the server at `url`, which no config file names."""
+    from toolway.cli.targets import server_from_url
+    from toolway.doctor.entry_checks import CheckTarget
+    from toolway.doctor.file_checks import CheckPlan
+
+    name, server = server_from_url(url, headers)
+    return CheckPlan(targets=[CheckTarget(name, server, raw_name=name)])
 
 
 def _own_or_client_files(
@@ -231,7 +262,10 @@ def _print_report(output: Output, report: Report, name: str | None, fixed: list[
         output.info(f"fixed: {text}", "green")
     home = os.environ.get("HOME", "")
     for line in render_report(
-        report.with_tilde(home), width, verbose=output.verbose, rerun_command=f"toolway doctor {name or ''}".strip()
+        report.with_tilde(home),
+        width,
+        verbose=output.verbose,
+        rerun_command=f"toolway doctor {shlex.quote(name) if name else ''}".strip(),
     ):
         output.print_line(line.text, line.style)
 
@@ -259,16 +293,27 @@ def _is_usable(subject: SubjectReport) -> bool:
 # -- doctor --tools ----------------------------------------------------------------------------------------------------
 
 
-async def run_lint(context: CommandContext, name: str | None, *, strict: bool, wait: float, refresh: bool) -> ExitCode:
-    """Print the lint findings for the tools of one server, or of all servers.
+async def run_lint(
+    context: CommandContext,
+    name: str | None,
+    *,
+    strict: bool,
+    wait: float,
+    refresh: bool,
+    headers: Sequence[str] = (),
+) -> ExitCode:
+    """Print the lint findings for the tools of one server, of the server at a URL, or of all servers.
 
     Returns 9 if a model provider would reject a tool.
     """
-    from toolway.cli.targets import find_target
+    from toolway.cli.targets import find_target, is_server_url, server_name_from_url, url_target
     from toolway.doctor.lint import lint_tools
 
     output = context.output
-    target = await find_target(output, context.target_options)
+    if name is not None and is_server_url(name):
+        target, name = url_target(output, name, headers), server_name_from_url(name)
+    else:
+        target = await find_target(output, context.target_options)
     tools_by_server = await _collect_tools(output, target, name, wait, refresh)
     found = [lint_tools(server, tools) for server, tools in tools_by_server.items()]
     if output.as_json:

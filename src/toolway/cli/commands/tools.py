@@ -248,7 +248,7 @@ def _output_tools(
     if output.as_json:
         document = {
             "tools": [_tool_to_json(tool) for tool in found],
-            "down": [_down_to_json(s) for s in _down_servers(statuses)],
+            "down": [_down_to_json(s, url) for s in _down_servers(statuses)],
             "denied": _denied_counts(statuses, cached, server),
         }
         output.print_json({**document, "problems": [problem_to_json(p) for p in problems]})
@@ -259,7 +259,7 @@ def _output_tools(
         else:
             _print_tools(output, found, tokens)
         output.print_problems(problems)
-        _print_notes(output, statuses, cached, found)
+        _print_notes(output, statuses, cached, found, url)
         _print_denied(output, statuses, cached, server)
         if server in cached.disabled:
             output.info(f"{server} is disabled; enable it: toolway enable {server}", "yellow")
@@ -307,7 +307,10 @@ def _print_tools(output: Output, found: Sequence[Tool], tokens: bool) -> None:
         )
 
 
-def _print_notes(output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, found: Sequence[Tool]) -> None:
+def _print_notes(
+    output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, found: Sequence[Tool], url: str
+) -> None:
+    from toolway.cli.commands.catalogs.url_hints import doctor_command
     from toolway.cli.targets import failure_cause
 
     if _down_servers(statuses):
@@ -317,7 +320,7 @@ def _print_notes(output: Output, statuses: Sequence[ServerStatus], cached: Cache
         state = "down" if status.last_error else "still starting"
         output.info_wrapped(f"{status.server} is {state}: {failure_cause(status)}{stale}", "red")
     if _down_servers(statuses):
-        output.info(f"find the cause and a fix: toolway doctor {_down_servers(statuses)[0].server}")
+        output.info(f"find the cause and a fix: {doctor_command(_down_servers(statuses)[0].server, url)}")
     cache_times = [cached.cached_at[name] for name in {tool.server for tool in found} if name in cached.cached_at]
     age = time.time() - min(cache_times, default=time.time())
     if cache_times and (output.verbose or age > _STALE_AFTER_S):
@@ -365,8 +368,11 @@ def _tool_to_json(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _down_to_json(status: ServerStatus) -> dict[str, str]:
-    return {"server": status.server, "state": status.state, "why": status.why, "hint": status.hint}
+def _down_to_json(status: ServerStatus, url: str) -> dict[str, str]:
+    from toolway.cli.commands.catalogs.url_hints import hint_for_url
+
+    hint = hint_for_url(status.hint, status.server, url) if url else status.hint
+    return {"server": status.server, "state": status.state, "why": status.why, "hint": hint}
 
 
 def _down_servers(statuses: Sequence[ServerStatus]) -> list[ServerStatus]:
@@ -391,6 +397,7 @@ async def run_call(
 
     `url_target` has the only server to use, if a URL was given.
     """
+    from toolway.cli.commands.catalogs.url_hints import hint_for_url
     from toolway.cli.targets import find_target, server_name_from_url
     from toolway.protocol import tool_names
 
@@ -422,6 +429,8 @@ async def run_call(
                     result = await servers.call_tool(tool, converted, timeout=timeout, progress_callback=on_progress)
             except CallError as exc:
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
+                if url_target is not None and server is not None:
+                    exc.hint = hint_for_url(exc.hint, server, url_target.name)
                 raise
     _print_result(output, result, raw)
     if output.verbose:

@@ -64,7 +64,8 @@ class TenantState:
 class Integrity:
     """Signs and verifies rows with the key of a tenant, and remembers the newest state that it has seen.
 
-    One object per process: what one part has seen, no other part may undo. `on_finding` gets each new finding.
+    One object per process: what one part has seen, no other part may undo. `on_finding` gets each new finding;
+    `on_resolved` is called when the last one ended.
     """
 
     def __init__(self, tenant_key: bytes, on_finding: Callable[[str], None] | None = None) -> None:
@@ -74,6 +75,7 @@ class Integrity:
         self._newest: dict[str, TenantState] = {}  # by tenant
         self._findings: dict[str, dict[str, str]] = {}  # by table and row
         self.on_finding = on_finding
+        self.on_resolved: Callable[[], None] | None = None
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -160,6 +162,8 @@ class Integrity:
                 log.error("cluster database: %s", finding)
                 if self.on_finding is not None:
                     self.on_finding(finding)
+        if before and self.on_resolved is not None and not any(self._findings.values()):
+            self.on_resolved()
 
     def findings(self) -> list[str]:
         """Return one line for each row or state of the database that is refused now."""

@@ -274,12 +274,7 @@ def describe_exit(code: int) -> str:
 def _spawn_error(command: str, exc: SpawnError | OSError) -> TransportError:
     code = exc.code if isinstance(exc, SpawnError) else ""
     if code == SANDBOX_CODE:
-        return TransportError(
-            f"{command} was not started: {exc}",
-            Certainty.NOT_SENT,
-            code=SANDBOX_CODE,
-            hint="toolway sandbox try NAME shows what it needs",
-        )
+        return TransportError(f"{command} was not started: {exc}", Certainty.NOT_SENT, code=SANDBOX_CODE)
     if code == "ENOENT":
         return TransportError(
             f"command not found: {command}",

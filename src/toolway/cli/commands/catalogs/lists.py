@@ -138,12 +138,14 @@ async def run_codegen(
 ) -> ExitCode:
     """Write the typed client of a server to `out`, or print it."""
     from toolway.cli.commands.catalogs.client_module import client_source
+    from toolway.cli.commands.catalogs.url_hints import doctor_command
     from toolway.cli.targets import failure_cause, is_server_url, server_name_from_url, url_target, wait_for_tools
 
     output = context.output
-    if is_server_url(server):
-        target: Target = url_target(output, server, headers)
-        server = server_name_from_url(server)
+    url = server if is_server_url(server) else ""
+    if url:
+        target: Target = url_target(output, url, headers)
+        server = server_name_from_url(url)
     else:
         target = await _find_target(context)
     async with target.open(server) as servers:
@@ -151,7 +153,7 @@ async def run_codegen(
         tools = servers.known_tools(server=server)
     if not tools:
         why = failure_cause(statuses[0]) if statuses else ""
-        raise ToolwayError(f"{server} lists no tools", detail=why, hint=f"toolway doctor {server}")
+        raise ToolwayError(f"{server} lists no tools", detail=why, hint=doctor_command(server, url))
     source = client_source(server, [tool.raw for tool in tools], __version__)
     if out is not None:
         out.write_text(source, encoding="utf-8")
