@@ -280,6 +280,59 @@ async def no_tls(lab: Lab) -> None:
         await lab.is_well()
 
 
+@row("TLS where plain HTTP is written")
+async def no_https(lab: Lab) -> None:
+    """The certificate of the server is of an authority that is not known here, which is the next thing to mend."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(lab.work / "authority.pem"))
+    async with serving(mcp, context) as port:
+        lab.servers(acme=address(port))
+        check = await lab.finds("acme: the address speaks TLS, and url has no https")
+        lab.take_over(check, "acme")
+        lab.edit('"url"', f'"tls": {{"caFile": "{lab.work}/authority.pem"}}, "url"')
+        await lab.is_well()
+
+
+@row("a slash too much or too little")
+async def slash(lab: Lab) -> None:
+    """A redirect within the server is followed, so that there is nothing to mend."""
+
+    def site(request: Request) -> Answer:
+        return mcp(request) if request.path == "/mcp/" else Answer(307, b"", {"Location": "/mcp/"})
+
+    async with serving(site) as port:
+        lab.servers(acme=address(port))
+        await lab.is_well()
+
+
+@row("a token without its scheme")
+async def no_scheme(lab: Lab) -> None:
+    lab.environ["TOKEN"] = "tok-1234567890"
+    async with serving(guarded(lambda header: header == "Bearer tok-1234567890")) as port:
+        lab.servers(acme={**address(port), "headers": {"Authorization": "${TOKEN}"}})
+        check = await lab.finds("acme: the server rejects the token in headers.Authorization (401): it has no scheme")
+        lab.take_over(check, "acme")
+        await lab.is_well()
+
+
+@row("an OpenAPI document as a server")
+async def api_document(lab: Lab) -> None:
+    document = {"openapi": "3.1.0", "info": {"title": "Acme", "version": "1"}, "paths": {}}
+    answer = Answer(200, json.dumps(document).encode(), {"Content-Type": "application/json"})
+    async with serving(lambda request: answer) as port:
+        lab.servers(acme=address(port, "/openapi.json"))
+        check = await lab.finds("acme: an OpenAPI document is at this url, and no MCP server")
+        assert check.copy == f'"openapi": {{"url": "http://127.0.0.1:{port}/openapi.json"}}'
+
+
+@row("a proxy before a server that does not run")
+async def bad_gateway(lab: Lab) -> None:
+    async with serving(lambda request: Answer(502, b"Bad Gateway", {"Content-Type": "text/plain"})) as port:
+        lab.servers(acme=address(port))
+        check = await lab.finds("acme: the server failed (502)")
+        assert "the server behind it does not" in check.hint
+
+
 @row("TLS failure")
 async def tls(lab: Lab) -> None:
     """The certificate of an authority that is not known here."""

@@ -6,10 +6,12 @@ import pytest
 
 from toolway.config.editing.jsonc import parse_jsonc
 from toolway.config.schema import Server
+from toolway.doctor.entry_checks import CheckTarget
 from toolway.doctor.start_checks import check_process
 from toolway.doctor.trial_start import TrialStart
 from toolway.errors import ConfigError
 from toolway.upstream.diagnosis import diagnose
+from toolway.upstream.transport import Disconnect
 
 
 @pytest.mark.parametrize("command", [r"C:\Users\me\node.exe", "D:/tools/node.exe", r"\\server\share\node.exe"])
@@ -34,6 +36,9 @@ def test_a_single_backslash_in_json_is_explained() -> None:
     assert "missing comma" in caught.value.hint
 
 
+TARGET = CheckTarget("git", Server(command="x"))
+
+
 def trial(**facts: object) -> TrialStart:
     found = TrialStart(30.0, spawned_at=0.01, first_byte_at=0.1, agreed_at=0.2, listed_at=0.3)
     for name, value in facts.items():
@@ -42,7 +47,13 @@ def trial(**facts: object) -> TrialStart:
 
 
 def states(found: TrialStart) -> dict[str, str]:
-    return {check.name: check.state for check in check_process(Server(command="x"), found)}
+    return {check.name: check.state for check in check_process(TARGET, Server(command="x"), found)}
+
+
+def test_a_failed_sandbox_leads_to_the_command_for_this_server() -> None:
+    failed = TrialStart(30.0, failure=Disconnect("x was not started: no user namespaces", "E-SANDBOX"))
+    [check] = check_process(TARGET, Server(command="x"), failed)
+    assert (check.state, check.copy, check.code) == ("fail", "toolway sandbox try git", "E-SANDBOX")
 
 
 def test_a_slow_start_and_a_flood_of_stderr_are_warnings() -> None:

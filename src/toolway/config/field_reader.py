@@ -232,7 +232,10 @@ def parse_duration(key: str, value: Any) -> float:
 
 
 def field_error(key: str, expected: str, value: Any) -> ConfigError:
-    return ConfigError(f"{key} must be {expected}", detail=f"found {json_type_name(value)}", code=CONFIG_KEY_CODE)
+    from toolway.config.editing.mistakes import value_hint
+
+    found = f"found {json_type_name(value)}"
+    return ConfigError(f"{key} must be {expected}", detail=found, hint=value_hint(key, value), code=CONFIG_KEY_CODE)
 
 
 def shorten_key(key: str) -> str:

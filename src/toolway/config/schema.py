@@ -507,10 +507,11 @@ class Server:
         given = [k for k in alternatives if getattr(self, k) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "neither"
+            example = 'write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}'
             raise ConfigError(
                 "a server needs exactly one of command, url, openapi or instance",
                 detail=f"found {found}",
-                hint='write {"command": "npx", "args": [...]} or {"url": "https://…/mcp"}',
+                hint="keep one: command starts a program, url connects to a running server" if given else example,
                 code="E-CONFIG-SERVER",
             )
         if any(has_secret(text) for text in (self.command, self.cwd, self.env_file, *self.args)):
@@ -522,10 +523,19 @@ class Server:
             )
         is_unset = begins_with_variable(self.url)
         if self.url is not None and not is_unset and not re.match(r"(?:https?|wss?)://[^/\s]", self.url):
+            from toolway.config.editing.mistakes import url_hint
+
             raise ConfigError(
                 "the url of a server must begin with http://, https://, ws:// or wss://",
                 detail=_describe_scheme(self.url),
+                hint=url_hint(self.url),
                 code="E-CONFIG-URL",
+            )
+        if self.command is not None and re.match(r"(?:https?|wss?)://", self.command):
+            raise ConfigError(
+                "command is the address of a server",
+                hint='write "url" instead of "command"',
+                code="E-CONFIG-SERVER",
             )
         if self.openapi is not None and self.url is not None and self.url.startswith("ws"):
             raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")

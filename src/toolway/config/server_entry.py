@@ -131,6 +131,7 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
     if not isinstance(value, Mapping):
         raise field_error("a server", 'an object such as {"command": …} or {"url": …}', value)
     fields = FieldReader(value, variables)
+    _require_transport(value)
     server = Server(
         **_parse_transport(fields),
         **_parse_behavior(fields),
@@ -150,6 +151,18 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
             replace(issue, severity="note") if issue.code == VARIABLE_CODE else issue for issue in fields.issues
         ]
     return server, fields.issues
+
+
+def _require_transport(entry: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if an entry has neither a program nor an address, and its keys show the mistake."""
+    if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "openapi", "type", "transport")):
+        return
+    from toolway.config.editing.mistakes import entry_hint
+
+    if hint := entry_hint(entry):
+        raise ConfigError(
+            "a server needs a command or a url", detail="found neither", hint=hint, code="E-CONFIG-SERVER"
+        )
 
 
 def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIssue]:

@@ -22,6 +22,10 @@ from toolway.upstream.diagnosis import diagnose
 
 UNSET_VARIABLE_CODE: Final = "E-CONFIG-VARIABLE"
 _JWT_PATTERN: Final = compile_pattern(r"[A-Za-z0-9_-]{8,}\.([A-Za-z0-9_-]{8,})\.[A-Za-z0-9_-]*")
+_PLACEHOLDER: Final = compile_pattern(
+    r"(?:(?:Bearer|Basic|token)\s+)?(?:<[^<>]+>|\[[A-Z _-]+\]|(?i:(?:your|insert|replace|enter)[-_ ].{0,60}"
+    r"|.{0,40}[-_](?:here|goes[-_]here)|changeme|x{3,}|\.\.\.|\u2026))"
+)
 _REFERENCE_PATTERN: Final = compile_pattern(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
 
 
@@ -119,8 +123,13 @@ def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
 
 
 def check_env(target: CheckTarget, now: float) -> Iterator[Check]:
-    """Check the env and header values of a config entry: unset, expired, secret in plain text."""
-    found = [*_check_unset(target), *_check_expired_tokens(target, now), *_check_plaintext_secrets(target)]
+    """Check the env and header values of a config entry: unset, placeholder, expired, secret in plain text."""
+    found = [
+        *_check_unset(target),
+        *_check_placeholders(target),
+        *_check_expired_tokens(target, now),
+        *_check_plaintext_secrets(target),
+    ]
     yield from found
     if not found and target.server is not None and (target.server.env or target.server.headers):
         count = len(target.server.env) + len(target.server.headers)
@@ -142,6 +151,22 @@ def _check_unset(target: CheckTarget) -> Iterator[Check]:
                 hint="set the variable that it refers to",
                 code=UNSET_VARIABLE_CODE,
             )
+
+
+def _check_placeholders(target: CheckTarget) -> Iterator[Check]:
+    """Yield a check for every value that an example left to be filled in, or that has quotes or spaces around it."""
+    server = target.server
+    groups = (("env", server.env), ("headers", server.headers)) if server is not None else ()
+    for group, name, value in ((group, name, values[name]) for group, values in groups for name in values):
+        if _PLACEHOLDER.fullmatch(value):
+            message, hint = f"{group}.{name} still has the placeholder of an example", "write your own value"
+            yield Check("env", "fail", message, hint=hint, code="E-CONFIG-KEY")
+        elif len(value) > 2 and value[0] == value[-1] and value[0] in "\"'":
+            message = f"{group}.{name} has quotes around its value, and they are part of it"
+            yield Check("env", "warn", message, hint="remove the inner quotes", code="E-CONFIG-KEY")
+        elif value != value.strip():
+            message = f"{group}.{name} has a space or line break at its begin or end"
+            yield Check("env", "warn", message, hint="remove it: most services reject it", code="E-CONFIG-KEY")
 
 
 def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
@@ -275,7 +300,10 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
 
 
 def _command_not_found(target: CheckTarget, name: str, server: Server, found: CommandMatch) -> Check:
-    full = os.path.join(server.cwd or "", name)
+    full = os.path.abspath(os.path.join(server.cwd or "", name))
+    if os.path.dirname(name) and os.path.isdir(full):
+        message, hint = f"{name} is a folder", "write the path of the program in it, or the program that runs it"
+        return Check("command", "fail", message, full, hint, code="E-STDIO-EACCES")
     if os.path.dirname(name) and os.path.isfile(full):
         return Check(
             "command",
@@ -301,6 +329,13 @@ def _command_not_found(target: CheckTarget, name: str, server: Server, found: Co
             format_entry_keys(changes),
             "E-STDIO-ENOENT",
             _full_path_fix(target, changes),
+        )
+    beside = os.path.join(os.path.dirname(target.file), name)
+    if os.path.dirname(name) and not os.path.isabs(name) and target.file and os.path.isfile(beside):
+        message = f"{name} is relative to {server.cwd or 'the folder in which the program runs'}, and not found there"
+        copy = format_entry_keys({"command": os.path.normpath(beside)})
+        return Check(
+            "command", "fail", message, f"{full} does not exist", "write the full path", copy, "E-STDIO-ENOENT"
         )
     cause = diagnose(name, None, "", "E-STDIO-ENOENT")
     assert cause is not None

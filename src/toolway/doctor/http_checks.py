@@ -7,6 +7,7 @@ headers, and only to the entry's own origin.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -53,6 +54,8 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
         return Check("connect", "fail", failure.reason, hint=_connect_hint(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
         return _tls_failure(server, failure)
+    if probes.speaks_tls:
+        return _tls_needed(server, failure)
     if failure.code == "E-TLS-FILE":
         return Check("tls", "fail", failure.reason, hint=failure.hint, code=failure.code)
     if failure.code == "E-WS-HANDSHAKE" and probes.post.is_mcp and server.http_url is not None:
@@ -67,7 +70,28 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
         return _redirected(failure, probes)
     if probes.post.content_type == "text/html" or probes.endpoint or trial.status in (404, 405):
         return _no_endpoint(failure, probes)
-    return Check("handshake", "fail", failure.reason, _clock_detail(probes), failure.hint, code=failure.code)
+    if probes.post.is_openapi and server.http_url is not None:
+        message, hint = "an OpenAPI document is at this url, and no MCP server", "make tools of the API"
+        copy = format_entry_keys({"openapi": {"url": server.http_url}})
+        return Check("address", "fail", message, failure.reason, hint, copy, failure.code)
+    hint = failure.hint or _status_hint(trial.status)
+    return Check("handshake", "fail", failure.reason, _clock_detail(probes), hint, code=failure.code)
+
+
+def _status_hint(status: int | None) -> str:
+    """Return the hint for a server that answered with an HTTP status, or with something else than MCP."""
+    if status in (502, 503, 504):
+        return "a proxy answers, and the server behind it does not: start that server, or see its log"
+    if status is not None and status >= 500:
+        return "see the log of the server, or ask its operator"
+    return "check that url is the MCP endpoint; the server's documentation names it"
+
+
+def _tls_needed(server: Server, failure: Disconnect) -> Check:
+    url = urlunsplit(urlsplit(server.url or "")._replace(scheme="https" if server.transport != "websocket" else "wss"))
+    copy = format_entry_keys({"url": url})
+    message = "the address speaks TLS, and url has no https"
+    return Check("connect", "fail", message, failure.reason, "write https instead of http", copy, failure.code)
 
 
 def _proxy_failure(server: Server, failure: Disconnect) -> Check:
@@ -169,6 +193,10 @@ def _rejected_credential(server: Server, status: int, failure: Disconnect, probe
             failure.code,
         )
     message = f"the server rejects the token in headers.{header} (401)"
+    if len(server.headers[header].split()) == 1:
+        hint = "write the scheme before the token, most often Bearer"
+        copy = format_entry_keys({"headers": {header: "Bearer ${TOKEN}"}})
+        return Check("auth", "fail", f"{message}: it has no scheme", detail, hint, copy, failure.code)
     if probes.skew:
         message_with_skew = f"{message}, and this machine's clock is {_format_skew(probes)} the server's"
         return Check(
@@ -256,6 +284,17 @@ class ProbeResult:
         return sanitize(" ".join(text.split()), 80)
 
     @property
+    def is_openapi(self) -> bool:
+        """Return True if the response is an OpenAPI document, as far as its start shows."""
+        return bool(re.match(rb'\s*\{\s*"(?:openapi|swagger)"\s*:', self.body))
+
+    @property
+    def wants_tls(self) -> bool:
+        """Return True if a server with TLS answered that the request was without it: nginx, Go and Node.js do."""
+        low = self.body[:MAX_BODY_BYTES].lower()
+        return self.status == 400 and b"https" in low and b"http request" in low
+
+    @property
     def is_mcp(self) -> bool:
         """Return True if a Streamable HTTP endpoint sent the response, even if it is an error."""
         if self.content_type == "text/event-stream":
@@ -276,6 +315,7 @@ class Probes:
     endpoint: str = ""  # URL of the same origin at which an MCP endpoint answers
     location: str = ""  # redirect target
     skew: float = 0.0  # seconds that our clock is behind the server's
+    speaks_tls: bool = False  # the address of an http url expects TLS
 
 
 async def probe_server(server: Server) -> Probes:
@@ -294,6 +334,8 @@ async def probe_server(server: Server) -> Probes:
         url = server.http_url
         assert url is not None
         post = await _post_ping(client, server, url)
+        if post.wants_tls or (not post.status and await _speaks_tls(client, url)):
+            return Probes(post, speaks_tls=True)
         endpoint = "" if post.is_mcp or not post.status else await _find_endpoint(client, server)
         return Probes(post, endpoint, _redirect_target(url, post), _clock_skew(post.headers))
     finally:
@@ -316,6 +358,21 @@ async def _post_ping(client: HttpClient, server: Server, url: str) -> ProbeResul
                     break
             result = replace(result, body=bytes(data[:MAX_BODY_BYTES]))
     return result
+
+
+async def _speaks_tls(client: HttpClient, url: str) -> bool:
+    """Return True if the address of an http url expects TLS, with any certificate. No request is sent to it."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        return False
+    with suppress(TimeoutError, ValueError):
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await client.connect(HttpTarget.parse(urlunsplit(parts._replace(scheme="https"))).origin)
+            return True
+        except HttpError as exc:
+            return exc.code == "E-HTTP-TLS" and "certificate" in exc.reason
+    return False
 
 
 async def _find_endpoint(client: HttpClient, server: Server) -> str:

@@ -192,7 +192,7 @@ def _healthy_summary(subjects: Iterable[SubjectReport]) -> str:
 
 
 _ENTRY_KEYS = compile_pattern(r'(.*?)("[\w.-]+": .*[}\]"])(?: in its entry)?', re.DOTALL)
-_COMMAND_AT_END = compile_pattern(r"(.*): ((?:toolway|npm|docker|pip) [^,;]+)", re.DOTALL)
+_COMMAND_AT_END = compile_pattern(r"(.*): ((?:toolway|npm|docker|pip|sed) [^,;]+)", re.DOTALL)
 
 
 def split_hint(hint: str) -> tuple[str, str]:

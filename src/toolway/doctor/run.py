@@ -17,6 +17,7 @@ from toolway.doctor.entry_checks import CheckTarget, has_reference, strip_refere
 from toolway.doctor.http_checks import Probes, probe_server
 from toolway.doctor.orphans import Orphan, find_orphans
 from toolway.doctor.report import Check, Report, SubjectReport, split_hint
+from toolway.doctor.start_advice import script_problem
 from toolway.doctor.start_checks import check_process, format_seconds
 from toolway.doctor.trial_start import TrialStart, run_trial_start
 from toolway.errors import ToolwayError
@@ -113,6 +114,8 @@ async def _check_start(
         # The PATH of an untrusted entry must not decide which program runs.
         runtime_version = await detect_runtime(server, path, environ) if found.path and not target.untrusted else ""
         check = entry_checks.check_command(target, server, found, runtime_version)
+        if found.path is not None and (problem := script_problem(found.path)) is not None:
+            check = Check("command", "fail", problem.cause, "", *split_hint(problem.hint), "E-STDIO-ENOENT")
         yield check
         if check.state == "fail":
             yield Check("start", "skip", "not tried")
@@ -133,27 +136,27 @@ async def _check_start(
     is_mcp_url = server.url is not None and server.openapi is None
     needs_probes = trial.failure is not None or trial.transport == "sse"
     probes = await probe_server(server) if is_mcp_url and needs_probes else None
-    for each in _judge_start(target.name, server, trial, probes):
+    for each in _judge_start(target, server, trial, probes):
         yield each
 
 
-def _judge_start(name: str, server: Server, trial: TrialStart, probes: Probes | None) -> Iterator[Check]:
+def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes: Probes | None) -> Iterator[Check]:
     if server.command is not None:
-        yield from check_process(server, trial)
+        yield from check_process(target, server, trial)
     elif probes is not None and trial.agreement is None:
         yield http_checks.check_http_failure(server, trial, probes)
         yield Check("tools", "skip", "not reached")
         return
     elif server.openapi is not None:
         yield from tool_checks.check_openapi(trial)
-        yield from tool_checks.check_tools(name, server, trial)
+        yield from tool_checks.check_tools(target.name, server, trial)
         return
     else:
         yield Check("connect", "ok", f"answered after {format_seconds(trial.agreed_at)}")
     if probes is not None and trial.transport == "sse":
         yield http_checks.check_deprecated_transport(server, probes)
     yield tool_checks.check_protocol(server, trial)
-    yield from tool_checks.check_tools(name, server, trial)
+    yield from tool_checks.check_tools(target.name, server, trial)
 
 
 def _unique_name(target: CheckTarget) -> str:

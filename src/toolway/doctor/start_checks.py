@@ -11,12 +11,15 @@ from typing import Final
 
 from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
-from toolway.doctor.entry_checks import format_entry_keys
+from toolway.doctor.entry_checks import CheckTarget, format_entry_keys
 from toolway.doctor.orphans import process_on_port
 from toolway.doctor.report import Check, split_hint
+from toolway.doctor.start_advice import refine_cause
 from toolway.doctor.trial_start import TrialStart, is_package_runner
 from toolway.protocol.sanitize import sanitize
 from toolway.upstream.diagnosis import Diagnosis, diagnose
+from toolway.upstream.process.spawner import SANDBOX_CODE
+from toolway.upstream.start_policy import sandbox_hint
 from toolway.upstream.transport import Disconnect
 
 MAX_STDERR_LINES: Final = 5  # lines
@@ -26,16 +29,19 @@ _PORT_IN_USE: Final = compile_pattern(r"([^\n]*)(?:EADDRINUSE|[Aa]ddress already
 _PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not part of an IP address
 
 
-def check_process(server: Server, trial: TrialStart) -> Iterator[Check]:
-    """Yield the checks `start` and `stdout` of a stdio server, from its trial start."""
-    yield _check_start(server, trial)
+def check_process(target: CheckTarget, server: Server, trial: TrialStart) -> Iterator[Check]:
+    """Yield the checks `start` and `stdout` of a stdio server, from its trial start.
+
+    `server` is the one of `target`, with its secrets.
+    """
+    yield _check_start(target, server, trial)
     if trial.spawned_at is not None:
         yield _check_stdout(trial)
     if trial.listed_at is not None and len(trial.stderr.encode()) >= FLOOD_SHARE * server.limits.stderr_bytes:
         yield _flooded(trial)
 
 
-def _check_start(server: Server, trial: TrialStart) -> Check:
+def _check_start(target: CheckTarget, server: Server, trial: TrialStart) -> Check:
     failure = trial.failure
     if failure is None:
         if trial.is_late:
@@ -43,12 +49,14 @@ def _check_start(server: Server, trial: TrialStart) -> Check:
         own_seconds = (trial.listed_at or 0.0) - (trial.fetched_at or 0.0)
         return _slow_start(server, trial) if own_seconds >= SLOW_START_S else _started(server, trial)
     if failure.code == "E-START-TIMEOUT":
-        return _no_answer(server, trial)
+        return _no_answer(target, server, trial)
     if failure.exit_code is not None:
-        return _exited(server, trial, failure)
+        return _exited(target, server, trial, failure)
+    if failure.code == SANDBOX_CODE:
+        return Check("start", "fail", failure.reason, "", *split_hint(sandbox_hint(target.name)), SANDBOX_CODE)
     if trial.spawned_at is not None and not failure.code.startswith("E-STDIO"):
         return Check("start", "ok", _format_times(server, trial))  # it started; the failure is a later one
-    cause = _find_cause(server, trial, failure)
+    cause = _find_cause(target, server, trial, failure)
     hint, copy = split_hint(cause.hint or failure.hint)
     return Check("start", "fail", cause.cause or failure.reason, stderr_tail(trial), hint, copy, failure.code)
 
@@ -115,22 +123,26 @@ def _late_start(server: Server, trial: TrialStart) -> Check:
     )
 
 
-def _no_answer(server: Server, trial: TrialStart) -> Check:
+def _no_answer(target: CheckTarget, server: Server, trial: TrialStart) -> Check:
     """Return the failed check of a server process that runs, but did not answer in time."""
     if trial.ports:
         return _listens_on_port(trial)
     if is_package_runner(server) and trial.fetched_at is None:
         return _still_downloading(server, trial)
     cause = diagnose(server.command or "", None, trial.stderr, "") if trial.stderr.strip() else None
+    refined = refine_cause(target, server, cause or Diagnosis("", ""), None)
+    cause = refined if refined.cause else None
     message = f"the server does not answer the first message within {format_seconds(trial.time_limit)}"
     hint = "run it in a terminal to see its output; many servers use stdio only with an argument such as stdio"
+    copy = shell_command(server)
     if cause is not None:
-        message, hint = f"{message}: {cause.cause}", cause.hint or hint
+        message = f"{message}: {cause.cause}"
+        hint, copy = split_hint(cause.hint) if cause.hint else (hint, copy)
     output_state = f"it runs, and wrote {'nothing' if trial.first_byte_at is None else 'no answer'} to stdout"
     detail = (
         f"{output_state}\n{stderr_tail(trial)}" if trial.stderr.strip() else f"{output_state} and nothing to stderr"
     )
-    return Check("start", "fail", message, detail, hint, shell_command(server), "E-START-TIMEOUT")
+    return Check("start", "fail", message, detail, hint, copy, "E-START-TIMEOUT")
 
 
 def _listens_on_port(trial: TrialStart) -> Check:
@@ -154,8 +166,8 @@ def _still_downloading(server: Server, trial: TrialStart) -> Check:
     return Check("start", "fail", message, stderr_tail(trial), hint, shell_command(server), "E-START-TIMEOUT")
 
 
-def _exited(server: Server, trial: TrialStart, failure: Disconnect) -> Check:
-    cause = _find_cause(server, trial, failure)
+def _exited(target: CheckTarget, server: Server, trial: TrialStart, failure: Disconnect) -> Check:
+    cause = _find_cause(target, server, trial, failure)
     exit_status = (
         f"exit code {failure.exit_code}" if (failure.exit_code or 0) >= 0 else f"signal {-(failure.exit_code or 0)}"
     )
@@ -202,9 +214,9 @@ def _path_with_command_folder(server: Server, cause: Diagnosis) -> str:
     return f"{folder}:${{PATH}}" if found else ""
 
 
-def _find_cause(server: Server, trial: TrialStart, failure: Disconnect) -> Diagnosis:
-    found = diagnose(server.command or "", failure.exit_code, trial.stderr, failure.code)
-    return found if found is not None else Diagnosis("", "")
+def _find_cause(target: CheckTarget, server: Server, trial: TrialStart, failure: Disconnect) -> Diagnosis:
+    found = diagnose(server.command or "", failure.exit_code, trial.stderr, failure.code) or Diagnosis("", "")
+    return refine_cause(target, server, found, failure.exit_code if failure.exit_code is not None else -1)
 
 
 def _check_stdout(trial: TrialStart) -> Check:

@@ -113,6 +113,26 @@ _STDERR_PATTERNS: Final = (
         "check the name of the package in args",
     ),
     _pattern(
+        r"[Ee]xecutable (?:named )?`([^`\n]+)` is not provided by package",
+        "the package has no program {0}",
+        "name both in args: --from PACKAGE PROGRAM; the lines below list its programs",
+    ),
+    _pattern(
+        r"Your cache folder contains root-owned files",
+        "the cache of npm belongs to root",
+        "give it back to your user: sudo chown -R $(id -u):$(id -g) ~/.npm",
+    ),
+    _pattern(
+        r"No version is set for command (\S+)|pyenv: version `([^'\n]+)' is not installed",
+        "the version manager has no version of {0} for this folder",
+        "choose one with your version manager, or write the full path of the program as command",
+    ),
+    _pattern(
+        r"the input device is not a TTY",
+        "the container was asked for a terminal, which a client does not have",
+        "remove -t from args, and keep -i",
+    ),
+    _pattern(
         r"Cannot connect to the Docker daemon|docker daemon is not running|dockerDesktopLinuxEngine",
         "Docker is not running",
         "start Docker, then: docker info",
@@ -123,12 +143,33 @@ _STDERR_PATTERNS: Final = (
         "docker pull {0}",
     ),
     _pattern(
+        r"\\r['\u2019]?: (?:No such file|command not found)|\^M: bad interpreter|\$'\\r': command not found",
+        "a script has the line ends of Windows",
+        "save it with line ends of Unix, or run sed -i 's/\\r$//' on its file",
+    ),
+    _pattern(
         r": ([^\s:']+): (?:command )?not found|command not found: (\S+)|env: \W?([\w.+-]+)\W?: No such file",
         "the server needs the program {0}, which is not installed or not on PATH",
         "install {0}, or put its folder on PATH in the server's env",
     ),
     _pattern(r"spawn (\S+) ENOENT", "the server tried to run {0}, which is not on its PATH", "install {0}"),
     # -- the program and its runtime ----------------------------------------------------------------------------------
+    _pattern(
+        r"AttributeError: '(?:Server|FastMCP)' object has no attribute '\w+'|cannot import name '\w+' from 'mcp[.\w]*'"
+        r"|No module named 'mcp\.[\w.]+'",
+        "the server was written for another version of the Python package mcp",
+        "start it with the older one, for instance uvx --with 'mcp<2' …; or update the server",
+    ),
+    _pattern(
+        r"Executable doesn't exist at [^\n]*(?:chrom|firefox|webkit|playwright)|playwright install",
+        "the browser that the server controls is not installed",
+        "npx playwright install chromium",
+    ),
+    _pattern(
+        r"error while loading shared libraries: ([^\s:]+)|ImportError: ([^\s:]+\.so[.\d]*): cannot open shared object",
+        "the system library {0} is missing",
+        "install the package of your system that has it",
+    ),
     _pattern(
         r"NODE_MODULE_VERSION|compiled against a different Node\.js version",
         "a native module was built for another version of Node.js",
@@ -152,6 +193,16 @@ _STDERR_PATTERNS: Final = (
         r"ModuleNotFoundError: No module named '([^']+)'",
         "the Python module {0} is not installed where the server runs",
         "install it for the Python in command, or start the server with uvx",
+    ),
+    _pattern(
+        r"Cannot find (?:module|package) '(/[^'\n]*/(?:dist|build|out|lib)/[^'\n]+)'",
+        "the file {0} does not exist: the server is not built, or the path is wrong",
+        "npm install && npm run build, in the folder of the server; or correct the path in args",
+    ),
+    _pattern(
+        r"Cannot find (?:module|package) '(/[^'\n]+)'",
+        "the file {0} does not exist",
+        "correct the path in args of the server's entry",
     ),
     _pattern(
         r"Cannot find (?:module|package) '([^']+)'",
@@ -192,6 +243,27 @@ _STDERR_PATTERNS: Final = (
         "correct args in the server's entry",
     ),
     # -- its surroundings at run time ---------------------------------------------------------------------------------
+    _pattern(r"ENOSPC|[Nn]o space left on device", "the disk is full", "free disk space: df -h"),
+    _pattern(
+        r"EMFILE|[Tt]oo many open files",
+        "too many files are open",
+        "raise the limit: ulimit -n 4096; or run fewer servers",
+    ),
+    _pattern(
+        r"(?:Cannot access|Error accessing) directory ([^\s:,]+)",
+        "the folder {0} does not exist, or may not be read",
+        "correct the folder in args of the server's entry: ls -ld {0}",
+    ),
+    _pattern(
+        r"(\S+) is not a valid Git repository",
+        "{0} is no Git repository",
+        "correct the folder in args of the server's entry, or run git init there",
+    ),
+    _pattern(
+        r"unable to open database file",
+        "the database file cannot be opened",
+        "correct its path in args or env, and check that its folder exists",
+    ),
     _pattern(
         r"EADDRINUSE[^\n]*?:(\d{2,5})\b",
         "the port {0} is already in use, perhaps by a copy of this server",

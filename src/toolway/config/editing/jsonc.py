@@ -70,7 +70,10 @@ def parse_jsonc(text: str, file: str = "") -> JsonDocument:
     try:
         value = json.loads(plain, parse_constant=_reject_constant)
     except json.JSONDecodeError as exc:
-        raise _syntax_error(f"line {exc.lineno}, column {exc.colno}: {exc.msg}", file, exc.lineno) from None
+        from toolway.config.editing.mistakes import syntax_hint
+
+        hint = syntax_hint(plain, exc.pos, exc.msg)
+        raise _syntax_error(f"line {exc.lineno}, column {exc.colno}: {exc.msg}", file, exc.lineno, hint) from None
     except (ValueError, RecursionError) as exc:
         raise _syntax_error(str(exc), file, None) from None
     keys = _collect_keys(plain)
@@ -174,17 +177,13 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _syntax_error(detail: str, file: str, line: int | None) -> ConfigError:
+def _syntax_error(detail: str, file: str, line: int | None, hint: str = "") -> ConfigError:
     return ConfigError(
         f"{file or 'the configuration'} is not valid JSON",
         file=file,
         line=line,
         detail=detail,
-        hint=(
-            'write each backslash of a text twice, or "/" in a path: "C:/Users/me"'
-            if "escape" in detail
-            else "check for a missing comma, quote or bracket there or on the line before"
-        ),
+        hint=hint or "check for a missing comma, quote or bracket there or on the line before",
         code="E-CONFIG-SYNTAX",
     )
 
