@@ -48,7 +48,8 @@ def main() -> int:
             servers |= _many(stack)
         if options.installed is not None:
             servers |= _corpus(options.installed, folder)
-        proxy = _free_port()
+        proxy, extra = _free_port(), _free_port()
+        stack.enter_context(_Process([sys.executable, str(WALK / "bad_servers.py"), "many", str(extra), "1", "2"]))
         file = _file(folder, servers, proxy)
         url, token = _gateway(stack, folder, file, _cluster(folder) if options.cluster else ())
         _wait(url, token, len(servers), 180)
@@ -57,7 +58,8 @@ def main() -> int:
         agent = "" if _lacks_agents() else AGENT_PROMPT
         if agent:
             stack.enter_context(_Process([sys.executable, __file__, "--agent", str(folder / "state" / "runs.db")]))
-        code = _walk(url, token, agent, options.only, proxy, many=options.many, cluster=options.cluster)
+        ports = {"proxy": proxy, "extra": extra}
+        code = _walk(url, token, agent, options.only, ports, many=options.many, cluster=options.cluster)
         load.terminate()
         return code
 
@@ -130,7 +132,9 @@ def _file(folder: Path, servers: Json, proxy: int) -> Path:
     steps = [{"name": "ok", "approve": "Walk on?"}, {"name": "note", "set": {"walked": True}}]
     (folder / "flows" / "walk.yaml").write_text(json.dumps({"name": "walk", "steps": steps}))
     flows: Json = {"workflows": [str(folder / "flows" / "*.yaml")]}
-    flows["gateway"] = {"origins": [f"http://127.0.0.1:{proxy}"]}
+    listed = [f"{sys.executable} {DEMO}"]  # a command that may be added in the dashboard
+    flows["gateway"] = {"origins": [f"http://127.0.0.1:{proxy}"], "allowedCommands": listed}
+    flows["addresses"] = {"allow": ["127.0.0.1"]}
     for block in (flows, {**flows, "groups": {"reading": {"tools": ["weather.*"]}}}):
         text = json.dumps({"mcpServers": servers, "toolway": block}, indent=2)
         apply_edit(Edit(file, read_file_bytes(file), text.encode()), folder / "toolway" / "backups")
@@ -251,7 +255,7 @@ async def run_agent(journal: str) -> None:
                 await run.result()
 
 
-def _walk(url: str, token: str, agent: str, only: str, proxy: int, *, many: bool, cluster: bool) -> int:
+def _walk(url: str, token: str, agent: str, only: str, ports: dict[str, int], *, many: bool, cluster: bool) -> int:
     link = url + _ask(url, token, "POST", "dashboard-links")["path"]
     given = {
         "link": link,
@@ -264,7 +268,9 @@ def _walk(url: str, token: str, agent: str, only: str, proxy: int, *, many: bool
         "hostile": "hostile",
         "agent": agent,
         "only": only,
-        "proxy": proxy,
+        "proxy": ports["proxy"],
+        "added": f"http://127.0.0.1:{ports['extra']}/0",
+        "listed": [sys.executable, str(DEMO), "weather"],
         "many": many,
         "cluster": cluster,
     }

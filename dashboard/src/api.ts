@@ -46,6 +46,7 @@ async function request<T>(method: string, path: string, body?: unknown, signal?:
 
 export const get = <T>(path: string, signal?: AbortSignal) => request<T>("GET", path, undefined, signal);
 export const post = <T>(path: string, body: unknown = {}, signal?: AbortSignal) => request<T>("POST", path, body, signal);
+export const put = <T>(path: string, body: unknown) => request<T>("PUT", path, body);
 export const remove = <T>(path: string) => request<T>("DELETE", path);
 
 /** Start a session with a one-time code or a token. */

@@ -4,6 +4,7 @@ import { refresh, useAdmin, useLive } from "./live";
 import { ShortcutsDialog } from "./components/shortcuts_dialog";
 import { Icon } from "./components/icons";
 import { SearchDialog, visiblePages } from "./components/search_dialog";
+import { AddServer } from "./pages/add_server";
 import { AlertsPage } from "./pages/alerts";
 import { AgentPage, Agents } from "./pages/agents";
 import { Calls } from "./pages/calls";
@@ -23,6 +24,7 @@ import { ServerPage } from "./pages/server";
 import { Servers } from "./pages/servers";
 import { ToolPage } from "./pages/tool";
 import { Tools } from "./pages/tools";
+import { Usage } from "./pages/usage";
 import { Link, PREFIX, useRoute } from "./route";
 import { MenuDialog } from "./components/menu_dialog";
 import type { Alert } from "./types";
@@ -37,6 +39,8 @@ function Page() {
   switch (page) {
     case undefined: return <Home />;
     case "servers": return first ? <ServerPage key={first} name={first} /> : <Servers />;
+    case "add": return <AddServer />;
+    case "usage": return <Usage />;
     case "nodes": return <Nodes />;
     case "calls": return <Calls />;
     case "runs": return first ? <RunPage key={first} id={first} /> : <Runs />;

@@ -206,6 +206,7 @@ export interface Group {
   patterns: string[];
   tools: number;
   size: number;
+  search: boolean; // clients find its tools by search
   servers: string[];
 }
 
@@ -226,7 +227,7 @@ export interface Key {
 export interface Config {
   file: string;
   text: string;
-  versions: { version: number; until: number; bytes: number }[];
+  versions: { version: number; until: number; bytes: number; changes?: string[] }[];
   problems: { severity: string; server: string; message: string; hint: string; line: number | null }[];
 }
 

@@ -55,6 +55,15 @@ async function inspect(name) {
   if (overflows) faults.push(`${name}: wider than the window`);
 }
 
+/** Check the diff that the dialog of a change shows, and save the change in the config file. */
+async function save(title, part) {
+  const dialog = page.getByRole("dialog", { name: title });
+  await dialog.locator(".diff .added", { hasText: part }).first().waitFor();
+  await inspect(title);
+  await dialog.getByRole("button", { name: "Save in the config file" }).click();
+  await dialog.waitFor({ state: "hidden" });
+}
+
 const cdp = await context.newCDPSession(page);
 await cdp.send("Performance.enable", { timeDomain: "threadTicks" });
 
@@ -309,13 +318,121 @@ try {
     await at("/servers/payments?tab=config");
     const form = page.getByRole("region", { name: "Edit" });
     await form.getByLabel("Timeout of a call").fill("soon");
-    await form.getByRole("button", { name: "Save in the config file" }).click();
+    await form.getByRole("button", { name: "Review and save" }).click();
     await form.getByRole("alert").waitFor();
     assert.match(pageErrors.pop(), /422/); // of the wrong value
     await form.getByLabel("Timeout of a call").fill("45s");
-    await form.getByRole("button", { name: "Save in the config file" }).click();
+    await form.getByRole("button", { name: "Review and save" }).click();
+    await save("Change payments?", "45s");
     await page.getByRole("region", { name: "Origin" }).getByText('"45s"').waitFor();
     await inspect("edited server");
+  });
+  await step("add a server by its address", async () => {
+    await at("/servers");
+    await page.getByRole("link", { name: "Add server" }).click();
+    await page.getByLabel("Name", { exact: false }).first().fill("added");
+    await page.getByLabel("Address", { exact: false }).last().fill(options.added);
+    await inspect("add a server");
+    await button("Review and add").click();
+    await save("Add added?", "/0");
+    await page.waitForURL(/\/servers\/added$/);
+    await page.locator("main .badge", { hasText: "ready" }).first().waitFor();
+    await at("/config");
+    await page.locator(".versions", { hasText: "added added" }).waitFor();
+    await inspect("config after the addition");
+  });
+  await step("a command that is not listed is rejected, one that is listed waits for approval", async () => {
+    await at("/add");
+    await page.getByRole("tab", { name: "Command" }).click();
+    await page.getByLabel("Name", { exact: false }).first().fill("local");
+    await page.getByLabel("Command", { exact: false }).last().fill("rm");
+    await page.getByLabel("Arguments", { exact: false }).fill("-rf\n/");
+    await button("Review and add").click();
+    await page.getByRole("alert").getByText("E-ADMISSION").waitFor();
+    assert.match(pageErrors.pop(), /422/);
+    await inspect("rejected command");
+    await page.getByRole("tab", { name: "JSON" }).click();
+    const [command, ...args] = options.listed;
+    await page.getByLabel("Entry", { exact: false }).fill(JSON.stringify({ mcpServers: { local: { command, args } } }));
+    await button("Review and add").click();
+    await save("Add local?", "weather");
+    await page.getByRole("heading", { name: "local waits for your approval" }).waitFor();
+    await page.getByText("toolway trust local").waitFor();
+    await inspect("held server");
+  });
+  await step("add, change and remove a group", async () => {
+    await at("/groups");
+    const form = page.getByRole("region", { name: "New group" });
+    await form.getByLabel("Name", { exact: false }).fill("walk");
+    await form.getByLabel("Tools", { exact: false }).fill("weather.*\n!weather.stations");
+    await form.getByRole("button", { name: "Review and save" }).click();
+    await save("Save walk?", "!weather.stations");
+    const edit = page.getByRole("region", { name: "Edit walk" });
+    await edit.waitFor();
+    await inspect("group");
+    await edit.getByLabel("Tools", { exact: false }).fill("weather.forecast");
+    await edit.getByRole("button", { name: "Review and save" }).click();
+    await save("Save walk?", "weather.forecast");
+    await page.getByRole("button", { name: /walk.*1 tools of 1 servers/s }).waitFor();
+    await edit.getByRole("button", { name: "Remove group" }).click();
+    const dialog = page.getByRole("dialog", { name: "Remove walk?" });
+    assert.ok(await dialog.getByRole("button", { name: "Save in the config file" }).isDisabled());
+    await dialog.getByLabel("Type walk to confirm").fill("walk");
+    await inspect("removal of a group");
+    await dialog.getByRole("button", { name: "Save in the config file" }).click();
+    await page.getByRole("region", { name: "New group" }).waitFor();
+    await page.getByRole("button", { name: /^walk/ }).waitFor({ state: "detached" });
+  });
+  await step("edit the config file as text", async () => {
+    await at("/config");
+    await button("Edit").click();
+    const box = page.getByRole("textbox", { name: "Text of the file" });
+    const file = JSON.parse(await box.inputValue());
+    const name = options.tool.split(".")[0];
+    await box.fill(JSON.stringify({ ...file, mcpServers: { ...file.mcpServers, [name]: { command: "rm" } } }));
+    await button("Review and save").click();
+    await page.getByRole("alert").getByText("cannot be changed here").waitFor();
+    assert.match(pageErrors.pop(), /4\d\d/);
+    const entry = { ...file.mcpServers[name], timeout: "90s" };
+    await box.fill(JSON.stringify({ ...file, mcpServers: { ...file.mcpServers, [name]: entry }, toolway: { ...file.toolway, groups: { typed: { tools: ["weather.*"] } } } }));
+    await inspect("config editor");
+    await button("Review and save").click();
+    await save("Change the config file?", "90s");
+    await button("Edit").waitFor();
+    await page.locator("pre.file", { hasText: '"typed"' }).waitFor();
+  });
+  await step("hide a tool", async () => {
+    await at("/tools/added/find_thing_1");
+    await button("Hide this tool").click();
+    await save("Hide added.find_thing_1?", "deniedTools");
+    await page.waitForURL(/\/servers\/added\?tab=tools$/);
+    await page.getByRole("link", { name: "find_thing_0", exact: true }).waitFor();
+    await page.getByRole("link", { name: "find_thing_1", exact: true }).waitFor({ state: "detached" });
+  });
+  await step("usage over time by server, tool and key", async () => {
+    await at("/usage");
+    await page.getByRole("region", { name: "Latency" }).getByRole("link", { name: "weather", exact: true }).waitFor();
+    await inspect("usage");
+    await page.getByRole("tab", { name: "Tools" }).click();
+    await page.getByRole("link", { name: options.tool, exact: true }).waitFor();
+    await page.getByRole("tab", { name: "Keys" }).click();
+    await page.getByRole("link", { name: "owner", exact: true }).waitFor();
+    await inspect("usage of keys");
+  });
+  await step("save, use and delete a filter with the keyboard", async () => {
+    await at("/calls?status=failed&slow=0.1");
+    await button("Save filter").focus();
+    await page.keyboard.press("Enter");
+    await page.keyboard.type("slow failures");
+    await inspect("save a filter");
+    await page.keyboard.press("Enter");
+    await at("/calls");
+    await button("slow failures").focus();
+    await page.keyboard.press("Enter");
+    await page.waitForURL(/\/calls\?status=failed&slow=0\.1$/);
+    await inspect("saved filter");
+    await button("Delete the filter slow failures").click();
+    await button("slow failures").waitFor({ state: "detached" });
   });
   await step("remove a server by its typed name, and roll it back", async () => {
     await at("/servers/payments");
@@ -449,7 +566,7 @@ try {
     await inspect("phone menu");
     await page.getByRole("dialog", { name: "Menu" }).getByRole("link", { name: "Events" }).click();
     await page.waitForURL(/\/events$/);
-    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/reliability", "/runs", "/agents", "/alerts", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
+    for (const path of ["/", "/servers", `/servers/${options.failing}`, "/calls", "/tools", `/tools/${options.tool.replace(".", "/")}`, "/search?q=sum", "/add", "/usage", "/reliability", "/runs", "/agents", "/alerts", "/groups", "/keys", "/config", "/doctor", "/events", ...(options.cluster ? ["/nodes"] : [])]) {
       await at(path);
       await inspect(`phone ${path}`);
     }

@@ -22,9 +22,14 @@ from hypothesis import strategies as st
 from tests.cli.conftest import Machine, machine
 from tests.gateway.edge_lab import Edge, edge
 from toolway.config.admission.command_line import RUNNERS, check_command_line
+from toolway.config.admission.entry import check_written
+from toolway.config.loader import load_file
 from toolway.config.mcpb import read_bundle, unpack_bundle
+from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
+from toolway.gateway.admin.config import ConfigHistory
+from toolway.network import PUBLIC_ONLY, NetworkPolicy
 
 __all__ = ["machine"]  # the fixture
 
@@ -255,6 +260,52 @@ async def test_open_operations_of_an_http_api_that_the_operator_left_out(tmp_pat
         replaced = found.hub.servers["api"].openapi
         assert replaced is not None and replaced.exclude.methods == ("delete",)
         assert (await found.ask("PUT", "/admin/servers/api", api(methods=["put"]))).status == 422
+
+
+#: Entries that `/admin` accepts until the next reload. In a file they would read variables, or reach this machine.
+NOT_FOR_A_FILE: Final[dict[str, dict[str, Any]]] = {
+    "a variable with a default": {"url": "https://x.example/mcp", "headers": {"X": "${HOME:-none}"}},
+    "a variable in the address": {"url": "https://x.example/${HOME:-none}"},
+    "a secret of the store": {"url": "https://x.example/mcp", "headers": {"X": "${keyring:bank}"}},
+    "an issuer in the network": {
+        "url": "https://x.example/mcp",
+        "auth": {"type": "oauth", "issuer": "http://10.0.0.1"},
+    },
+    "a health check in the network": {"url": "https://x.example/mcp", "health": {"url": "http://10.0.0.1/"}},
+    "an address of the network": {"url": "http://10.0.0.1/mcp"},
+    "a command that is not listed": {"command": "/opt/tools/unlisted"},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("form", NOT_FOR_A_FILE)
+@pytest.mark.attack("R3-held-6")
+async def test_write_an_entry_to_the_file_that_reads_or_reaches_this_machine(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {}, "toolway": {"gateway": {"reload": "all"}}}')
+
+    async def reload() -> dict[str, Any]:
+        return {"changed": []}
+
+    history = ConfigHistory(lambda: load_file(str(file)), reload, {"XDG_STATE_HOME": str(tmp_path)})
+    async with edge(tmp_path, servers={}, config_history=history) as found:
+        answer = await found.ask("PUT", "/admin/config/servers/x", NOT_FOR_A_FILE[form])
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (422, "E-ADMISSION")
+        assert '"mcpServers": {}' in file.read_text()
+        honest = {"url": "https://x.example/mcp"}
+        shown = await found.ask("PUT", "/admin/config/servers/x?preview=1", honest)
+        assert shown.status == 200 and '"mcpServers": {}' in file.read_text(), shown.body
+        assert (await found.ask("PUT", "/admin/config/servers/x", honest)).status == 200
+        assert json.loads(file.read_text())["mcpServers"] == {"x": honest}
+
+
+@pytest.mark.attack("R3-held-6")
+def test_name_this_machine_in_an_entry_that_is_written_to_the_file() -> None:
+    for host in ("localhost", "a.localhost", "127.0.0.1", "[::1]", "127.1"):
+        entry = {"url": f"http://{host}:8765/mcp"}
+        rejection = check_written(entry, parse_entry(entry, {}), PUBLIC_ONLY)
+        assert rejection is not None and "this machine" in rejection.reason, host
+        assert check_written(entry, parse_entry(entry, {}), NetworkPolicy(("127.0.0.0/8", "::1"))) is None
 
 
 HONEST: Final = {

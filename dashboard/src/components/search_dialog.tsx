@@ -27,6 +27,7 @@ const PAGES: Page[] = [
   ["/definitions", "Definitions", "definitions"],
   ["/search", "Search", "find"],
   ["/reliability", "Reliability", "reliability"],
+  ["/usage", "Usage", "usage"],
   ["/alerts", "Alerts", "alerts"],
   ["/groups", "Groups", "groups"],
   ["/keys", "Keys", "keys"],

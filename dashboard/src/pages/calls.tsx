@@ -1,9 +1,10 @@
 import { CallTable } from "../components/call_table";
+import { SavedViews } from "../components/saved_views";
 
 export function Calls() {
   return (
     <div className="page full">
-      <h1>Calls</h1>
+      <div className="bar"><h1>Calls</h1><SavedViews page="/calls" /></div>
       <CallTable />
     </div>
   );

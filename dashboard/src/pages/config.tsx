@@ -1,6 +1,8 @@
+import { useState } from "react";
 import { post } from "../api";
 import { refresh, useAdmin } from "../live";
 import { ActionButton, ConfirmDialog, Empty, Badge, ErrorBox } from "../components/common";
+import { Diff, SaveButton } from "../components/save_dialog";
 import { setQuery, useRoute } from "../route";
 import type { Config as File } from "../types";
 import { formatAge, formatTime } from "../format";
@@ -40,16 +42,43 @@ export function Config() {
               <li key={each.version}>
                 <button type="button" aria-pressed={version === String(each.version)} onClick={() => setQuery({ version: version === String(each.version) ? "" : String(each.version) })}>
                   <strong>{each.version}</strong> until {formatTime(each.until)} <small className="muted">{formatAge(each.until)}, {each.bytes} bytes</small>
+                  {each.changes && <small className="muted cut" title={each.changes.join(", ")}>then {each.changes.join(", ") || "no entry changed"}</small>}
                 </button>
               </li>
             ))}
           </ol>
         </section>
         <section className="card wide">
-          {version ? <VersionDiff version={version} done={() => { setQuery({ version: "" }); reload(); void refresh(); }} /> : (<><h2>Current version</h2><pre className="file" tabIndex={0}>{data.text}</pre></>)}
+          {version ? <VersionDiff version={version} done={() => { setQuery({ version: "" }); reload(); void refresh(); }} /> : <Editor key={data.text} text={data.text} done={() => { reload(); void refresh(); }} />}
         </section>
       </div>
     </div>
+  );
+}
+
+/** Text of the file. The values that the person changes in it are applied; comments stay as they are. */
+function Editor({ text, done }: { text: string; done: () => void }) {
+  const [edited, setEdited] = useState<string | null>(null);
+  const [held, setHeld] = useState("");
+  if (edited === null) {
+    return (
+      <>
+        <div className="bar"><h2>Current version</h2><button type="button" onClick={() => setEdited(text)}>Edit</button></div>
+        {held && <p role="status">An entry waits for your approval at the machine: <code>{held}</code></p>}
+        <pre className="file" tabIndex={0}>{text}</pre>
+      </>
+    );
+  }
+  return (
+    <>
+      <h2>Edit the file</h2>
+      <p className="muted">Here you can add and remove servers, change some settings of a server, and change groups. *** is a secret and stays as it is; comments stay, too. For everything else: <code>toolway edit</code></p>
+      <textarea aria-label="Text of the file" className="file" rows={26} spellCheck={false} value={edited} onChange={(event) => setEdited(event.target.value)} />
+      <div className="actions">
+        <SaveButton title="Change the config file?" disabled={edited === text} change={() => ({ method: "put", path: "config", body: { before: text, after: edited } })} done={(written) => { setHeld(written.held ? (written.hint ?? "") : ""); setEdited(null); done(); }}>Review and save</SaveButton>
+        <button type="button" onClick={() => setEdited(null)}>Cancel</button>
+      </div>
+    </>
   );
 }
 
@@ -73,16 +102,7 @@ function VersionDiff({ version, done }: { version: string; done: () => void }) {
         </ConfirmDialog>
       </div>
       {data && !data.diff && <p className="muted">None: the file has the same content.</p>}
-      {data?.diff && (
-        <pre className="diff" tabIndex={0}>
-          {data.diff.split("\n").map((line, at) => <span key={at} className={lineClass(line)}>{`${line}\n`}</span>)}
-        </pre>
-      )}
+      {data?.diff && <Diff text={data.diff} />}
     </>
   );
-}
-
-function lineClass(line: string): string {
-  if (line.startsWith("+++") || line.startsWith("---")) return "name";
-  return { "+": "added", "-": "removed", "@": "position" }[line[0] ?? ""] ?? "";
 }

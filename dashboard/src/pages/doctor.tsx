@@ -1,7 +1,7 @@
 import { useState } from "react";
 import { post } from "../api";
 import { useLive } from "../live";
-import { ActionButton, CopyButton, Badge, Health } from "../components/common";
+import { ActionButton, Copyable, Badge, Health } from "../components/common";
 import { Link, path } from "../route";
 import type { Report } from "../types";
 import { type Tone, serverHealth } from "../format";
@@ -65,7 +65,7 @@ export function Checks({ report }: { report: Report }) {
               <li key={at}>
                 <Badge tone={TONES[check.state] ?? "idle"}>{check.name}</Badge> {check.message}
                 {check.detail && <p className="muted">{check.detail}</p>}
-                {check.hint && <p className="hint">→ {check.hint} {check.copy && <CopyButton text={check.copy} />}</p>}
+                {check.hint && <p className="hint">→ {check.hint} {check.copy && <Copyable text={check.copy} />}</p>}
               </li>
             ))}
           </ul>

@@ -1,5 +1,6 @@
 import { useAdmin } from "../live";
-import { Copyable, Empty, ErrorBox, Tabs } from "../components/common";
+import { Copyable, ErrorBox, Tabs } from "../components/common";
+import { GroupEditor } from "../components/group_editor";
 import { Link, PREFIX, path, setQuery, useRoute } from "../route";
 import type { Endpoints } from "../types";
 import { formatCount, estimateTokens } from "../format";
@@ -20,13 +21,14 @@ const INSTRUCTIONS: Record<string, string> = {
 const json = (value: unknown) => JSON.stringify(value, null, 2);
 
 export function Groups() {
-  const { data, error } = useAdmin<Endpoints>("groups");
+  const { data, error, reload } = useAdmin<Endpoints>("groups");
   const { query } = useRoute();
   const client = query.get("client") ?? "claude-code";
   if (error) return <ErrorBox error={error} />;
   if (!data) return <p className="muted wait">…</p>;
   const [, , format] = CLIENTS.find(([id]) => id === client) ?? CLIENTS[0]!;
   const selected = query.get("at") ?? "";
+  const edited = data.groups.find((each) => each.name === selected) ?? null;
   const url = `${location.origin}${PREFIX}/mcp${selected ? `/${selected}` : ""}`;
   const name = selected ? `toolway-${selected.replace("/", "-")}` : "toolway";
   return (
@@ -48,11 +50,8 @@ export function Groups() {
           </button>
         ))}
       </div>
-      {!data.groups.length && (
-        <Empty title="No groups. Add one to the config file; it is applied at once.">
-          <Copyable block text={json({ toolway: { groups: { triage: { tools: ["github.*", "!github.delete_*"] } } } })} />
-        </Empty>
-      )}
+      {!data.groups.length && <p className="muted">No groups yet. A group offers some tools under an endpoint of its own.</p>}
+      <GroupEditor key={`${edited?.name} ${edited?.patterns.join()}`} group={edited} done={(at) => { reload(); setQuery({ at }); }} />
       <label className="inline">
         One server{" "}
         <select value={selected.startsWith("server/") ? selected : ""} onChange={(event) => setQuery({ at: event.target.value })}>

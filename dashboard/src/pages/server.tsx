@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "react";
 import { ApiError, post, remove } from "../api";
 import { refresh, useAdmin, useLive } from "../live";
 import { ActionButton, ConfirmDialog, Empty, Hint, EventText, Health, JsonView, Badge, ErrorBox, Sparkline, Tabs } from "../components/common";
+import { SaveButton } from "../components/save_dialog";
 import { BreakerCard } from "../components/breakers";
 import { CallTable } from "../components/call_table";
 import { Timeline } from "../components/timeline";
@@ -191,7 +192,7 @@ function Settings({ name, detail, done }: { name: string; detail: ServerDetail; 
         ))}
       </div>
       <div className="actions">
-        <ActionButton className="primary" action={async () => { await post(`config/servers/${name}`, changes); setChanges({}); done(); await refresh(); }}>Save in the config file</ActionButton>
+        <SaveButton title={`Change ${name}?`} disabled={!Object.keys(changes).length} change={() => ({ method: "post", path: `config/servers/${name}`, body: changes })} done={async () => { setChanges({}); done(); await refresh(); }}>Review and save</SaveButton>
         <span className="muted">The server restarts if that is necessary. Command, address and secrets are changed in a terminal: <code>toolway edit {name}</code></span>
       </div>
     </section>

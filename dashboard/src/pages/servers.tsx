@@ -3,6 +3,7 @@ import { post } from "../api";
 import { refresh, useLive } from "../live";
 import { ActionButton, Empty, Health, Sparkline } from "../components/common";
 import { search } from "../components/fuzzy";
+import { SavedViews } from "../components/saved_views";
 import { type Column, Table, sortRows } from "../components/table";
 import { Link, go, path, setQuery, useRoute } from "../route";
 import type { ServerRow } from "../types";
@@ -90,6 +91,8 @@ export function Servers() {
             </button>
           ))}
         </div>
+        <SavedViews page="/servers" />
+        <Link to="/add" className="button primary">Add server</Link>
         {names.length > 0 && (
           <div className="actions" role="group" aria-label="Selected servers">
             <span>{names.length} selected</span>
@@ -107,7 +110,7 @@ export function Servers() {
         open={(row) => go(path("servers", row.server))}
         sort={sort}
         setSort={(next) => next.replace("-", "") !== "why" && setQuery({ sort: next, q: "" })}
-        empty={overview ? <Empty title={text || show ? "No server matches." : "No servers."} command={text || show ? undefined : "toolway add time -- uvx mcp-server-time"} /> : <p className="muted">…</p>}
+        empty={overview ? <Empty title={text || show ? "No server matches." : "No servers."} command={text || show ? undefined : "toolway add time -- uvx mcp-server-time"}>{!text && !show && <Link to="/add">Add a server</Link>}</Empty> : <p className="muted">…</p>}
       />
     </div>
   );

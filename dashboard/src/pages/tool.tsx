@@ -1,11 +1,12 @@
 import { useState } from "react";
 import { type ApiError, post } from "../api";
-import { useAdmin } from "../live";
+import { refresh, useAdmin } from "../live";
 import { ResultView } from "../components/result";
 import { ConfirmDialog, Copyable, JsonView, Badge, ErrorBox, Tabs, cliCommand } from "../components/common";
 import { Form, defaultArguments } from "../components/form";
-import { Link, PREFIX, path } from "../route";
-import type { Result, ToolDetail } from "../types";
+import { SaveButton } from "../components/save_dialog";
+import { Link, PREFIX, go, path } from "../route";
+import type { Result, ServerDetail, ToolDetail } from "../types";
 import { formatCount, estimateTokens } from "../format";
 
 type Arguments = Record<string, unknown>;
@@ -25,8 +26,25 @@ export function ToolPage({ server, tool }: { server: string; tool: string }) {
       {data.title && data.title !== tool && <p><strong>{data.title}</strong></p>}
       <p className="prose">{data.description}</p>
       <Playground tool={data} />
+      <HideTool server={server} tool={tool} />
       <details className="card"><summary>Definition</summary><JsonView value={data.raw} /></details>
     </div>
+  );
+}
+
+/** Button that adds the tool to the deny list of its server's entry in the config file. */
+function HideTool({ server, tool }: { server: string; tool: string }) {
+  const detail = useAdmin<ServerDetail>(`servers/${server}/detail`).data;
+  if (!detail?.origins.length) return null; // its entry is not in the config file
+  const denied = (detail.definition.denied_tools as string[] | undefined) ?? [];
+  return (
+    <section className="card" aria-label="Access">
+      <h2>Access</h2>
+      <p>No client lists or calls a hidden tool. The page Config can roll that back.</p>
+      <div className="actions">
+        <SaveButton danger title={`Hide ${server}.${tool}?`} change={() => ({ method: "post", path: `config/servers/${server}`, body: { deniedTools: [...denied, tool] } })} done={async () => { go(`${path("servers", server)}?tab=tools`); await refresh(); }}>Hide this tool</SaveButton>
+      </div>
+    </section>
   );
 }
 

@@ -7,9 +7,10 @@ and its folders must be listed by the operator, or have the form in which docume
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from ipaddress import ip_address
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from toolway.config.secret_refs import find_unset_variables
 from toolway.config.secrets import list_secret_refs
 from toolway.errors import ConfigError
 from toolway.network import PUBLIC_ONLY, NetworkPolicy
-from toolway.network.policy import host_of
+from toolway.network.policy import canonical_host, host_of, is_this_machine
 
 ADMISSION_CODE: Final = "E-ADMISSION"
 
@@ -77,6 +78,29 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
     if server.sandbox == "off":
         return Rejection("sandbox off would let the server read the folders of Toolway")
     return _check_command(server, policy) or _check_env(server, policy)
+
+
+def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPolicy) -> Rejection | None:
+    """Return why an entry that `check_entry` allows may not be written to a config file; None if it may.
+
+    In a file it counts as an entry of the operator: its references are resolved, and private addresses are allowed
+    because it names them.
+    """
+    from toolway.config.approval.accesses import iter_texts  # loads the parser of entries, which settings do not need
+    from toolway.config.variables import split_references
+    from toolway.network.resolver import parse_ip_literal  # loads asyncio
+
+    for key, text in iter_texts(entry):
+        if any(not isinstance(part, str) for part in split_references(text)):
+            return Rejection(f"{key[:80]} has a reference, which would be resolved on this machine")
+    issuer = server.auth.issuer if server.auth is not None else None
+    document = server.openapi.url if server.openapi is not None else None
+    for url in filter(None, (server.url, issuer, document, server.health.url)):
+        host = canonical_host(host_of(url))
+        for address in parse_ip_literal(host) or (["127.0.0.1"] if is_this_machine(host) else []):
+            if addresses.check(host, ip_address(address)) is not None:
+                return Rejection(f"{host} is an address of this machine or network")
+    return None
 
 
 def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:

@@ -13,6 +13,7 @@ from typing import Final
 from toolway.config.editing import document, jsonc
 from toolway.config.editing.document import Backup, ConfigDocument, Edit, apply_edit, read_file_bytes
 from toolway.config.loader import (
+    TOOLWAY_BLOCK,
     LoadedConfig,
     decode_config,
     find_server_map,
@@ -21,9 +22,10 @@ from toolway.config.loader import (
     read_config_bytes,
 )
 from toolway.config.masking import build_masker
-from toolway.config.schema import Server
+from toolway.config.schema import Server, check_server_name
 from toolway.config.scopes import MAX_LINE_LEVELS, Provenance, list_values
 from toolway.errors import ConfigError, NotFound
+from toolway.gateway.admin.config_text import find_changes, sort_changes
 from toolway.types import Json
 
 #: Settings of a server that `/admin` can change in the file, with the types of their values.
@@ -33,7 +35,12 @@ EDITABLE_SETTINGS: Final[Mapping[str, type | tuple[type, ...]]] = {
     "timeout": (str, int, float),
     "startTimeout": (str, int, float),
     "idleTimeout": (str, int, float),
+    "deniedTools": list,  # it can only grow: what an operator hid stays hidden
 }
+MAX_SUMMARIES: Final = 20  # versions whose changes are summarized: each is parsed for it
+MAX_SUMMARY_PARTS: Final = 8  # of one version
+MAX_PATTERNS: Final = 500  # of a group, or names of a deny list
+_GROUP_KEYS: Final[Mapping[str, type]] = {"tools": list, "search": bool}
 
 
 class ConfigHistory:
@@ -53,10 +60,13 @@ class ConfigHistory:
         """Return text, versions and problems of the configuration file, with secrets masked."""
         loaded = self._get_loaded()
         data = read_file_bytes(self._file) or b""
-        versions = [
-            {"version": number, "until": each.created.timestamp(), "bytes": each.path.stat().st_size}
-            for number, each in enumerate(self._versions(), 1)
-        ]
+        versions, newer = [], data
+        for number, each in enumerate(self._versions(), 1):
+            row: Json = {"version": number, "until": each.created.timestamp(), "bytes": each.path.stat().st_size}
+            if number <= MAX_SUMMARIES:
+                older = each.read()
+                row["changes"], newer = summarize_changes(older, newer), older
+            versions.append(row)
         return {
             "file": os.fspath(self._file),
             "text": _mask_secrets(data.decode(errors="replace"), [data]),
@@ -126,18 +136,113 @@ class ConfigHistory:
         document.remove(path)
         return {"removed": name, **await self._apply(document.to_edit())}
 
-    async def change_server(self, name: str, changes: Json) -> Json:
+    async def add_server(self, name: str, entry: Json, *, preview: bool = False) -> Json:
+        """Add the entry of a server to the configuration file and reload the gateway; or only return the diff.
+
+        The caller has checked that the admission rules allow the entry. If it runs a command or sends a secret, it then
+        waits for the approval of a person at this machine, as every entry that another program writes. Raises
+        `ConfigError` if the name is invalid or taken; the file is then unchanged.
+        """
+        check_server_name(name)
+        document = ConfigDocument(self._file)
+        root, entries = find_server_map(jsonc.parse_jsonc(document.text, str(self._file)), str(self._file))
+        if name in map(normalize_name, entries) or name in self._get_loaded().servers:
+            raise ConfigError(f"there is a server {name} already", hint="choose another name", code="E-CONFIG-NAME")
+        if not isinstance(document.get(root), dict):
+            raise ConfigError(f"the servers of {self._file} are a list", hint=f"add it there: toolway edit {name}")
+        document.set((*root, name) if root or entries else ("mcpServers", name), entry)
+        if preview:
+            return {"server": name, "diff": self._preview(document.to_edit())}
+        result = await self._apply(document.to_edit())
+        held = name in self.held_servers()
+        return {"server": name, "held": held, "hint": f"toolway trust {name}" if held else "", **result}
+
+    async def set_group(self, name: str, changes: Json | None, *, preview: bool = False) -> Json:
+        """Add, change or remove (None) a group in the configuration file and reload; or only return the diff.
+
+        Settings of the group that `changes` does not name stay. Raises `ValueError`, `NotFound` or `ConfigError`; the
+        file is then unchanged.
+        """
+        document = ConfigDocument(self._file)
+        path = (TOOLWAY_BLOCK, "groups", name)
+        known = document.get(path)
+        if changes is None:
+            if known is None:
+                raise NotFound(f"{self._file} has no group {name!r}", hint="list all groups: toolway config show")
+            document.remove(path)
+        else:
+            _check_types(changes, _GROUP_KEYS, "a group has only tools and search here: use toolway edit")
+            document.set(path, {**(known if isinstance(known, dict) else {}), **changes})
+        edit = document.to_edit()
+        if preview:
+            return {"group": name, "diff": self._preview(edit)}
+        return {"group": name, **await self._apply(edit)}
+
+    async def change_text(
+        self, before: str, after: str, admit: Callable[[str, Json], None], *, preview: bool = False
+    ) -> Json:
+        """Apply the changes that a person made to the text of the configuration file; or only return the diff.
+
+        `before` is the text that `to_json` returned. `admit` raises `ConfigError` if the entry of a new server is not
+        allowed. Comments are not changed. Raises `ValueError` or `ConfigError`; the file is then unchanged.
+        """
+        document = ConfigDocument(self._file)
+        shown = _mask_secrets(document.text, [document.text.encode()])
+        if before != shown:
+            raise ConfigError("the file has changed meanwhile", hint="load it again, and repeat your change")
+        root, entries = find_server_map(jsonc.parse_jsonc(shown, str(self._file)), str(self._file))
+        if not isinstance(document.get(root), dict):
+            raise ConfigError(f"the servers of {self._file} are a list", hint="toolway edit")
+        old, new = (jsonc.parse_jsonc(text, str(self._file)).value for text in (shown, after))
+        changes = sort_changes(find_changes(old, new), root, entries)
+        for name, entry in changes.added.items():
+            check_server_name(name)
+            admit(name, entry)
+            document.set((*root, name), entry)
+        for name in changes.removed:
+            document.remove((*root, name))
+        for name, settings in changes.settings.items():
+            self._set_settings(document, (*root, name), settings)
+        for path, value in changes.groups:
+            document.set(path, value)
+        if preview:
+            return {"diff": self._preview(document.to_edit())}
+        result = await self._apply(document.to_edit())
+        held = [name for name in changes.added if name in self.held_servers()]
+        return {"held": bool(held), "hint": f"toolway trust {held[0]}" if held else "", **result}
+
+    def _preview(self, edit: Edit) -> str:
+        """Return the diff of an edit, with secrets masked. Raises `ConfigError` if it makes an entry invalid."""
+        before = parse_config((edit.before or b"{}").decode(), str(self._file)).issues
+        known = {(each.server, each.message) for each in before}
+        for each in parse_config(edit.after.decode(), str(self._file)).issues:
+            if each.severity == "error" and (each.server, each.message) not in known:
+                raise ConfigError(
+                    f"{each.server}: {each.message}", line=each.line, detail=each.detail, hint=each.hint, code=each.code
+                )
+        return _mask_secrets(edit.diff(), [edit.before or b"", edit.after])
+
+    async def change_server(self, name: str, changes: Json, *, preview: bool = False) -> Json:
         """Change settings of a server in the configuration file and reload the gateway. None removes a setting.
 
-        Only `EDITABLE_SETTINGS` can be changed: none of them decides what is started, or who gets a secret. Raises
-        `ValueError`, `NotFound` or `ConfigError`; the file is then unchanged.
+        Only `EDITABLE_SETTINGS` can be changed: none of them decides what is started, or who gets a secret. With
+        `preview`, only the diff is returned. Raises `ValueError`, `NotFound` or `ConfigError`; the file is then
+        unchanged.
         """
-        if unknown := sorted(changes.keys() - EDITABLE_SETTINGS.keys()):
-            raise ValueError(f"{unknown[0][:50]} cannot be changed here: use toolway edit {name}")
-        for key, value in changes.items():
-            if value is not None and not isinstance(value, EDITABLE_SETTINGS[key]):
-                raise ValueError(f"{key} has the wrong type")
         document, path = self._open_entry(name)
+        self._set_settings(document, path, changes)
+        if preview:
+            return {"server": name, "diff": self._preview(document.to_edit())}
+        return {"server": name, **await self._apply(document.to_edit())}
+
+    @staticmethod
+    def _set_settings(document: ConfigDocument, path: tuple[str | int, ...], changes: Json) -> None:
+        """Set settings of the entry at a key path, in memory. Raises `ValueError` if one of them cannot be changed."""
+        _check_types(changes, EDITABLE_SETTINGS, f"use toolway edit {path[-1]}")
+        if "deniedTools" in changes and not set(document.get((*path, "deniedTools")) or ()) <= set(
+            changes["deniedTools"] or ()
+        ):
+            raise ValueError("deniedTools can only grow here: roll back, or use toolway edit")
         for key, value in changes.items():
             if value is not None:
                 document.set((*path, key), value)
@@ -145,7 +250,6 @@ class ConfigHistory:
                 document.remove((*path, key))
         if changes.get("enabled") is not None and document.get((*path, "disabled")) is not None:
             document.remove((*path, "disabled"))  # another spelling
-        return {"server": name, **await self._apply(document.to_edit())}
 
     def _open_entry(self, name: str) -> tuple[ConfigDocument, tuple[str | int, ...]]:
         """Return the configuration file for editing, and the key path of a server's entry. Raises `NotFound`."""
@@ -181,6 +285,42 @@ class ConfigHistory:
         if not 0 < number <= len(found):
             raise NotFound(f"unknown version {number}", hint="list all versions: toolway config history")
         return Edit(self._file, read_file_bytes(self._file), found[number - 1].read())
+
+
+def summarize_changes(before: bytes, after: bytes) -> list[str]:
+    """Return what the change from one content of a config file to another did: `added git`, `changed groups`.
+
+    Values are never named. Empty if one of them cannot be parsed, or if only comments or spaces differ.
+    """
+    try:
+        old, new = (_parts(data) for data in (before, after))
+    except ConfigError:
+        return []
+    names = dict.fromkeys((*old, *new))
+    words = {name: "added" if name not in old else "removed" if name not in new else "changed" for name in names}
+    found = [f"{words[name]} {name[:80]}" for name in names if old.get(name) != new.get(name)]
+    return found if len(found) <= MAX_SUMMARY_PARTS else [*found[:MAX_SUMMARY_PARTS], f"and {len(found)} in total"]
+
+
+def _parts(data: bytes) -> Json:
+    """Return the entries of all servers, and the settings of the `toolway` block, of a config file by name."""
+    parsed = jsonc.parse_jsonc(data.decode(errors="replace"))
+    block = parsed.value.get(TOOLWAY_BLOCK) if isinstance(parsed.value, dict) else None
+    settings = {f"{TOOLWAY_BLOCK}.{key}": value for key, value in block.items()} if isinstance(block, dict) else {}
+    return {**find_server_map(parsed, "")[1], **settings}
+
+
+def _check_types(changes: Json, known: Mapping[str, type | tuple[type, ...]], other: str) -> None:
+    """Raise `ValueError` if a key is not known, or a value has another type; None is allowed. `other` is the advice."""
+    if unknown := sorted(changes.keys() - known.keys()):
+        raise ValueError(f"{unknown[0][:50]} cannot be changed here: {other}")
+    for key, value in changes.items():
+        if value is not None and not isinstance(value, known[key]):
+            raise ValueError(f"{key} has the wrong type")
+        if isinstance(value, list) and (
+            len(value) > MAX_PATTERNS or not all(isinstance(each, str) and 0 < len(each) <= 200 for each in value)
+        ):
+            raise ValueError(f"{key} must be a list of at most {MAX_PATTERNS} names or patterns")
 
 
 def _entry_values(file: str, server: str) -> list[Json]:

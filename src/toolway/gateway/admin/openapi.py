@@ -121,6 +121,12 @@ _ANY_OBJECT: Final[Json] = {"type": "object"}
 _STRINGS: Final = _array(_STRING)
 
 _STATUS: Final = _object_from(ServerStatus)
+_WRITTEN: Final[Json] = {  # reply of a change of the config file: the diff of a preview, or what was changed
+    "diff?": _STRING,
+    "changed?": {"type": ["object", "array"]},
+    "problems?": _STRINGS,
+    "published_to?": _STRING,
+}
 _LOAD: Final = {"queued": _INTEGER, "retries": _INTEGER, "retries_denied": _INTEGER}
 _EVENT: Final = _object(
     {"n": _INTEGER, "at": _NUMBER, "kind": _STRING, "server": _STRING, "text": _STRING, "state?": _STRING}
@@ -263,6 +269,7 @@ _GROUP: Final = _object(
         "name": _STRING,
         "path": _STRING,
         "patterns": _STRINGS,
+        "search": _BOOLEAN,
         "tools": _INTEGER,
         "size": _INTEGER,
         "servers": _STRINGS,
@@ -537,7 +544,9 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         {
             "file": _STRING,
             "text": _STRING,
-            "versions": _array(_object({"version": _INTEGER, "until": _NUMBER, "bytes": _INTEGER})),
+            "versions": _array(
+                _object({"version": _INTEGER, "until": _NUMBER, "bytes": _INTEGER, "changes?": _STRINGS})
+            ),
             "problems": _array(_CONFIG_ISSUE),
         }
     ),
@@ -555,16 +564,15 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "enabled?": _nullable("boolean"),
             "lazy?": _nullable("boolean"),
             **{key: {"type": ["string", "number", "null"]} for key in ("timeout?", "startTimeout?", "idleTimeout?")},
+            "deniedTools?": {"type": ["array", "null"], "items": _STRING},
         }
     ),
-    "ServerChanged": _object(
-        {
-            "server": _STRING,
-            "changed": {"type": ["object", "array"]},
-            "problems?": _STRINGS,
-            "published_to?": _STRING,
-        }
-    ),
+    "ServerChanged": _object({"server": _STRING, **_WRITTEN}),
+    "ServerWritten": _object({"server": _STRING, "held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
+    "ConfigTexts": _object({"before": _STRING, "after": _STRING}),
+    "ConfigWritten": _object({"held?": _BOOLEAN, "hint?": _STRING, **_WRITTEN}),
+    "GroupSettings": _object({"tools?": _STRINGS, "search?": _BOOLEAN}),
+    "GroupWritten": _object({"group": _STRING, **_WRITTEN}),
     "ServerRemoved": _object(
         {
             "removed": _STRING,

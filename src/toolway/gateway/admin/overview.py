@@ -36,6 +36,7 @@ EVENT_QUERY: Final = {
     "kind": "kind of event: state, connection, catalog, alert, loop or change",
     "limit": f"at most {MAX_EVENTS_PER_REPLY}",
 }
+PREVIEW_QUERY: Final = {"preview": "1: return the diff, and change nothing"}
 RunDoctor = Callable[[str | None], Awaitable[Json]]
 
 
@@ -174,6 +175,7 @@ class OverviewAdmin:
                     "name": name,
                     "path": f"/mcp/{quote(name)}",
                     "patterns": list(tool_filter.patterns),
+                    "search": tool_filter.search,
                     "tools": len(included),
                     "size": sum(servers.tool_to_json(tool)["size"] for tool in included),
                     "servers": sorted({tool.server for tool in included}),
@@ -203,8 +205,19 @@ class OverviewAdmin:
         self._activity.add_event("change", "", f"configuration rolled back to version {number}")
         return result
 
-    async def change_server(self, name: str, body: Json) -> Json:
-        """Change settings of a server in the configuration file."""
+    async def set_group(self, name: str, body: Json | None, query: str) -> Json:
+        """Add, change or remove (None) a group in the configuration file; `preview` in the query returns the diff."""
+        preview = is_preview(query)
+        result = await self._history().set_group(name, body, preview=preview)
+        if not preview:
+            action = "removed from" if body is None else "written to"
+            self._activity.add_event("change", "", f"group {name[:80]} {action} the configuration by an operator")
+        return result
+
+    async def change_server(self, name: str, body: Json, query: str = "") -> Json:
+        """Change settings of a server in the configuration file; with `preview` in the query, show the diff."""
+        if is_preview(query):
+            return await self._history().change_server(name, body, preview=True)
         result = await self._history().change_server(name, body)
         self._activity.add_event(
             "change", name, f"{', '.join(sorted(body))} changed in the configuration by an operator"
@@ -221,6 +234,11 @@ class OverviewAdmin:
         if self._config_history is None:
             raise ConfigError("no configuration file", detail="the servers were passed to the gateway in code")
         return self._config_history
+
+
+def is_preview(query: str) -> bool:
+    """Return True if a request asks for the diff of a change instead of the change."""
+    return parse_query_fields(query).get("preview") == "1"
 
 
 def _tool_to_json(tool: Tool) -> Json:

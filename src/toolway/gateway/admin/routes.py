@@ -21,7 +21,7 @@ from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
-from toolway.gateway.admin.overview import EVENT_QUERY, OverviewAdmin
+from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
 from toolway.gateway.admin.runs import RUN_QUERY, RunsAdmin
 from toolway.gateway.admin.search import SEARCH_QUERY, SearchAdmin
@@ -410,8 +410,44 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/admin/config/servers/{name}",
         "Change settings of a server in the configuration file; null removes one",
         "ServerChanged",
-        lambda a, r: a.overview.change_server(r["name"], r.body),
+        lambda a, r: a.overview.change_server(r["name"], r.body, r.query),
         body="ServerSettings",
+        query=PREVIEW_QUERY,
+    ),
+    Route(
+        "PUT",
+        "/admin/config",
+        "Apply the changes between two texts of the configuration file",
+        "ConfigWritten",
+        lambda a, r: a.servers.change_file(r.body, preview=is_preview(r.query)),
+        body="ConfigTexts",
+        query=PREVIEW_QUERY,
+    ),
+    Route(
+        "PUT",
+        "/admin/config/servers/{name}",
+        "Add a server to the configuration file; one with a command or a secret then waits for approval",
+        "ServerWritten",
+        lambda a, r: a.servers.add_to_file(r["name"], r.body, preview=is_preview(r.query)),
+        body="ServerEntry",
+        query=PREVIEW_QUERY,
+    ),
+    Route(
+        "PUT",
+        "/admin/config/groups/{name}",
+        "Add or change a group in the configuration file",
+        "GroupWritten",
+        lambda a, r: a.overview.set_group(r.decoded("name"), r.body, r.query),
+        body="GroupSettings",
+        query=PREVIEW_QUERY,
+    ),
+    Route(
+        "DELETE",
+        "/admin/config/groups/{name}",
+        "Remove a group from the configuration file; a rollback restores it",
+        "GroupWritten",
+        lambda a, r: a.overview.set_group(r.decoded("name"), None, r.query),
+        query=PREVIEW_QUERY,
     ),
     Route(
         "DELETE",

@@ -20,13 +20,14 @@ from toolway.config.admission.entry import (
     AdmissionPolicy,
     as_untrusted,
     check_entry,
+    check_written,
     keep_restrictions,
     rejection_error,
 )
 from toolway.config.masking import mask_entry, mask_value
-from toolway.config.schema import Server
+from toolway.config.schema import ConfigIssue, Server
 from toolway.config.server_entry import parse_entry_with_issues
-from toolway.errors import NotFound
+from toolway.errors import ConfigError, NotFound
 from toolway.events import CallFinished, PolicyDecision
 from toolway.gateway.admin.activity import ActivityRecorder, Mask
 from toolway.gateway.admin.config import ConfigHistory
@@ -167,6 +168,52 @@ class ServersAdmin:
         Raises `ConfigError` if the admission rules reject the server. References to environment variables of the
         gateway in its entry are not resolved.
         """
+        server, problems = self._admit(name, body)
+        if name in self._hub.servers:
+            await self._hub.replace_server(name, server)
+        else:
+            await self._hub.add_server(name, server)
+        return {"server": name, "problems": [str(each.message) for each in problems]}
+
+    async def add_to_file(self, name: str, body: Json, *, preview: bool) -> Json:
+        """Add a server to the configuration file, if the admission rules allow it; with `preview` return the diff.
+
+        Raises `ConfigError` if they do not, or if there is no file.
+        """
+        history = self._history()
+        self._admit_to_file(name, body)
+        result = await history.add_server(name, body, preview=preview)
+        if not preview:
+            self._activity.add_event("change", name, "added to the configuration by an operator")
+        return result
+
+    async def change_file(self, body: Json, *, preview: bool) -> Json:
+        """Apply the changes between two texts of the configuration file; with `preview` return the diff.
+
+        Raises `ValueError` or `ConfigError` if a change is not allowed; the file is then unchanged.
+        """
+        before, after = body.get("before"), body.get("after")
+        if not isinstance(before, str) or not isinstance(after, str):
+            raise ValueError("before and after must be texts")
+        result = await self._history().change_text(before, after, self._admit_to_file, preview=preview)
+        if not preview:
+            self._activity.add_event("change", "", "configuration edited by an operator")
+        return result
+
+    def _history(self) -> ConfigHistory:
+        if self._config_history is None:
+            raise ConfigError("no configuration file", detail="the servers were passed to the gateway in code")
+        return self._config_history
+
+    def _admit_to_file(self, name: str, body: Json) -> None:
+        """Raise `ConfigError` if the admission rules reject an entry for the configuration file."""
+        server, _ = self._admit(name, body)
+        rejection = check_written(body, server, self._hub.network_policy)
+        if rejection is not None:
+            raise rejection_error(name, rejection, _admission_hint(rejection))
+
+    def _admit(self, name: str, body: Json) -> tuple[Server, list[ConfigIssue]]:
+        """Return the server of an entry from outside, and warnings. Raises `ConfigError` if the rules reject it."""
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
         rejection = check_entry(server, self._admission(), self._hub.network_policy)
@@ -177,11 +224,7 @@ class ServersAdmin:
         self._hub.emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
-        if name in self._hub.servers:
-            await self._hub.replace_server(name, server)
-        else:
-            await self._hub.add_server(name, server)
-        return {"server": name, "problems": [str(each.message) for each in problems]}
+        return server, problems
 
     async def remove(self, name: str) -> Json:
         await self._hub.remove_server(name)

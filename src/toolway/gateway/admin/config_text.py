@@ -1,0 +1,76 @@
+"""Changes of a config file that an administrator edited as text: which values differ, and which may be changed. Pure.
+
+The text that was edited has `***` for each secret. So not the text is stored, but the values that the person changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from toolway.config.editing.patch import REMOVED
+from toolway.config.loader import TOOLWAY_BLOCK
+from toolway.errors import ConfigError
+from toolway.secrets.detection import MASK
+
+GROUPS: Final = (TOOLWAY_BLOCK, "groups")
+_OPENED: Final = ((TOOLWAY_BLOCK,), GROUPS)  # objects that may be new as a whole: what they contain is looked at
+
+
+class ValueChange(NamedTuple):
+    """New value at a key path of a config file; `REMOVED` if the key was removed."""
+
+    path: tuple[str, ...]
+    value: Any
+
+
+def find_changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[ValueChange]:
+    """Yield the values that differ between two parsed files. Lists are compared as a whole."""
+    if path in _OPENED:
+        old, new = ({} if each is REMOVED else each for each in (old, new))
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        if old is REMOVED or new is REMOVED or old != new:
+            yield ValueChange(path, new)
+        return
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key, REMOVED) is not REMOVED or new.get(key, REMOVED) is not REMOVED:
+            yield from find_changes(old.get(key, REMOVED), new.get(key, REMOVED), (*path, key))
+
+
+class SortedChanges(NamedTuple):
+    """Changes of a config file by what they are about."""
+
+    added: dict[str, Any]  # new entries of servers, by name
+    removed: list[str]  # names of servers
+    settings: dict[str, dict[str, Any]]  # settings by server; None removes one
+    groups: list[ValueChange]
+
+
+def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_names: Mapping[str, Any]) -> SortedChanges:
+    """Sort the changes of a config file whose servers are at the key path `root`.
+
+    Raises `ConfigError` for a value that has a masked secret, and for a change of anything else than an entry as a
+    whole, a setting of an entry, and groups.
+    """
+    found = SortedChanges({}, [], {}, [])
+    for change in changes:
+        path, value = change
+        inner = path[len(root) :] if path[: len(root)] == root and path[:1] != (TOOLWAY_BLOCK,) else ()
+        if MASK in str(value):
+            raise _rejected(path, "*** stands for a secret, which cannot be copied here")
+        if path[:2] == GROUPS and len(path) > 2:
+            found.groups.append(change)
+        elif len(inner) == 1 and value is REMOVED:
+            found.removed.append(inner[0])
+        elif len(inner) == 1 and inner[0] not in old_names and isinstance(value, dict):
+            found.added[inner[0]] = value
+        elif len(inner) == 2:
+            found.settings.setdefault(inner[0], {})[inner[1]] = None if value is REMOVED else value
+        else:
+            raise _rejected(path, "only entries of servers, some of their settings, and groups can be changed here")
+    return found
+
+
+def _rejected(path: tuple[str, ...], reason: str) -> ConfigError:
+    shown = ".".join(path)[:80] or "the file"
+    return ConfigError(f"{shown} cannot be changed here", detail=reason, hint="toolway edit", code="E-CONFIG-KEY")
