@@ -531,12 +531,6 @@ class Server:
                 hint=url_hint(self.url),
                 code="E-CONFIG-URL",
             )
-        if self.command is not None and re.match(r"(?:https?|wss?)://", self.command):
-            raise ConfigError(
-                "command is the address of a server",
-                hint='write "url" instead of "command"',
-                code="E-CONFIG-SERVER",
-            )
         if self.openapi is not None and self.url is not None and self.url.startswith("ws"):
             raise ConfigError("the url of an HTTP API must begin with http:// or https://", code="E-CONFIG-URL")
         if self.tls is not None and self.url is None and (self.openapi is None or self.openapi.url is None):

@@ -154,7 +154,11 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
 
 
 def _require_transport(entry: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if an entry has neither a program nor an address, and its keys show the mistake."""
+    """Raise `ConfigError` if an entry has neither a program nor an address, or an address as its program."""
+    command = entry.get("command")
+    if isinstance(command, str) and _URL_START.match(command):
+        hint = 'write "url" instead of "command"'
+        raise ConfigError("command is the address of a server", hint=hint, code="E-CONFIG-SERVER")
     if any(entry.get(key) is not None for key in ("command", *URL_KEYS, "openapi", "type", "transport")):
         return
     from toolway.config.editing.mistakes import entry_hint
