@@ -14,7 +14,7 @@ from toolway.errors import ConfigError
 from toolway.secrets.detection import MASK
 
 GROUPS: Final = (TOOLWAY_BLOCK, "groups")
-_OPENED: Final = ((TOOLWAY_BLOCK,), GROUPS)  # objects that may be new as a whole: what they contain is looked at
+_OPENED: Final = ((TOOLWAY_BLOCK,), GROUPS)  # objects that may be new as a whole: their values are compared
 
 
 class ValueChange(NamedTuple):
@@ -57,7 +57,7 @@ def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_name
         path, value = change
         inner = path[len(root) :] if path[: len(root)] == root and path[:1] != (TOOLWAY_BLOCK,) else ()
         if MASK in str(value):
-            raise _rejected(path, "*** stands for a secret, which cannot be copied here")
+            raise _rejected(path, "*** is a masked secret, which cannot be copied here")
         if path[:2] == GROUPS and len(path) > 2:
             found.groups.append(change)
         elif len(inner) == 1 and value is REMOVED:
