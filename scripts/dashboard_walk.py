@@ -270,7 +270,7 @@ def _walk(url: str, token: str, agent: str, only: str, ports: dict[str, int], *,
         "only": only,
         "proxy": ports["proxy"],
         "added": f"http://127.0.0.1:{ports['extra']}/0",
-        "listed": [sys.executable, str(DEMO), "weather"],
+        "listed": [sys.executable, str(DEMO), "other"],
         "many": many,
         "cluster": cluster,
     }

@@ -355,7 +355,7 @@ try {
     const [command, ...args] = options.listed;
     await page.getByLabel("Entry", { exact: false }).fill(JSON.stringify({ mcpServers: { local: { command, args } } }));
     await button("Review and add").click();
-    await save("Add local?", "weather");
+    await save("Add local?", "other");
     await page.getByRole("heading", { name: "local waits for your approval" }).waitFor();
     await page.getByText("toolway trust local").waitFor();
     await inspect("held server");
@@ -364,13 +364,13 @@ try {
     await at("/groups");
     const form = page.getByRole("region", { name: "New group" });
     await form.getByLabel("Name", { exact: false }).fill("walk");
-    await form.getByLabel("Tools", { exact: false }).fill("weather.*\n!weather.stations");
+    await form.getByRole("textbox", { name: /^Tools/ }).fill("weather.*\n!weather.stations");
     await form.getByRole("button", { name: "Review and save" }).click();
     await save("Save walk?", "!weather.stations");
     const edit = page.getByRole("region", { name: "Edit walk" });
     await edit.waitFor();
     await inspect("group");
-    await edit.getByLabel("Tools", { exact: false }).fill("weather.forecast");
+    await edit.getByRole("textbox", { name: /^Tools/ }).fill("weather.forecast");
     await edit.getByRole("button", { name: "Review and save" }).click();
     await save("Save walk?", "weather.forecast");
     await page.getByRole("button", { name: /walk.*1 tools of 1 servers/s }).waitFor();
