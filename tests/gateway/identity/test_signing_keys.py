@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 
 from tests.gateway.identity.issuer import ACCESS, ISSUER, SETTINGS, Issuer, new_key, public_jwk, rsa_key
+from toolway.errors import ConfigError
 from toolway.gateway.authenticator import RequestDenied, VerificationPending
 from toolway.gateway.identity.provider import IdentityProvider, clock_offset
 from toolway.gateway.identity.signing_keys import (
@@ -206,6 +208,14 @@ def test_without_a_key_id_a_key_is_used_only_if_there_is_no_choice():
     two = [public_jwk(new_key(), "1"), public_jwk(new_key(), "2"), public_jwk(rsa_key(), "3")]
     keys = parse_jwks(json.dumps({"keys": two}).encode())
     assert keys.find("", "ES256") is None and keys.find("", "RS256") is not None
+
+
+def test_without_its_library_the_gateway_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    monkeypatch.setitem(sys.modules, "joserfc.jws", None)
+    with pytest.raises(ConfigError) as failed:
+        login_of(Issuer())
+    assert failed.value.code == "E-LOGIN-MISSING" and failed.value.hint == "pip install 'toolway[login]'"
 
 
 def test_a_clock_that_differs_is_noticed():
