@@ -110,6 +110,7 @@ class Issuer:
         self.jwks: bytes | None = None  # instead of the keys
         self.metadata: Json = {"issuer": url, "jwks_uri": f"{url}/keys"}
         self.fetched: list[str] = []
+        self.date = ""  # that its answers over HTTP have
         self.now = time.time()
 
     def rotate(self, kid: str, *, keep: bool = True) -> None:

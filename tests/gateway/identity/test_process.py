@@ -16,6 +16,7 @@ from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, kill, program, start
 from toolway.config.identity.login_settings import LoginSettings
 from toolway.gateway.identity.provider import create_fetch
+from toolway.gateway.identity.signing_keys import ProviderKeys
 from toolway.network import NetworkPolicy
 from toolway.types import AuthError
 
@@ -38,6 +39,8 @@ async def published(issuer: Issuer) -> AsyncIterator[str]:
             status, more = "302 Found", f"location: {issuer.url}/keys\r\n"
         elif path == "/large":
             status, body = "200 OK", b" " * 10_000_000
+        if issuer.date:
+            more += f"date: {issuer.date}\r\n"
         writer.write(
             f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{more}connection: close\r\n\r\n".encode() + body
         )
@@ -96,6 +99,22 @@ async def test_a_login_without_authentication_does_not_start(tmp_path: Path):
         assert await run.ended() != 0
     finally:
         await kill(run)
+
+
+async def test_the_log_says_why_tokens_cannot_be_verified_or_will_be_refused(caplog: pytest.LogCaptureFixture):
+    issuer = Issuer()
+    async with published(issuer) as url:
+        settings = LoginSettings(issuer=url, audience=AUDIENCE)
+        keys = ProviderKeys(settings, create_fetch(settings, NetworkPolicy), lambda: None)
+        issuer.metadata = {"issuer": f"{url}/", "jwks_uri": f"{url}/keys"}
+        await keys.refresh()
+        await keys.refresh()
+        [logged] = caplog.messages
+        assert "E-LOGIN-PROVIDER" in logged and f"{url}/" in logged and "toolway.gateway.login.issuer" in logged
+        issuer.metadata["issuer"] = url
+        issuer.date = "Tue, 17 Nov 2020 12:00:00 GMT"
+        await keys.refresh()
+        assert not keys.problem and "E-LOGIN-CLOCK" in caplog.messages[-1]
 
 
 async def test_documents_are_fetched_only_from_allowed_addresses_and_never_elsewhere():

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from toolway.config.identity.login_settings import EVERYONE, LoginSettings
+from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
 from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, VerificationPending
 from toolway.gateway.identity.access_tokens import (
@@ -353,11 +354,7 @@ def create_fetch(
             )
         offset = clock_offset(response.headers.get("date", ""), now())
         if abs(offset) > CLOCK_SKEW_S:
-            _log.warning(
-                "the clocks of the gateway and of the identity provider differ by %.0f s: tokens may be refused; "
-                "set the clock of this machine, with NTP for example",
-                offset,
-            )
+            _log.warning("%s", _clock_error(offset))
         return response.content
 
     return fetch
@@ -371,6 +368,15 @@ def clock_offset(date: str, now: float) -> float:
         return parsedate_to_datetime(date).timestamp() - now
     except (ValueError, TypeError):
         return 0.0
+
+
+def _clock_error(offset: float) -> ConfigError:
+    return ConfigError(
+        "the clocks of the gateway and of the identity provider differ too much",
+        detail=f"by {abs(offset):.0f} s; valid tokens may be refused, and expired ones accepted",
+        hint="set the clock of this machine, with NTP for example",
+        code="E-LOGIN-CLOCK",
+    )
 
 
 def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:

@@ -255,7 +255,7 @@ class ProviderKeys:
         except (AuthError, ValueError) as exc:
             self.problem = str(exc) or type(exc).__name__
             if self.problem != previous:
-                _log.warning("keys of the identity provider not fetched, old ones stay in use: %s", self.problem)
+                _log.warning("%s", _fetch_error(self._settings.issuer, self.problem))
                 self._on_problem(self.problem)
             return
         self._absent, self._requested = self._requested, set()
@@ -285,6 +285,15 @@ class ProviderKeys:
             return _read_metadata(metadata, issuer)
         assert problem is not None
         raise problem
+
+
+def _fetch_error(issuer: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"the keys of the identity provider at {issuer} cannot be fetched",
+        detail=f"{reason}; known keys stay in use for a day, API keys work",
+        hint="check toolway.gateway.login.issuer, the network, and toolway.addresses for a provider in your network",
+        code="E-LOGIN-PROVIDER",
+    )
 
 
 def _read_metadata(metadata: Any, issuer: str) -> str:
