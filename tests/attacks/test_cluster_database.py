@@ -181,6 +181,23 @@ async def test_use_a_revoked_key_again(nodes: Cluster, attacker: Attacker, postg
     await _until(lambda: not _findings(nodes))
 
 
+@pytest.mark.attack("R3-login-2")
+async def test_undo_the_end_of_my_logins(nodes: Cluster, attacker: Attacker, postgresql: str) -> None:
+    rows = attacker.copy("api_keys")
+    await nodes.nodes[0].replica.api_keys.end_logins("user:mallory", 1000.0)
+    await _until(lambda: all("user:mallory" in node.replica.api_keys.ended_logins() for node in nodes.nodes))
+    after = attacker.copy("api_keys")
+    attacker.put_back("api_keys", rows)
+    await _reads_again(nodes, attacker, "keys")
+    await _until(lambda: any("tenants.keys" in finding for finding in _findings(nodes)))
+    assert all("user:mallory" in node.replica.api_keys.ended_logins() for node in nodes.nodes)
+    with pytest.raises(StateRefused):
+        await _restarted(postgresql)
+    attacker.put_back("api_keys", after)
+    await _reads_again(nodes, attacker, "keys")
+    await _until(lambda: not _findings(nodes))
+
+
 async def _restarted(url: str) -> None:
     """Load the keys as a node does that has seen nothing yet."""
     engine = open_engine(url)

@@ -16,13 +16,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from toolway.cluster.bootstrap import database_unavailable
 from toolway.cluster.db.client_state import API_KEYS_CHANGE, ApiKeyTable
 from toolway.cluster.replication.change_feed import ChangeFeed
-from toolway.gateway.principals import ApiKey, ApiKeyStore, generate_ended_login, generate_key
+from toolway.gateway.principals import ENDED_LOGINS_S, ApiKey, ApiKeyStore, generate_ended_login, generate_key
 from toolway.gateway.rate_limit import Rate
 from toolway.types import Json
 
 #: Seconds for which a published revocation overrides a query that may have started before it.
 REVOCATION_MEMORY_S: Final = 10.0
 MAX_REMEMBERED_REVOCATIONS: Final = 10_000
+MAX_FORGOTTEN: Final = 10  # ended logins of more than a month ago that are removed with each new one
 
 log = logging.getLogger("toolway.cluster")
 
@@ -63,6 +64,10 @@ class DbApiKeyStore(ApiKeyStore):
 
     async def end_logins(self, person: str, now: float) -> None:
         await self._add(generate_ended_login(person, now))
+        limit = now - ENDED_LOGINS_S
+        old = [key.id for key in self._keys.values() if key.ended_person and key.created <= limit]
+        for id in old[:MAX_FORGOTTEN]:
+            await self.revoke_key(id)
 
     async def _add(self, key: ApiKey) -> None:
         try:

@@ -22,7 +22,7 @@ from toolway.cluster.db.client_state import ApiKeyTable
 from toolway.cluster.replication.api_keys import DbApiKeyStore
 from toolway.cluster.replication.change_feed import POLL_INTERVAL_S, ChangeFeed
 from toolway.errors import ServerUnavailable
-from toolway.gateway.principals import LOCAL_ADMIN
+from toolway.gateway.principals import ENDED_LOGINS_S, LOCAL_ADMIN
 from toolway.gateway.rate_limit import Rate
 from toolway.gateway.state_dir import StateDir
 from toolway.serve import process
@@ -111,6 +111,8 @@ async def test_ended_logins_of_a_person_are_known_at_all_gateways_in_less_than_a
             assert each.keyring.ended_logins() == {"user:alice": 1000.0} and each.keyring.list_keys() == []
             assert each.revoked == ["user:alice"]  # its requests are aborted
         assert other.keyring.ended_logins() == {}
+        await b.keyring.end_logins("user:bob", 1000.0 + ENDED_LOGINS_S)  # no token is as old as the first end
+        await _until(lambda: all(each.keyring.ended_logins().keys() == {"user:bob"} for each in (a, b, c)))
 
 
 async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None:
