@@ -49,6 +49,15 @@ export const post = <T>(path: string, body: unknown = {}, signal?: AbortSignal) 
 export const put = <T>(path: string, body: unknown) => request<T>("PUT", path, body);
 export const remove = <T>(path: string) => request<T>("DELETE", path);
 
+/** Wait until a change of the config file is applied; in a cluster that takes a moment. Return false after 5 s. */
+export async function waitUntil(isApplied: () => Promise<boolean>): Promise<boolean> {
+  for (let attempt = 0; attempt < 20; attempt++) {
+    if (await isApplied()) return true;
+    await new Promise((resolve) => setTimeout(resolve, 250));
+  }
+  return false;
+}
+
 /** Start a session with a one-time code or a token. */
 export async function login(proof: { code: string } | { token: string }): Promise<void> {
   const field: Record<string, string> =

@@ -1,6 +1,7 @@
 import { useState } from "react";
+import { get, waitUntil } from "../api";
 import { refresh } from "../live";
-import type { Group } from "../types";
+import type { Endpoints, Group } from "../types";
 import { Area, lines } from "../pages/add_server";
 import { SaveButton } from "./save_dialog";
 
@@ -13,9 +14,14 @@ export function GroupEditor({ group, done }: { group: Group | null; done: (name:
   const [search, setSearch] = useState(group?.search ?? false);
   const target = group?.name ?? name.trim();
   const path = `config/groups/${encodeURIComponent(target)}`;
-  const written = async (now: string) => {
-    await refresh();
+  const written = async (now: string, tools: string[]) => {
+    const isApplied = async () => {
+      const found = (await get<Endpoints>("groups")).groups.find((each) => each.name === target);
+      return now ? found?.patterns.join("\n") === tools.join("\n") : !found;
+    };
+    await waitUntil(isApplied);
     done(now);
+    await refresh();
   };
   return (
     <section className="card" aria-label={group ? `Edit ${group.name}` : "New group"}>
@@ -31,8 +37,8 @@ export function GroupEditor({ group, done }: { group: Group | null; done: (name:
         <label className="inline"><input type="checkbox" checked={search} onChange={(event) => setSearch(event.target.checked)} /> Clients find the tools by search</label>
       </div>
       <div className="actions">
-        <SaveButton title={`Save ${target}?`} disabled={!NAME.test(target) || !lines(patterns).length} change={() => ({ method: "put", path, body: { tools: lines(patterns), search } })} done={() => written(target)}>Review and save</SaveButton>
-        {group && <SaveButton danger typed={group.name} title={`Remove ${group.name}?`} change={() => ({ method: "delete", path })} done={() => written("")}>Remove group</SaveButton>}
+        <SaveButton title={`Save ${target}?`} disabled={!NAME.test(target) || !lines(patterns).length} change={() => ({ method: "put", path, body: { tools: lines(patterns), search } })} done={() => written(target, lines(patterns))}>Review and save</SaveButton>
+        {group && <SaveButton danger typed={group.name} title={`Remove ${group.name}?`} change={() => ({ method: "delete", path })} done={() => written("", [])}>Remove group</SaveButton>}
       </div>
     </section>
   );

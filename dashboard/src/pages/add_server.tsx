@@ -1,8 +1,10 @@
 import { useState } from "react";
+import { get, waitUntil } from "../api";
 import { refresh } from "../live";
 import { Copyable, Tabs } from "../components/common";
 import { SaveButton, type Written } from "../components/save_dialog";
 import { Link, go, path } from "../route";
+import type { Overview } from "../types";
 
 type Entry = Record<string, unknown>;
 const TABS: [string, string][] = [["url", "Address"], ["command", "Command"], ["json", "JSON"]];
@@ -28,9 +30,9 @@ export function AddServer() {
   };
   const problem = findProblem(shownName, kind, kind === "url" ? url : kind === "command" ? command : text, pasted);
   const done = async (written: Written) => {
-    await refresh();
     if (written.held) setHeld({ name: shownName, hint: written.hint ?? "" });
-    else go(path("servers", shownName));
+    else go((await isKnown(shownName)) ? path("servers", shownName) : "/servers");
+    await refresh();
   };
   if (held) {
     return (
@@ -74,6 +76,8 @@ export function AddServer() {
     </div>
   );
 }
+
+const isKnown = (name: string) => waitUntil(async () => (await get<Overview>("overview")).servers.some((each) => each.server === name));
 
 function Field({ id, title, note, value, change, placeholder = "" }: { id: string; title: string; note: string; value: string; change: (value: string) => void; placeholder?: string }) {
   return (

@@ -189,8 +189,12 @@ class GatewayProcess:
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
     def _shown_config(self) -> LoadedConfig:
-        """Return the configuration in use, with the problems of its workflow files."""
-        return replace(self._active_config, issues=(*self._active_config.issues, *self._workflows.issues))
+        """Return the configuration in use, with the problems of its workflow files, and what waits in the file.
+
+        In a cluster, the configuration in use is that of the database, which has no entries that wait.
+        """
+        issues = (*self._active_config.issues, *self._workflows.issues)
+        return replace(self._active_config, issues=issues, held=self._file_config.held)
 
     def _groups(self) -> Mapping[str, ToolFilter]:
         return self._tool_filters
