@@ -229,7 +229,7 @@ deploy: setup .deploy/.ready ## the chart with a real helm and the schemas of Ku
 
 # Not `npm ci`, which requires every optional package of every system in the lock, even if a registry has none.
 dashboard/node_modules: dashboard/package-lock.json
-	cd dashboard && npm install --silent --no-audit --no-fund && touch node_modules
+	cd dashboard && npm install --silent --no-audit --no-fund --no-save && touch node_modules
 
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard in headless Chromium (ARGS=--many, --cluster, "--installed .interop", pictures)
 	$(PYTHON) scripts/$(if $(filter pictures,$(ARGS)),dashboard_pictures.py,dashboard_walk.py $(ARGS))

@@ -76,7 +76,7 @@ def test_the_fix_for_a_command_line_in_one_text_can_be_copied():
         ("ERROR: Package 'x' requires a different Python: 3.9.1 not in '>=3.10'", "wrong version"),
         ("ModuleNotFoundError: No module named 'mcp'", "Python module mcp"),
         ("Error [ERR_MODULE_NOT_FOUND]: Cannot find package 'zod' imported from /x", "Node.js module zod"),
-        ("Error: Cannot find module '/x/dist/index.js'", "Node.js module /x/dist/index.js"),
+        ("Error: Cannot find module '/x/dist/index.js'", "the file /x/dist/index.js does not exist"),
         ("/lib/libc.so.6: version `GLIBC_2.38' not found", "GLIBC_2.38"),
         ("OSError: [Errno 8] Exec format error: 'x'", "another processor"),
         ("FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory", "ran out of memory"),

@@ -10,6 +10,7 @@ run asks by reading the effects of the server, as a person would. A node execute
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from pathlib import Path
@@ -97,8 +98,10 @@ async def settle_until_ended(workflows: Workflows, folder: Path, count: int, pat
         if not records and all(each.state in FINAL_STATES for each in await workflows.list_runs(None, count)):
             break
         await asyncio.sleep(0.3)
-    states = {record.state for record in await workflows.list_runs(None, count)}
-    (folder / "ended").write_text(" ".join(sorted(states)))
+    ended = await workflows.list_runs(None, count)
+    failed = {record.input["run"]: (record.error or {}).get("code", "") for record in ended if record.state == "failed"}
+    (folder / "failed").write_text(json.dumps(failed))
+    (folder / "ended").write_text(" ".join(sorted({record.state for record in ended})))
 
 
 def effect_server(folder: Path) -> Server:

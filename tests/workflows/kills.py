@@ -53,6 +53,7 @@ class KillReport:
     underway: int
     asked_without_call: int  # questions about calls that no kill interrupted
     timed_out: int  # questions about calls that timed out
+    failed: dict[str, int]  # runs that failed, by the code of their error; their later steps are not lost
 
     @property
     def is_good(self) -> bool:
@@ -190,7 +191,8 @@ def _report(folder: Path, runs: int, kills: int, began: float, underway: set[str
     effects = Counter(each["id"] for each in read_effects(folder / "effects"))
     expected = [f"run{number}/{step}" for number in range(runs) for step in (*UNSAFE_STEPS, *KEYED_STEPS)]
     doubled = [name for name in expected if effects[name] > 1]
-    lost = [name for name in expected if not effects[name]]
+    failed = json.loads((folder / "failed").read_text())
+    lost = [name for name in expected if not effects[name] and name.partition("/")[0] not in failed]
     asked, timed_out = (
         set(file.read_text().splitlines()) if (file := folder / name).exists() else set()
         for name in ("asked", "timed_out")
@@ -212,6 +214,7 @@ def _report(folder: Path, runs: int, kills: int, began: float, underway: set[str
         underway=len(underway),
         asked_without_call=len(asked - underway),
         timed_out=len(timed_out),
+        failed=dict(Counter(failed.values())),
     )
 
 

@@ -186,6 +186,7 @@ class AuditWriter:
                     await self._thread.run(self._journal.remove_all, CLOSE_TIMEOUT_S)
         except Exception as exc:
             _log.error("%d audit records were not written: %s", self.pending, exc)
+            self._store_thread.submit(self._chain.close, lambda result, error: None)
         finally:
             self._closed = True
             for handle in (

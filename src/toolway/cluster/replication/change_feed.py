@@ -23,6 +23,7 @@ POLL_INTERVAL_S: Final = 1.0  # seconds between two polls
 MIN_POLL_INTERVAL_S: Final = 0.1  # seconds between two polls, however many messages arrive
 RETRY_DELAY_S: Final = 0.5  # seconds after a failed poll or handler
 QUERY_TIMEOUT_S: Final = 5.0  # seconds for a query
+CLOSE_TIMEOUT_S: Final = 1.0  # seconds for handlers that run when the feed is closed
 MAX_QUEUED_MESSAGES: Final = 1000  # for publishing; the oldest are dropped, and nodes find the changes by polling
 
 #: Called with the revision up to which the handler has applied all changes.
@@ -99,6 +100,11 @@ class ChangeFeed:
         ]
 
     async def close(self) -> None:
+        """Stop. A handler that reads the database ends first: a cancelled query may leave its transaction open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                for subscription in self._subscriptions.values():
+                    await subscription.idle.wait()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,6 +180,8 @@ class _Subscription:
         self._failure_log = LogThrottle(f"change of {name} not applied yet")
         self.applied_revision = 0  # revision up to which all changes are applied
         self.pending = asyncio.Event()
+        self.idle = asyncio.Event()  # set while the handler does not run
+        self.idle.set()
 
     async def apply(self, newest: int) -> None:
         """Run the handler, which reads the changes up to at least revision `newest`.
@@ -181,11 +189,14 @@ class _Subscription:
         If it fails, the change stays pending.
         """
         self.pending.clear()
+        self.idle.clear()
         try:
             await self._handler(self.applied_revision)
         except BaseException:
             self.pending.set()
             raise
+        finally:
+            self.idle.set()
         self.applied_revision = newest
 
     async def run(self, newest: Callable[[], int]) -> None:
