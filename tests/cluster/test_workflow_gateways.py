@@ -157,7 +157,8 @@ async def test_every_node_shows_all_runs_and_takes_the_approval(nodes: Nodes) ->
     assert begun["structuredContent"]["state"] == "asks"
     for number in range(3):
         shown = await nodes.runs(number, "state=asks")
-        assert [each["id"] for each in shown] == [run]
+        # On a busy machine, a call of a scheduled run may have timed out, so that it asks, too.
+        assert [each["id"] for each in shown if not each["id"].startswith("tick-")] == [run]
     body = {"yes": True, "step": "ok"}
     status, stored = await nodes.replicas[2].request("POST", f"/admin/runs/{run}/approve", body)
     assert status == 200 and stored["stored"], stored
