@@ -247,7 +247,7 @@ async def test_a_long_call_is_taken_over_and_executed_once(tmp_path: Path, clien
         for name in SERVERS:
             await ways.warm_up(f"{name}__counter", call="warm", nonce="warm")
         before = ways.flights.taken_over
-        calls = [ways.call(f"{name}__counter", call="c", seconds=2.5, nonce=f"long-{name}") for name in SERVERS]
+        calls = [ways.call(f"{name}__counter", call="c", seconds=6, nonce=f"long-{name}") for name in SERVERS]
         both = asyncio.gather(*calls)
         for name in SERVERS:
             await ways.until_executed(f"long-{name}", 1)

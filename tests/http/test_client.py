@@ -274,7 +274,9 @@ async def fetch_in_vain(client: HttpClient, url: str) -> None:
         await answer.read(100)
 
 
-async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(client: HttpClient) -> None:
+async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(anyio_backend: Any) -> None:
+    client = HttpClient(replace(QUICK, linger_timeout=60, idle_timeout=60), HERE)
+
     async def react(conn: Conn, _: Received) -> None:
         await conn.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"answer"))
         await asyncio.sleep(0.02)
@@ -285,8 +287,12 @@ async def test_the_end_of_an_answered_stream_is_waited_for_in_passing(client: Ht
             async with client.send("GET", HttpTarget.parse(server.url)) as answer:
                 assert await answer.chunk() == b"answer"
                 answer.finish_soon()
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(60):
+                while not any(client._idle.values()):
+                    await asyncio.sleep(0.01)
         assert server.connections == 1
+        client.close()
+        await asyncio.sleep(0)
 
 
 async def test_an_answered_stream_that_goes_on_is_closed(client: HttpClient) -> None:
