@@ -117,7 +117,7 @@ both messages, checks the arguments against the schema of the tool, and keeps au
 budget, circuit breaker, metrics and dashboard up to date. `tests/bench/test_call_count.py` limits the function calls
 that this takes, and `python -m bench.profiling` shows that no single function dominates. Another step would be
 compiled code, which Toolway does not have. Traces, audit log, start, cluster and workers have commands of their own:
-`make bench ARGS=telemetry`, `ARGS=startup`, `ARGS=imports`, `make cluster ARGS=nats-rpc`, `python -m bench.workers`.
+`make bench ARGS=telemetry`, `ARGS=startup`, `ARGS=imports`, `make cluster ARGS=hop`, `python -m bench.workers`.
 """
 
 

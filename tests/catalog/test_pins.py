@@ -494,3 +494,20 @@ def test_pins_that_cannot_be_written_are_kept_in_memory(tmp_path: Path) -> None:
     found.settle()
     assert found.list_tools("weather") == {}
     assert set(found.list_tools("weather", tool(title="New"))) == {"get_forecast"}
+
+
+def test_a_write_that_failed_is_not_taken_for_the_content_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Threads(tmp_path / "pins.json")
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    for name in ("first", "unwritten", "last"):
+        with monkeypatch.context() as patch:
+            if name == "unwritten":
+                patch.setattr("toolway.catalog.pin_keeper.write_private", full)
+            found.list_tools(name)
+            found.settle()
+    assert {each.name for each in found.file.load().values()} == {"first", "last"}

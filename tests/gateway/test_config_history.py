@@ -194,7 +194,10 @@ async def test_the_values_that_a_person_edits_are_changed_and_the_secrets_stay(t
         value["toolway"] = {"groups": {"triage": {"tools": ["a.*"]}}}
 
     after = edited(shown, change)
-    admit = lambda name, entry: asked.append(name)  # noqa: E731
+
+    def admit(name: str, entry: Any) -> None:
+        asked.append(name)
+
     diff = (await desk.files.change_text(before, after, admit, preview=True))["diff"]
     assert '+    "new": {' in diff and SECRET not in diff and desk.taken == []
     await desk.files.change_text(before, after, admit)

@@ -76,8 +76,8 @@ class PinFile:
         """
         saved = []
         with locked(self.path):
-            is_unchanged = self._written is not None and self._written[0] == self.modified()
-            servers = self._written[1] if self._written is not None and is_unchanged else self.load()
+            known, self._written = self._written, None  # forgotten if the write fails: it is changed below
+            servers = known[1] if known is not None and known[0] == self.modified() else self.load()
             for each in reviews:
                 key = server_key(each.pins.name, each.pins.identity)
                 merged = merge_review(servers.pop(key, None), each.pins, each.kinds, each.proposed)

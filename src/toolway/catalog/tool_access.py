@@ -19,7 +19,7 @@ TOOL_HELD_CODE: Final = "E-TOOL-HELD"
 MAX_TOOL_NAME_CHARS: Final = 128  # a longer name is no tool of any server
 _RUN_TIME_LIST: Final = "set_denied_tools()"
 PINS_SETTING: Final = "pins"
-#: In place of a setting: the tool can be used as soon as the cluster has stored its pin.
+#: In place of a setting: the tool can be used as soon as its pin is in the file, or in the database of the cluster.
 PIN_NOT_STORED: Final = "pin not stored"
 _HINTS: Final = {
     "tools.deny": "remove it from `tools.deny` of the server to allow it",
@@ -71,7 +71,7 @@ def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
             server=ref.server,
             tool=ref.tool,
             detail="its first pin is not stored yet",
-            hint="call it again when the database of the cluster responds; find out why it does not: toolway doctor",
+            hint="call it again in a moment; if it stays held, the log says why the pins cannot be stored",
             code=TOOL_HELD_CODE,
         )
     if setting == PINS_SETTING:

@@ -93,13 +93,19 @@ class ToolFilter:
 
 
 @dataclass(frozen=True)
-class _UnionFilter(ToolFilter):
+class _CombinedFilter(ToolFilter):
+    """Filter made of several filters; a subclass decides how they are combined."""
+
     patterns: tuple[str, ...] = ()
     filters: tuple[ToolFilter, ...] = ()
 
     def __init__(self, filters: tuple[ToolFilter, ...]) -> None:
         super().__init__(patterns=())
         object.__setattr__(self, "filters", filters)
+
+
+class _UnionFilter(_CombinedFilter):
+    """Filter for what one of several filters includes."""
 
     def __contains__(self, name: str) -> bool:
         return any(name in each for each in self.filters)
@@ -111,14 +117,8 @@ class _UnionFilter(ToolFilter):
         return any(each.may_include(server) for each in self.filters)
 
 
-@dataclass(frozen=True)
-class _AccessFilter(ToolFilter):
-    patterns: tuple[str, ...] = ()
-    filters: tuple[ToolFilter, ...] = ()
-
-    def __init__(self, filters: tuple[ToolFilter, ...]) -> None:
-        super().__init__(patterns=())
-        object.__setattr__(self, "filters", filters)
+class _AccessFilter(_CombinedFilter):
+    """Filter for what one of several filters includes and none excludes."""
 
     def __contains__(self, name: str) -> bool:
         verdicts = [_last_match(each._compiled, name) for each in self.filters]

@@ -81,15 +81,20 @@ async def test_a_person_calls_the_tools_of_its_groups_and_no_others(tmp_path: Pa
     issuer = Issuer()
     async with guarded(tmp_path, issuer) as found:
         eng, sales = issuer.token(), issuer.token(sub="bob", groups=["sales"])
-        nobody = issuer.token(sub="carol", groups=[])
+        without_groups = issuer.token(sub="carol", groups=[])
         assert said(await ask(found, era, eng)) == "x"
         assert said(await ask(found, era, sales, {"name": "b__echo", "arguments": {"text": "y"}})) == "y"
         before = found.contacts()
-        for token, tool in ((sales, "a__echo"), (eng, "b__fail"), (nobody, "b__echo"), (nobody, "a__echo")):
+        for token, tool in (
+            (sales, "a__echo"),
+            (eng, "b__fail"),
+            (without_groups, "b__echo"),
+            (without_groups, "a__echo"),
+        ):
             answer = message_of(await ask(found, era, token, {"name": tool, "arguments": {"text": "z"}}))
             assert answer["error"]["message"].startswith("Unknown tool"), (tool, answer)
         assert found.contacts() == before
-        assert await found.tools(token=sales) == ["b__echo"] and await found.tools(token=nobody) == []
+        assert await found.tools(token=sales) == ["b__echo"] and await found.tools(token=without_groups) == []
         assert {name for name in await found.tools(token=eng) if name.startswith("b__")} == {
             name for name in await found.tools() if name.startswith("b__")
         } - {"b__fail"}
