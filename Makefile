@@ -109,9 +109,11 @@ LONG_held := gateway_run.py held
 LONG_endings := gateway_run.py endings
 LONG_overload := gateway_run.py overload
 LONG_audit-kill := audit_kill.py
+LONG_sandbox := sandbox_cost.py
+LONG_login := login_run.py
 
-long: setup ## quiet machine: ARGS=soak, cycles, neighbour, cost, held, endings, overload, audit-kill
-	$(PYTHON) scripts/$(or $(LONG_$(ARGS)),$(error ARGS is one of: soak cycles neighbour cost held endings overload audit-kill))
+long: setup ## quiet machine: ARGS=soak, cycles, neighbour, cost, held, endings, overload, audit-kill, sandbox (what a sandbox adds to a start), login (tokens while the provider rotates its keys)
+	$(PYTHON) scripts/$(or $(LONG_$(ARGS)),$(error ARGS is one of: soak cycles neighbour cost held endings overload audit-kill sandbox login))
 
 TESTS_process := tests/process
 TESTS_logins := tests/auth/test_processes.py
@@ -130,7 +132,7 @@ TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py
 long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, slow, timing (quiet machine)
 	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search slow timing))
 
-cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", growth, nats-rpc, change-feed)
+cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", logins, growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)
 	$(PYTHON) scripts/cluster_$(subst -,_,$(ARGS)).py $(if $(filter growth,$(ARGS)),--write)
 else ifdef ARGS
@@ -163,11 +165,14 @@ else
 	$(PYTHON) conformance/run.py --search
 endif
 
-interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call; ARGS=openapi: every real OpenAPI document, its operations, time, memory, and what arrives at the API)
+interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call; ARGS=sandbox: all in guard and strict, and their definitions through the rules of pins; ARGS=openapi: every real OpenAPI document, its operations, time, memory, and what arrives at the API)
 ifneq ($(filter openapi,$(ARGS)),)
 	$(PYTHON) scripts/openapi.py
 	$(PYTHON) scripts/openapi_calls.py
 	TOOLWAY_EXAMPLES=20000 $(PYTHON) -m pytest tests/openapi/test_escaping.py --timeout=3600
+else ifeq ($(ARGS),sandbox)
+	$(PYTHON) interop/install.py --into .interop
+	$(PYTHON) interop/sandboxes.py --installed .interop
 else
 	$(PYTHON) interop/install.py --into .interop $(ARGS)
 	$(PYTHON) interop/run.py --installed .interop $(ARGS)
@@ -176,7 +181,7 @@ else
 	$(PYTHON) interop/sse.py --installed .interop
 endif
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model; ARGS=login: a real identity provider)
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model; ARGS=login: two real identity providers)
 ifneq ($(filter adapters newest,$(ARGS)),)
 	$(MAKE) adapters
 else ifeq ($(ARGS),local-model)
@@ -184,7 +189,7 @@ else ifeq ($(ARGS),local-model)
 	$(PYTHON) -m pytest tests/agents/test_local_model.py
 else ifeq ($(ARGS),login)
 	$(PYTHON) interop/install.py --into .interop --login
-	$(PYTHON) -m pytest -rs tests/gateway/identity/test_oidc_provider.py
+	$(PYTHON) -m pytest -rs tests/gateway/identity/test_oidc_provider.py tests/gateway/identity/test_plain_provider.py
 else ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --clients
 	$(PYTHON) interop/install.py --into .interop --only-callable

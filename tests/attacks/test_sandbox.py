@@ -21,7 +21,7 @@ from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.config.server_entry import parse_entry
 from toolway.errors import ConfigError
 from toolway.network.policy import ALLOW_ALL
-from toolway.upstream.process import bubblewrap
+from toolway.upstream.process import bubblewrap, landlock
 from toolway.upstream.process.host_proxy import HostProxy
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
@@ -184,8 +184,11 @@ async def test_without_a_sandbox_the_same_attacks_succeed(lab: Lab) -> None:
     assert succeeded(await lab.attack("off", *chosen)) == {*chosen}
 
 
-async def test_strict_without_bubblewrap_starts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_strict_without_bubblewrap_and_landlock_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(bubblewrap, "find_program", lambda: None)
+    monkeypatch.setattr(landlock, "abi_version", lambda: landlock.STRICT_ABI - 1)
     spawner = Spawner(None, [])
     with pytest.raises(SpawnError, match="bubblewrap") as refused:
         await spawner.start([sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')"], {}, None, "strict")

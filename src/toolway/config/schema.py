@@ -29,6 +29,7 @@ CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
 
 MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
+MIN_MEMORY_BYTES, MIN_PROCESSES = 16 << 20, 8  # of a sandbox: with less no server starts
 IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an idempotency key to the OpenAPI transport
 
 
@@ -41,9 +42,12 @@ class SandboxGrants:
         write: folders and files that it may read and write. Default none.
         hosts: `host:port` that it may connect to, or `*.domain:port`. Default none.
         all_hosts: it uses the network of this machine, also its loopback services. Default False.
+        max_memory_bytes: of the server with all that it starts if there is a control group, else of each of its
+            processes. Default 0: 4 GiB.
+        max_processes: with their threads. A number is refused at the start if it cannot be applied. Default 0: 1,024.
 
     Raises:
-        ConfigError: a path is not absolute, or a host is invalid.
+        ConfigError: a path is not absolute, or a host or a limit is invalid.
 
     Example:
         `Server(command="mcp-server-files", sandbox="strict", grants=SandboxGrants(write=("/home/me/docs",)))`
@@ -53,6 +57,8 @@ class SandboxGrants:
     write: tuple[str, ...] = ()  # folders and files that it may read and write
     hosts: tuple[str, ...] = ()  # host:port that it may connect to, or *.domain:port
     all_hosts: bool = False  # it uses the network of this machine, also its loopback services
+    max_memory_bytes: int = 0  # of all its processes with a control group, else of each of them; 0: 4 GiB
+    max_processes: int = 0  # with their threads; refused if it cannot be applied; 0: 1,024 where it can
 
     def __post_init__(self) -> None:
         for name in ("read", "write"):
@@ -66,6 +72,10 @@ class SandboxGrants:
         for host in hosts:
             if not re.fullmatch(r"(?:\*\.)?[A-Za-z0-9.-]{1,253}:\d{1,5}", host):
                 raise _sandbox_error("sandbox.network needs names of hosts with a port", host)
+        for name, least in (("max_memory_bytes", MIN_MEMORY_BYTES), ("max_processes", MIN_PROCESSES)):
+            value = getattr(self, name)
+            if value != 0 and value < least:
+                raise _sandbox_error(f"sandbox.{name} is too small", f"{value}, the least is {least}")
 
 
 def _sandbox_error(message: str, detail: str) -> ConfigError:

@@ -301,8 +301,9 @@ def _parse_sandbox(fields: FieldReader) -> dict[str, Any]:
     block = FieldReader(fields.remaining.pop("sandbox"), fields.variables)
     all_hosts = block.remaining.get("network") is True
     hosts = () if all_hosts and block.remaining.pop("network") else block.get_texts("network")
-    grants = SandboxGrants(block.get_texts("read"), block.get_texts("write"), hosts, all_hosts)
-    block.reject_unknown("sandbox", "read, write and network")
+    limits = (block.get_int("maxMemoryBytes", 0), block.get_int("maxProcesses", 0))
+    grants = SandboxGrants(block.get_texts("read"), block.get_texts("write"), hosts, all_hosts, *limits)
+    block.reject_unknown("sandbox", "read, write, network, maxMemoryBytes and maxProcesses")
     fields.issues += block.issues
     return {"sandbox": "strict", "grants": grants}
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from toolway.config.schema import SandboxGrants
+from toolway.upstream.process import control_group
+from toolway.upstream.process.limits import ResourceLimits
 
 PROGRAM: Final = "bwrap"
 #: In the home folder: keys, logins of clouds and browsers, and settings of MCP clients, which have secrets of servers.
@@ -42,6 +44,7 @@ ETC_PATHS: Final = (
 )
 PACKAGE_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})  # they ask a registry at each start
 INTERPRETERS: Final = ("python", "node", "deno", "bun", "ruby", "php", "perl", "bash", "sh")
+PRIVATE_FOLDER_BYTES: Final = 1 << 30  # of each private folder in `strict`, which is in memory
 PROXY_FOLDER: Final = "/run/toolway"  # in `strict`, if the entry grants hosts
 FORWARDER: Final = "/run/toolway-forwarder.py"
 
@@ -82,11 +85,12 @@ def guard_command(
     cwd: str | None,
     hidden: Iterable[str],
     kept: Iterable[str],
+    limits: ResourceLimits,
 ) -> list[str]:
     """Return the command line that runs `argv` in the sandbox `guard`.
 
-    `hidden` are Toolway's own folders and files, `kept` folders inside of them that servers need. Raises
-    `FileNotFoundError` if the program does not exist.
+    `hidden` are Toolway's own folders and files, `kept` folders inside of them that servers need. A control group is
+    read-only, so that a server cannot lift its limits. Raises `FileNotFoundError` if the program does not exist.
     """
     _find(argv[0], env, cwd)
     home = env.get("HOME", "")
@@ -99,7 +103,8 @@ def guard_command(
     command += _hide([*own, *(f"{home}/{name}" for name in SECRET_PATHS if home)])
     for path in filter(os.path.isdir, kept):
         command += ["--ro-bind", path, path]
-    return [*command, "--chdir", cwd or os.getcwd(), "--", *argv]
+    command += ["--ro-bind", control_group.ROOT, control_group.ROOT] if limits.group else []
+    return [*command, "--chdir", cwd or os.getcwd(), "--", *limits.wrap([*argv])]
 
 
 def strict_command(
@@ -109,15 +114,15 @@ def strict_command(
     cwd: str | None,
     hidden: Iterable[str],
     grants: SandboxGrants,
-    proxy_folder: str = "",
+    proxy_folder: str,
+    limits: ResourceLimits,
 ) -> list[str]:
     """Return the command line that runs `argv` in the sandbox `strict`.
 
     `hidden` stays hidden even if a granted folder contains it. `proxy_folder` has the socket of the proxy for granted
     hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, `ValueError` if it cannot work.
     """
-    if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
-        raise ValueError(f"{argv[0]} asks a registry at each start: install the package, and name its program")
+    refuse_package_runner(argv, grants)
     home = env.get("HOME") or "/nonexistent"
     command = [program, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--cap-drop", "ALL"]
     command += ["--share-net"] if grants.all_hosts else []
@@ -125,23 +130,38 @@ def strict_command(
         command += _system_path(path)
     for name in ETC_PATHS:
         command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    command += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp", "--tmpfs", "/var/tmp", "--tmpfs", "/run"]
-    command += ["--tmpfs", home, "--setenv", "TMPDIR", "/tmp"]
+    command += ["--dev", "/dev", "--proc", "/proc"]
+    for path in ("/dev/shm", "/tmp", "/var/tmp", "/run", home):
+        command += ["--size", str(PRIVATE_FOLDER_BYTES), "--tmpfs", path]
+    command += ["--setenv", "TMPDIR", "/tmp"]
     readable = [*program_paths(argv, env, cwd), *grants.read, *([cwd] if cwd else [])]
     if proxy_folder:
         readable += program_paths([sys.executable], env, None)
         argv = [sys.executable, "-I", "-S", FORWARDER, f"{PROXY_FOLDER}/proxy.sock", *argv]
     for option, paths in (("--ro-bind", readable), ("--bind", grants.write)):
-        for path in dict.fromkeys(paths):
-            if not os.path.exists(path):
-                raise FileNotFoundError(2, "it does not exist", path)
+        for path in existing(dict.fromkeys(paths)):
             command += [option, path, path]
     shown = [*readable, *grants.write]
-    command += _hide(path for path in hidden if any(_contains(each, path) for each in shown))
+    command += _hide(path for path in hidden if any(contains(each, path) for each in shown))
     if proxy_folder:
         command += ["--ro-bind", proxy_folder, PROXY_FOLDER]
         command += ["--ro-bind", str(Path(__file__).with_name("forwarder.py")), FORWARDER]
-    return [*command, "--remount-ro", "/", "--chdir", cwd or home, "--", *argv]
+    return [*command, "--remount-ro", "/", "--chdir", cwd or home, "--", *limits.wrap([*argv])]
+
+
+def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
+    """Raise `ValueError` for a command that asks a registry at each start, if no host is granted."""
+    if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
+        raise ValueError(f"{argv[0]} asks a registry at each start: install the package, and name its program")
+
+
+def existing(paths: Iterable[str]) -> list[str]:
+    """Return the paths. Raises `FileNotFoundError` if one of them does not exist."""
+    found = [*paths]
+    for path in found:
+        if not os.path.exists(path):
+            raise FileNotFoundError(2, "it does not exist", path)
+    return found
 
 
 def _system_path(path: str) -> list[str]:
@@ -165,7 +185,8 @@ def _create_missing(folders: Iterable[str]) -> None:
                 os.mkdir(folder, 0o700)
 
 
-def _contains(folder: str, path: str) -> bool:
+def contains(folder: str, path: str) -> bool:
+    """Return True if a path is the folder, or in it. Links are followed."""
     folder, path = os.path.realpath(folder), os.path.realpath(path)
     return os.path.commonpath([folder, path]) == folder
 
@@ -190,8 +211,8 @@ def program_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) 
         pending += _interpreters(real)
     if os.path.basename(argv[0]).startswith(INTERPRETERS):
         found += _script_paths(argv[1:], env.get("HOME", ""), cwd)
-    outside = [path for path in dict.fromkeys(found) if not any(_contains(each, path) for each in SYSTEM_PATHS)]
-    return [path for path in outside if not any(each != path and _contains(each, path) for each in outside)]
+    outside = [path for path in dict.fromkeys(found) if not any(contains(each, path) for each in SYSTEM_PATHS)]
+    return [path for path in outside if not any(each != path and contains(each, path) for each in outside)]
 
 
 def _find(name: str, env: Mapping[str, str], cwd: str | None) -> str:
@@ -222,7 +243,7 @@ def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Itera
     path = os.path.join(cwd or os.getcwd(), script)
     if script and os.path.isfile(path):
         folder = _program_folder(os.path.normpath(path))
-        is_wide = folder in ("/", "/tmp", "/var/tmp") or (home != "" and _contains(folder, home))
+        is_wide = folder in ("/", "/tmp", "/var/tmp") or (home != "" and contains(folder, home))
         yield path if is_wide else folder
 
 

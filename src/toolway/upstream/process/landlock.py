@@ -1,4 +1,6 @@
-"""Landlock: take Toolway's own folders away from a server process, by the kernel and without privileges.
+"""Landlock: take folders away from a server process, by the kernel and without privileges.
+
+`restrict` takes away Toolway's own folders, `allow_only` everything that is not named (the sandbox `strict`).
 
 Loaded by the reaper, so it uses the standard library only. A ruleset of Landlock allows and never forbids. So it allows
 everything beside the path to a folder: every entry of each of its ancestors, except the next one on the path. An entry
@@ -11,6 +13,7 @@ and, since Linux 6.12, cannot send signals to them.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
@@ -18,17 +21,21 @@ import sys
 from collections.abc import Iterable, Iterator
 
 MIN_ABI = 2  # Linux 5.19; the first one denies every move of a file to another folder
+STRICT_ABI = 6  # Linux 6.12: TCP, devices, signals and abstract sockets are controlled, too
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, the same on all architectures
 CREATE_RULESET_VERSION = 1
 RULE_PATH_BENEATH = 1
 PR_SET_NO_NEW_PRIVS = 38
-SCOPE_SIGNAL = 2
+SCOPE_ABSTRACT_SOCKET, SCOPE_SIGNAL = 1, 2
+BIND_AND_CONNECT_TCP = 3
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE = 1 << 14
+DEVICE_CONTROL = 1 << 15
+ALL_RIGHTS = (1 << 16) - 1  # of version 6
 # Rights that a ruleset controls, by the version that introduced them: write, read, remove and create; move; truncate.
 # Listing a folder and executing a file stay free: names are no secret, and a file that is not readable does not start.
 RIGHTS = {1: WRITE_FILE | READ_FILE | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: TRUNCATE}
-FILE_RIGHTS = WRITE_FILE | READ_FILE | TRUNCATE
+FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL
 
 
 def abi_version() -> int:
@@ -61,16 +68,35 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
     Raises `OSError` if the kernel refuses.
     """
+    version = abi_version()
+    rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
+    rules = [(path, rights, os.O_NOFOLLOW) for path in (*_allowed_paths(hidden), *kept)]
+    attributes = struct.pack("=QQQ", rights, 0, SCOPE_SIGNAL if version >= 6 else 0)
+    _enforce(attributes[: 24 if version >= 6 else 8], rules)
+
+
+def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: bool) -> None:
+    """Leave this process and its descendants nothing but the named files and folders, and no TCP without a network.
+
+    They cannot signal or inspect processes outside. Raises `OSError` if the kernel refuses, or has no Landlock 6.
+    """
+    if abi_version() < STRICT_ABI:
+        raise OSError(errno.ENOSYS, "this kernel has no Landlock of version 6 (Linux 6.12)")
+    rules = [(path, EXECUTE | READ_FILE | READ_DIR, 0) for path in readable]
+    rules += [(path, ALL_RIGHTS, 0) for path in writable]
+    tcp = 0 if with_network else BIND_AND_CONNECT_TCP
+    _enforce(struct.pack("=QQQ", ALL_RIGHTS, tcp, SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL), rules)
+
+
+def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
+    """Create a ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    version = abi_version()
-    rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
-    attributes = struct.pack("=QQQ", rights, 0, SCOPE_SIGNAL if version >= 6 else 0)
-    ruleset = _check(libc.syscall(CREATE_RULESET, attributes, 24 if version >= 6 else 8, 0))
-    for path in (*_allowed_paths(hidden), *kept):
+    ruleset = _check(libc.syscall(CREATE_RULESET, attributes, len(attributes), 0))
+    for path, rights, flags in rules:
         try:
-            entry = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+            entry = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
         except OSError:
             continue  # it is gone, or it is not ours to open
         is_folder = stat.S_ISDIR(os.fstat(entry).st_mode)

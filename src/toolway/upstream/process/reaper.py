@@ -45,8 +45,6 @@ PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
 TAG_VARIABLE = "TOOLWAY_TAG"
 TERM_GRACE_S = 0.5  # for what a server left behind when it exited, before it is killed
-MAX_DATA_BYTES = 4 << 30  # of one process in the sandbox `strict`
-MAX_PROCESSES = 4096  # of the user, in the sandbox `strict`
 KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
 
 
@@ -56,10 +54,11 @@ class Child:
     After its exit, processes that it left behind are killed at the time `kill_at`.
     """
 
-    def __init__(self, id: int, pid: int, tag: str) -> None:
+    def __init__(self, id: int, pid: int, tag: str, group: str = "") -> None:
         self.id = id
         self.pid = pid
         self.tag = tag
+        self.group = group  # folder of its control group; "" without one
         self.exited = False
         self.kill_at = 0.0
 
@@ -155,17 +154,22 @@ class Reaper:
     def _spawn(self, command: dict, stdio: list[int]) -> None:  # type: ignore[type-arg]
         report_r, report_w = os.pipe()
         parent = os.getpid()
-        if command.get("hidden"):
-            _load_landlock()  # here, so that no child loads it again
+        for name in ("landlock", "syscall_filter") if command.get("hidden") or command.get("allowed") else ():
+            _load(name)  # here, so that no child loads it again
+        group = ""
         try:
+            if wanted := command.get("group"):
+                create = _load("control_group").create
+                group = create(wanted["parent"], command["id"], wanted["memory"], wanted["processes"])
             pid = os.fork()
         except OSError as exc:
             self._send({"id": command["id"], "error": errno.errorcode.get(exc.errno or 0, "EAGAIN"), "text": str(exc)})
             for fd in (report_r, report_w, *stdio):
                 os.close(fd)
+            _remove_group(group)
             return
         if pid == 0:
-            _become_server(command, stdio, report_w, parent)
+            _become_server(command, stdio, report_w, parent, group)
         for fd in (report_w, *stdio):
             os.close(fd)
         report = b""
@@ -174,10 +178,11 @@ class Reaper:
         os.close(report_r)
         if report:
             _wait(pid)
+            _remove_group(group)
             name, _, text = report.decode().partition(" ")
             self._send({"id": command["id"], "error": name, "text": text})
             return
-        self.children[command["id"]] = Child(command["id"], pid, command["env"][TAG_VARIABLE])
+        self.children[command["id"]] = Child(command["id"], pid, command["env"][TAG_VARIABLE], group)
         self.pid_file.add(pid, command["env"][TAG_VARIABLE])
         self._send({"id": command["id"], "pid": pid})
 
@@ -210,6 +215,8 @@ class Reaper:
 
     def _kill_all_of(self, child: Child) -> None:
         """Kill all processes of a server, repeatedly: one may fork before it is killed."""
+        if child.group:
+            _load("control_group").kill(child.group)
         _signal_group(child.pid, signal.SIGKILL)
         for _ in range(10):
             found = _descendants(child.pid) | _tagged_processes(child.tag)
@@ -224,6 +231,7 @@ class Reaper:
         now = time.monotonic()
         for child in [c for c in self.children.values() if c.exited and now >= c.kill_at]:
             self._kill_all_of(child)
+            _remove_group(child.group)
             del self.children[child.id]
             self.pid_file.drop(child.pid)
 
@@ -237,6 +245,8 @@ class Reaper:
         for child in self.children.values():
             _signal_group(child.pid, signal.SIGKILL)
         kill_descendants(os.getpid())
+        for child in self.children.values():
+            _remove_group(child.group)
 
 
 class PidFile:
@@ -299,7 +309,13 @@ class PidFile:
 # -- one process ------------------------------------------------------------------------------------------------------
 
 
-def _become_server(command: dict, stdio: list[int], report: int, parent: int) -> None:  # type: ignore[type-arg]
+def _become_server(
+    command: dict,  # type: ignore[type-arg]
+    stdio: list[int],
+    report: int,
+    parent: int,
+    group: str,
+) -> None:
     """Become the server process, in the forked child; on failure write the error to `report`.
 
     Never returns.
@@ -321,10 +337,15 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
             os.dup2(fd, target)
         os.closerange(3, report)
         os.closerange(report + 1, 4096)  # the reaper itself never has more than a handful
-        if command.get("limited"):
-            _limit_resources()
+        if group:
+            _load("control_group").join(group)
+        _limit_resources(command.get("data", 0), command.get("processes", 0))
         if command.get("hidden"):
-            _load_landlock().restrict(command["hidden"], command["kept"])
+            _load("landlock").restrict(command["hidden"], command["kept"])
+        if allowed := command.get("allowed"):
+            _load("landlock").allow_only(allowed["read"], allowed["write"], allowed["network"])
+            _load("syscall_filter").drop_capabilities()
+            _load("syscall_filter").install(allowed["network"])
         os.execvpe(command["argv"][0], command["argv"], command["env"])
     except BaseException as exc:
         code = errno.errorcode.get(getattr(exc, "errno", None) or 0, type(exc).__name__)
@@ -334,26 +355,34 @@ def _become_server(command: dict, stdio: list[int], report: int, parent: int) ->
         os._exit(127)
 
 
-def _limit_resources() -> None:
-    """Limit what a process in the sandbox `strict` may use: memory, processes, core files.
+def _limit_resources(data: int, processes: int) -> None:
+    """Limit the memory of this process, and the processes of its user; 0 is no limit.
 
     The kernel does not apply the limit of processes to root.
     """
+    if not data and not processes:
+        return
     import resource
 
-    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    processes = MAX_PROCESSES if most == resource.RLIM_INFINITY else min(MAX_PROCESSES, most)
-    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
-    resource.setrlimit(resource.RLIMIT_DATA, (MAX_DATA_BYTES, MAX_DATA_BYTES))
+    for kind, limit in ((resource.RLIMIT_DATA, data), (resource.RLIMIT_NPROC, processes)):
+        _, most = resource.getrlimit(kind)
+        if limit:
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+            resource.setrlimit(kind, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _load_landlock() -> Any:
-    """Return the module `landlock` beside this file, which runs by its path and outside of its package."""
+def _remove_group(group: str) -> None:
+    if group:
+        _load("control_group").remove(group)
+
+
+def _load(name: str) -> Any:
+    """Return a module beside this file, which runs by its path and outside of its package."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
         sys.path.append(folder)
-    return importlib.import_module("landlock")
+    return importlib.import_module(name)
 
 
 def _become_subreaper() -> None:

@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import dataclass
-from toolway.config.locations import private_files
 from toolway.config.schema import EnvPolicy, Sandbox, SandboxGrants
-from toolway.upstream.process import landlock, reaper
+from toolway.upstream.process import reaper
+from toolway.upstream.process.confinement import Confinement, SandboxError, confine
 
 KILL_TIMEOUT_S = 1.0  # after SIGKILL, for the exit notification to arrive
 TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # transient lack of system resources
-BUNDLES_FOLDER = "bundles"  # in the data folder: programs of unpacked bundles, which servers run
 SANDBOX_CODE = "E-SANDBOX"
 SEND_RETRIES = (20, 0.05)  # retries of a command in that case, and the seconds in between
 
@@ -116,8 +115,7 @@ class Spawner:
         program is not found or cannot be executed, if the reaper cannot be started, or if the sandbox is not possible.
         """
         loop = asyncio.get_running_loop()
-        wrapped = await self._wrap(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
-        hidden = self._hidden_folders(sandbox) if wrapped is None else []
+        confined = await self._confine(argv, env, cwd, sandbox, grants or SandboxGrants(), proxy_folder)
         self._ensure_reaper(loop)
         self._last_id += 1
         number = self._last_id
@@ -131,19 +129,21 @@ class Spawner:
         command = {
             "op": "spawn",
             "id": number,
-            "argv": list(argv) if wrapped is None else wrapped,
-            "env": {**env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
+            "argv": confined.argv,
+            "env": {**confined.env, reaper.TAG_VARIABLE: secrets.token_hex(16)},
             "cwd": cwd,
-            "hidden": hidden,
-            "kept": [os.path.join(folder, BUNDLES_FOLDER) for folder in hidden],
-            "limited": sandbox == "strict",
+            **confined.orders,
         }
+        if confined.folder:
+            exited.add_done_callback(lambda _: self._clean_up(confined))
         self._send(command, child_fds, number)
         try:
             pid = await started
         except BaseException as exc:
             _close(our_fds)
             self._exited.pop(number, None)
+            if confined.folder:
+                self._clean_up(confined)
             if isinstance(exc, asyncio.CancelledError):
                 self.send_command({"op": "end", "id": number})
             raise
@@ -151,7 +151,7 @@ class Spawner:
             self._started.pop(number, None)
         return Process(pid, *our_fds, exited, self, number)
 
-    async def _wrap(
+    async def _confine(
         self,
         argv: Sequence[str],
         env: Mapping[str, str],
@@ -159,50 +159,26 @@ class Spawner:
         sandbox: Sandbox,
         grants: SandboxGrants,
         proxy_folder: str,
-    ) -> list[str] | None:
-        """Return the command line of bubblewrap for a program; None if the sandbox needs none.
+    ) -> Confinement:
+        """Return how to start a program in its sandbox.
 
-        Raises `SpawnError` if the program is not found, or if `strict` is not possible.
+        Raises `SpawnError` if the program is not found, or if the sandbox is not possible.
         """
-        if sandbox not in ("guard", "strict"):
-            return None
-        from toolway.upstream.process import bubblewrap
-
-        program = await asyncio.to_thread(bubblewrap.find_program)
-        if program is None and sandbox == "guard":
-            return None  # Landlock hides folders, too
-        if program is None:
-            raise SpawnError(
-                SANDBOX_CODE, 'the sandbox "strict" needs bubblewrap, which is not installed or not permitted here'
-            )
-        own = [os.fspath(folder) for folder in self._own_folders] + list(private_files())
-        kept = [os.path.join(folder, BUNDLES_FOLDER) for folder in own]
+        own = [os.fspath(folder) for folder in self._own_folders]
         try:
-            if sandbox == "guard":
-                return bubblewrap.guard_command(program, argv, env, cwd, own, kept)
-            return bubblewrap.strict_command(program, argv, env, cwd, own, grants, proxy_folder)
+            if sandbox not in ("guard", "strict"):
+                return confine(argv, env, cwd, sandbox, grants, own, proxy_folder)
+            return await asyncio.to_thread(confine, argv, env, cwd, sandbox, grants, own, proxy_folder)
         except FileNotFoundError as exc:
-            if exc.filename == argv[0]:
-                raise SpawnError("ENOENT", str(exc)) from None
-            raise SpawnError(SANDBOX_CODE, f"{exc.filename} does not exist") from None
-        except ValueError as exc:
-            raise SpawnError(SANDBOX_CODE, str(exc)) from None
+            raise SpawnError("ENOENT", str(exc)) from None
+        except SandboxError as exc:
+            raise SpawnError(exc.code, str(exc)) from None
 
-    def _hidden_folders(self, sandbox: Sandbox) -> list[str]:
-        """Return the folders that the sandbox hides from a server process.
-
-        Raises `SpawnError` if the setting is `guard` and this kernel cannot hide folders.
-        """
-        if sandbox == "off" or not self._own_folders:
-            return []
-        if landlock.abi_version() < landlock.MIN_ABI:
-            if sandbox == "guard":
-                raise SpawnError("ENOSYS", 'this system has no Landlock for "sandbox": "guard" (Linux 5.19 or later)')
-            return []
-        folders = [os.path.realpath(folder) for folder in self._own_folders]
-        files = [os.path.realpath(file) for file in private_files()]
-        certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
-        return sorted({*folders, *certain}) if sandbox == "guard" else certain
+    def _clean_up(self, confined: Confinement) -> None:
+        """Remove the private folder of a process that has ended, in the background."""
+        task = asyncio.get_running_loop().create_task(asyncio.to_thread(confined.clean_up))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def send_command(self, command: dict[str, Any]) -> None:
         """Send a command to the reaper. Ignored if no reaper runs: then no server process is left."""
@@ -236,7 +212,7 @@ class Spawner:
         """Close the control socket of the reaper, which then kills the remaining server processes."""
         self._drop_control("the hub is closing")
         self._retire_reaper()
-        if self._ending:
+        while self._ending:
             await asyncio.wait(self._ending)
         for number in list(self._held):
             self.release(number)

@@ -29,7 +29,8 @@ def sandbox_try(
 ) -> CommandResult:
     """Start a server in the sandbox strict, list its tools, and print the entry that it needs.
 
-    The server has only the folders and hosts that its entry grants.
+    The server has only the folders and hosts that its entry grants. The limits of memory and processes are those
+    that this machine can apply.
     """
     return run_sandbox_try(context, name)
 
@@ -58,9 +59,10 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
             problem = problem or status.why
     missing = find_missing(f"{problem}\n{status.stderr}", server)
     entry = suggest_entry(server, missing)
+    applied = await _describe_limits(server)
     if output.as_json:
         report = {"server": name, "ready": not problem, "tools": tools, "problem": problem, "missing": missing}
-        output.print_json({**report, "sandbox": entry})
+        output.print_json({**report, "sandbox": entry, "limits": applied})
         return ExitCode.UNREACHABLE if problem else ExitCode.OK
     if problem:
         output.print_line(f"{name} does not start in the sandbox strict: {problem}", "red")
@@ -68,9 +70,23 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
             output.print_line(f"  it cannot see {path}")
     else:
         output.print_line(f"{name} is ready in the sandbox strict, with {len(tools)} tools", "green")
+    for line in applied:
+        output.print_line(f"  {line}")
     output.print_line(f'"sandbox": {json.dumps(entry)}')
     output.info("a tool may need more folders and hosts than the start: call it, and read its error", "dim")
     return ExitCode.UNREACHABLE if problem else ExitCode.OK
+
+
+async def _describe_limits(server: Server) -> list[str]:
+    """Return what makes the sandbox here and which limits apply, or why one of the entry cannot."""
+    import asyncio
+
+    from toolway.upstream.process.confinement import SandboxError, describe
+
+    try:
+        return await asyncio.to_thread(describe, "strict", server.grants)
+    except SandboxError as exc:
+        return [str(exc)]
 
 
 def find_missing(text: str, server: Server) -> list[str]:
@@ -92,4 +108,5 @@ def suggest_entry(server: Server, missing: list[str]) -> Json | str:
     read = [*grants.read, *missing]
     network = True if grants.all_hosts else list(grants.hosts)
     entry: Json = {"read": read, "write": list(grants.write), "network": network}
+    entry |= {"maxMemoryBytes": grants.max_memory_bytes, "maxProcesses": grants.max_processes}
     return {key: value for key, value in entry.items() if value} or "strict"

@@ -1,0 +1,85 @@
+"""Start time of a server process in the sandboxes guard and strict, side by side with a start without one.
+
+    python scripts/sandbox_cost.py [--rounds N]
+
+The same program (`echo`) starts in turn without a sandbox, in `guard`, in `strict`, and in `strict` without bubblewrap,
+so that other load affects all of them equally. Medians from the request to the first byte are compared. Exit code 1 if
+`guard` costs more than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import sys
+import time
+from typing import Any
+from unittest import mock
+
+from toolway.config.schema import Sandbox, SandboxGrants
+from toolway.upstream.process import bubblewrap, landlock
+from toolway.upstream.process.confinement import describe
+from toolway.upstream.process.spawner import Spawner
+
+LIMIT_MS = 10.0  # that `guard` may add to a start
+PROGRAM = ["/bin/echo", "x"]
+
+
+async def start_once(spawner: Spawner, sandbox: Sandbox) -> float:
+    """Return the milliseconds from the request to the first byte of a program."""
+    began = time.perf_counter()
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    process = await spawner.start(PROGRAM, env, None, sandbox)
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(process.stdout, arrived.set)
+    await arrived.wait()
+    taken = time.perf_counter() - began
+    loop.remove_reader(process.stdout)
+    assert os.read(process.stdout, 10) == b"x\n", os.read(process.stderr, 1000)
+    await process.exited
+    for fd in (process.stdin, process.stdout, process.stderr):
+        os.close(fd)
+    return taken * 1000
+
+
+async def measure(rounds: int) -> int:
+    program = bubblewrap.find_program()
+    ways: list[tuple[str, Sandbox, Any]] = [("no sandbox", "off", program)]
+    if program is not None:
+        ways += [("guard", "guard", program), ("strict", "strict", program)]
+    if landlock.abi_version() >= landlock.STRICT_ABI:
+        ways.append(("strict without bubblewrap", "strict", None))
+    times: dict[str, list[float]] = {name: [] for name, _, _ in ways}
+    spawner = Spawner(None, [])
+    for number in range(rounds + 3):
+        for name, sandbox, found in ways:
+            with mock.patch.object(bubblewrap, "find_program", return_value=found):
+                taken = await start_once(spawner, sandbox)
+            if number >= 3:  # the first ones are warm-up
+                times[name].append(taken)
+    await spawner.close()
+    plain = statistics.median(times["no sandbox"])
+    for name, each in times.items():
+        median = statistics.median(each)
+        print(f"{name:28} {median:6.2f} ms  {median - plain:+6.2f} ms  ({len(each)} starts)")
+    if "guard" not in times:
+        print("guard was not measured: there is no bubblewrap here")
+        return 0
+    cost = statistics.median(times["guard"]) - plain
+    print(f"guard adds {cost:.2f} ms to a start (limit {LIMIT_MS:.0f} ms)")
+    return int(cost > LIMIT_MS)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100)
+    rounds = parser.parse_args().rounds
+    for line in describe("guard", SandboxGrants()):
+        print(line)
+    return asyncio.run(measure(rounds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""Confinement of a server process: how its sandbox is made here, and what the reaper has to do before it runs.
+
+`guard` and `strict` use bubblewrap if it can be had. Without it, `guard` hides Toolway's own folders with Landlock, and
+`strict` uses Landlock with a filter of system calls. On macOS both use a profile for `sandbox-exec`. If a sandbox is
+not possible, the program does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from toolway._lazy import dataclass
+from toolway.config.locations import private_files
+from toolway.config.schema import Sandbox, SandboxGrants
+from toolway.upstream.process import landlock
+
+BUNDLES_FOLDER: Final = "bundles"  # in the data folder: programs of unpacked bundles, which servers run
+#: Without bubblewrap there is no own /proc: what programs read there, without the folders of other processes.
+SHARED_PROC: Final = tuple(
+    f"/proc/{name}" for name in ("self", "cpuinfo", "meminfo", "stat", "sys", "version", "loadavg", "uptime", "mounts")
+)
+DEVICES: Final = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+
+
+class SandboxError(Exception):
+    """Raised if the sandbox of a server is not possible here. `code` is the name of the errno, or E-SANDBOX."""
+
+    def __init__(self, text: str, code: str = "E-SANDBOX") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """Start of a program: its command line, its environment, and what the reaper does before it runs."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    orders: Mapping[str, Any]  # part of the spawn command
+    folder: str = ""  # private home and temporary folder, removed when the process has ended
+
+    def clean_up(self) -> None:
+        """Remove the private folder. It may have many files: call this in a thread."""
+        if self.folder:
+            import shutil  # slow to import
+
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def confine(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    sandbox: Sandbox,
+    grants: SandboxGrants,
+    own_folders: Sequence[str],
+    proxy_folder: str,
+) -> Confinement:
+    """Return how to start `argv` in its sandbox. It tries what is possible here: call it in a thread.
+
+    `own_folders` are Toolway's. Raises `SandboxError` if the sandbox is not possible, `FileNotFoundError` if the
+    program does not exist.
+    """
+    if sandbox not in ("guard", "strict"):
+        return Confinement([*argv], env, _hide(sandbox, own_folders))
+    if sys.platform == "darwin":
+        return _with_seatbelt(argv, env, cwd, sandbox, grants, own_folders)
+    from toolway.upstream.process import bubblewrap
+    from toolway.upstream.process.limits import plan_limits
+
+    program = bubblewrap.find_program()
+    try:
+        limits = plan_limits(sandbox, grants, program)
+        if program is None and sandbox == "strict":
+            return _with_landlock(argv, env, cwd, grants, own_folders, limits.orders())
+        if program is None:
+            return Confinement([*argv], env, {**_hide(sandbox, own_folders), **limits.orders()})
+        own = [*own_folders, *private_files()]
+        if sandbox == "guard":
+            kept = [os.path.join(folder, BUNDLES_FOLDER) for folder in own]
+            command = bubblewrap.guard_command(program, argv, env, cwd, own, kept, limits)
+        else:
+            command = bubblewrap.strict_command(program, argv, env, cwd, own, grants, proxy_folder, limits)
+        return Confinement(command, env, limits.orders())
+    except FileNotFoundError as exc:
+        if exc.filename == argv[0]:
+            raise
+        raise SandboxError(f"{exc.filename} does not exist") from None
+    except ValueError as exc:
+        raise SandboxError(str(exc)) from None
+
+
+def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
+    """Return what makes a sandbox on this machine, and which limits apply, a line for each.
+
+    It tries what is possible here: call it in a thread. Raises `SandboxError` if a limit of the entry cannot apply.
+    """
+    if sys.platform == "darwin":
+        return ["made by sandbox-exec, which was not tested", "processes: not limited", "memory: not limited"]
+    from toolway.upstream.process import bubblewrap
+    from toolway.upstream.process.limits import plan_limits
+
+    program = bubblewrap.find_program()
+    made_by = f"bubblewrap ({program})" if program else "Landlock and a filter of system calls, without bubblewrap"
+    try:
+        return [f"made by {made_by}", *plan_limits(sandbox, grants, program).describe()]
+    except ValueError as exc:
+        raise SandboxError(str(exc)) from None
+
+
+def _hide(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, Any]:
+    """Return the order that hides Toolway's own folders with Landlock.
+
+    Raises `SandboxError` if the setting is `guard` and this kernel cannot hide folders.
+    """
+    if sandbox == "off" or not own_folders:
+        return {}
+    if landlock.abi_version() < landlock.MIN_ABI:
+        if sandbox == "guard":
+            raise SandboxError('this system has no Landlock for "sandbox": "guard" (Linux 5.19 or later)', "ENOSYS")
+        return {}
+    folders = [os.path.realpath(folder) for folder in own_folders]
+    files = [os.path.realpath(file) for file in private_files()]
+    certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
+    hidden = sorted({*folders, *certain}) if sandbox == "guard" else certain
+    return {"hidden": hidden, "kept": [os.path.join(folder, BUNDLES_FOLDER) for folder in hidden]}
+
+
+def _with_landlock(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    grants: SandboxGrants,
+    own_folders: Sequence[str],
+    orders: Mapping[str, Any],
+) -> Confinement:
+    """Return how to start a program in `strict` without bubblewrap. Raises `ValueError` if it is not possible."""
+    from toolway.upstream.process import bubblewrap, syscall_filter
+
+    lacks = "bubblewrap is not installed or not permitted here, and "
+    if landlock.abi_version() < landlock.STRICT_ABI or not syscall_filter.is_supported():
+        raise ValueError(f"{lacks}this kernel has no Landlock of Linux 6.12")
+    if grants.hosts:
+        raise ValueError(f"{lacks}without it hosts cannot be granted by name")
+    bubblewrap.refuse_package_runner(argv, grants)
+    writable = bubblewrap.existing(grants.write)
+    readable = [*bubblewrap.program_paths(argv, env, cwd), *bubblewrap.existing(grants.read), *([cwd] if cwd else [])]
+    for folder in (*readable, *writable):
+        for own in (*own_folders, *private_files()):
+            if bubblewrap.contains(folder, own):
+                raise ValueError(f"{lacks}without it {own} cannot be hidden in {folder}")
+    system = (*bubblewrap.SYSTEM_PATHS, *(f"/etc/{name}" for name in bubblewrap.ETC_PATHS), *SHARED_PROC)
+    private = _create_private_folder()
+    allowed = {"read": [*system, *readable], "write": [*writable, private, *DEVICES], "network": grants.all_hosts}
+    return Confinement([*argv], {**env, "HOME": private, "TMPDIR": private}, {**orders, "allowed": allowed}, private)
+
+
+def _create_private_folder() -> str:
+    import tempfile  # slow to import
+
+    return os.path.realpath(tempfile.mkdtemp(prefix="toolway-sandbox-"))
+
+
+def _with_seatbelt(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    sandbox: Sandbox,
+    grants: SandboxGrants,
+    own_folders: Sequence[str],
+) -> Confinement:
+    """Return how to start a program on macOS, with a profile for `sandbox-exec`."""
+    from toolway.upstream.process import bubblewrap, seatbelt
+
+    if not os.path.exists(seatbelt.PROGRAM):
+        raise SandboxError(f"{seatbelt.PROGRAM} does not exist on this system")
+    if grants.hosts or grants.max_processes or grants.max_memory_bytes:
+        raise SandboxError("on macOS hosts cannot be granted by name, and memory and processes cannot be limited")
+    own = [*own_folders, *private_files()]
+    if sandbox == "guard":
+        profile = seatbelt.guard_profile(env.get("HOME", ""), own)
+        return Confinement([seatbelt.PROGRAM, "-p", profile, *argv], env, {})
+    try:
+        bubblewrap.refuse_package_runner(argv, grants)
+    except ValueError as exc:
+        raise SandboxError(str(exc)) from None
+    readable = [*bubblewrap.program_paths(argv, env, cwd), *bubblewrap.existing(grants.read), *([cwd] if cwd else [])]
+    private = _create_private_folder()
+    profile = seatbelt.strict_profile(readable, [*grants.write, private], own, grants.all_hosts)
+    command = [seatbelt.PROGRAM, "-p", profile, *argv]
+    return Confinement(command, {**env, "HOME": private, "TMPDIR": private}, {}, private)

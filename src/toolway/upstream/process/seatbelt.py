@@ -1,0 +1,70 @@
+"""Profiles for `sandbox-exec` of macOS: the sandboxes `guard` and `strict` there. They were not run on a Mac.
+
+A profile is a list of rules, of which the last one that matches decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from toolway.upstream.process.bubblewrap import SECRET_PATHS, STARTUP_PATHS
+
+PROGRAM: Final = "/usr/bin/sandbox-exec"
+MAC_SECRET_PATHS: Final = (
+    *("Library/Keychains", "Library/Cookies", "Library/Application Support/Claude", "Library/Messages"),
+    *("Library/Application Support/Google/Chrome", "Library/Application Support/Firefox"),
+)
+MAC_STARTUP_PATHS: Final = ("Library/LaunchAgents",)
+#: Folders of the system that a program reads, and what every program asks at its start.
+MAC_SYSTEM_PATHS: Final = (
+    *("/usr", "/bin", "/sbin", "/System", "/Library/Apple", "/Library/Frameworks", "/Library/Developer", "/opt"),
+    *("/private/etc/ssl", "/private/etc/localtime", "/private/etc/hosts", "/private/var/db/timezone"),
+    *("/private/var/db/dyld", "/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"),
+)
+
+
+def guard_profile(home: str, own: Iterable[str]) -> str:
+    """Return the profile of `guard`: everything is allowed, except secrets, and changes of start-up files."""
+    secrets = [*own, *(f"{home}/{name}" for name in (*SECRET_PATHS, *MAC_SECRET_PATHS) if home)]
+    startup = [f"{home}/{name}" for name in (*STARTUP_PATHS, *MAC_STARTUP_PATHS) if home]
+    lines = ["(version 1)", "(allow default)"]
+    lines += [_rule("deny file-read* file-write*", secrets)]
+    lines += [_rule("deny file-write*", startup)] if startup else []
+    for action in ("signal", "process-info*"):
+        lines += [f"(deny {action})", f"(allow {action} (target same-sandbox))"]
+    return "\n".join(lines)
+
+
+def strict_profile(readable: Iterable[str], writable: Iterable[str], own: Iterable[str], with_network: bool) -> str:
+    """Return the profile of `strict`: nothing but the system, and what is named. `own` stays hidden in any case."""
+    writable = [*writable]
+    lines = [
+        "(version 1)",
+        "(deny default)",
+        "(allow process-fork process-exec)",
+        "(allow sysctl-read)",
+        "(allow signal (target same-sandbox))",
+        "(allow process-info* (target same-sandbox))",
+        "(allow file-read-metadata)",
+        '(allow file-read* (literal "/"))',
+        _rule("allow file-read*", [*MAC_SYSTEM_PATHS, *readable, *writable]),
+        '(allow file-write-data (literal "/dev/null"))',
+    ]
+    lines += [_rule("allow file-write*", writable)] if writable else []
+    lines += ["(allow network*)", "(allow system-socket)"] if with_network else []
+    lines += [_rule("deny file-read* file-write*", own)]
+    return "\n".join(lines)
+
+
+def _rule(action: str, paths: Iterable[str]) -> str:
+    filters = " ".join(f"(subpath {_quote(os.path.realpath(path))})" for path in paths)
+    return f"({action} {filters})"
+
+
+def _quote(text: str) -> str:
+    """Return a string of the profile's language. Raises `ValueError` for characters that a path should not have."""
+    if any(ord(character) < 32 for character in text):
+        raise ValueError("a path has control characters")
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
