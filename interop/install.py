@@ -37,6 +37,7 @@ CLIENTS = {
     "fastmcp": "fastmcp",
 }
 PROVIDER = "oidc-provider@9"
+PLAIN_PROVIDER = "oauth2-mock-server@9"  # its access tokens have the type JWT
 TAIL_LINES = 25
 INSTALL_SECONDS = 900
 
@@ -74,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, metavar="DIR")
     parser.add_argument("--clients", action="store_true", help="install the clients for gateway tests, no servers")
-    parser.add_argument("--login", action="store_true", help="install the identity provider, no servers")
+    parser.add_argument("--login", action="store_true", help="install the identity providers, no servers")
     parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
@@ -98,11 +99,15 @@ def _install_clients(into: Path) -> int:
 
 
 def _install_login(into: Path) -> int:
-    """Install the identity provider of the login tests, and a new Node for it."""
+    """Install the identity providers of the login tests, and a new Node for them."""
     (into / "bin").mkdir(parents=True, exist_ok=True)
     failed = [
         _report("node", lambda: _once(into / "node-new", f"node {NODE_FETCHED}", _make_new_node)),
         _report("oidc-provider", lambda: _once(into / "login", PROVIDER, lambda to: _npm_install(to, PROVIDER))),
+        _report(
+            "oauth2-mock-server",
+            lambda: _once(into / "login-plain", PLAIN_PROVIDER, lambda to: _npm_install(to, PLAIN_PROVIDER)),
+        ),
     ]
     return 1 if any(failed) else 0
 

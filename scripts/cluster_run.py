@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
 
-from tests.faults.cluster import cost, repeats, scenarios
+from tests.faults.cluster import cost, logins, repeats, scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
 from tests.faults.cluster.engines_setup import why_no_namespaces
@@ -98,6 +98,11 @@ async def check_stateless(options: Options) -> list[Report]:
         return [_told(await cost.stateless(folder, options.times, options.seconds or 2))]
 
 
+async def check_logins(options: Options) -> list[Report]:
+    with _folder(options) as folder:
+        return [_told(await logins.run(folder, 4 * options.times))]
+
+
 @contextmanager
 def _folder(options: Options) -> Iterator[Path]:
     """A folder for one cluster, with the logs of its replicas."""
@@ -120,7 +125,13 @@ async def check_all(options: Options) -> list[Report]:
     options.times = 20
     reports = await check_acts(dict.fromkeys(ACTS, 0.0), options)
     options.times = 5
-    return [*reports, *await check_repeats(options), *await check_hop(options), *await check_stateless(options)]
+    return [
+        *reports,
+        *await check_repeats(options),
+        *await check_hop(options),
+        *await check_stateless(options),
+        *await check_logins(options),
+    ]
 
 
 async def check_short(options: Options) -> list[Report]:
@@ -136,6 +147,7 @@ def main() -> None:
         "repeats": check_repeats,
         "hop": check_hop,
         "stateless": check_stateless,
+        "logins": check_logins,
     }
     parser.add_argument("check", nargs="*", default=["all"], metavar="CHECK", help=", ".join([*checks, *ACTS]))
     parser.add_argument("--times", type=int, default=0, help="kills, repeats or turns (20, 5, 5)")

@@ -107,7 +107,7 @@ class Gateway:
     ) -> None:
         self._hub = hub
         self._api_keys = api_keys
-        sealer = Sealer(key, time.time)
+        sealer = self._sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
         self._dispatcher = RequestDispatcher(
             hub,
@@ -224,12 +224,19 @@ class Gateway:
     # -- login --------------------------------------------------------------------------------------------------------
 
     def create_login(
-        self, settings: LoginSettings, fetch: Fetch | None = None, ask: Ask | None = None, *, secret: str = ""
+        self,
+        settings: LoginSettings,
+        fetch: Fetch | None = None,
+        ask: Ask | None = None,
+        *,
+        secret: str = "",
+        clients: Mapping[str, str] | None = None,
     ) -> IdentityProvider:
         """Accept access tokens of an identity provider from now on; return it. It must be started and closed.
 
         `fetch` and `ask` replace the ways in which its documents are fetched, and in which it is asked about opaque
-        tokens. `secret` is that of the gateway for such requests. Raises `ConfigError` if a library is missing.
+        tokens. `secret` is that of the gateway for such requests. `clients` are the secrets of clients that may
+        exchange identity assertions, by their ids. Raises `ConfigError` if a library is missing.
         """
         from toolway.gateway.identity.introspection import create_ask
         from toolway.gateway.identity.provider import IdentityProvider, create_fetch
@@ -246,6 +253,10 @@ class Gateway:
             ended_logins=self._api_keys.ended_logins if self._api_keys is not None else dict,
             ask=ask,
         )
+        if clients:
+            from toolway.gateway.identity.identity_assertions import AssertionGrants
+
+            login.assertions = AssertionGrants(settings, clients, self._sealer, login.verify_signature)
         self._authenticator.use_login(login)
         return login
 

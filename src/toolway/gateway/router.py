@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from toolway._lazy import compile_pattern
+from toolway.catalog.catalog import Item
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
 from toolway.gateway.admin.dashboard import (
@@ -45,6 +46,7 @@ from toolway.gateway.mcp.context import client_request_id
 from toolway.gateway.mcp.errors import DENIED, OVERLOADED, QUOTA, SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.legacy_http import LegacyHttpEndpoint
 from toolway.gateway.mcp.legacy_sse import MESSAGES_PATH, LegacySseEndpoint
+from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
@@ -162,6 +164,9 @@ class Router:
             except VerificationPending as pending:
                 await asyncio.wait([pending.task])
                 authenticated = self.authenticate(request)
+            if authenticated is None and self._is_grant(request):
+                await self._handle_grant(exchange)
+                return
             if authenticated is None:
                 if request.path != SESSION_PATH or not await self._cluster.forward_admin(exchange):
                     self._handle_public(exchange)
@@ -243,7 +248,7 @@ class Router:
         ):
             return authenticated
         self._authenticator.check_host_and_origin(request)
-        if _is_public(request) or self._is_login_metadata(request):
+        if _is_public(request) or self._is_login_metadata(request) or self._is_grant(request):
             return None
         headers = tuple(cors_headers(request))
         if "cookie" in request.headers and "authorization" not in request.headers and _is_admin_path(request.path):
@@ -275,6 +280,8 @@ class Router:
         try:
             authenticated = self.authenticate(request)
             if authenticated is None:
+                if self._is_grant(request) and _has_small_body(request):
+                    return PENDING_PRINCIPAL_ID  # it has no principal: its body has the secret of a client
                 raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
         except RequestDenied as denied:
             if isinstance(denied, VerificationPending) and _has_small_body(request):
@@ -348,6 +355,25 @@ class Router:
         """Return True if a client asks where to get a token for this gateway (RFC 9728)."""
         login = self._authenticator.login
         return login is not None and request.path in login.metadata_paths and request.method == "GET"
+
+    def _is_grant(self, request: HttpRequest) -> bool:
+        """Return True if a client exchanges an identity assertion for a token, or asks where it can."""
+        login = self._authenticator.login
+        return login is not None and login.assertions is not None and login.assertions.handles(request)
+
+    async def _handle_grant(self, exchange: Exchange) -> None:
+        """Answer a request of a client for a token of the gateway. Raises `RequestDenied` if a key is not known."""
+        request, login = exchange.request, self._authenticator.login
+        assert login is not None and login.assertions is not None
+        exchange.extra_headers = cors_headers(request)
+        try:
+            status, body, headers = login.assertions.answer(request)
+        except VerificationPending as pending:
+            await asyncio.wait([pending.task])
+            status, body, headers = login.assertions.answer(request)
+        if status == 401:
+            self._denial_log.add(status, request.path)
+        exchange.reply(status, body, headers)
 
     def disconnect(self, principal_id: str) -> None:
         """Abort all active requests of a revoked API key and log its principal out of all servers.
@@ -429,13 +455,12 @@ class Router:
         """Reply 403 and return True if the token of a person lacks a scope for the tool of a call.
 
         The challenge makes a client log in again with this scope (step-up). The dispatcher checks it as well, for tools
-        that are called by other ways.
+        that are called by other ways, and those of servers that are still starting.
         """
         login = self._authenticator.login
         if login is None or not principal.is_person or not isinstance(message.body, dict) or view.needs_preparation:
             return False
-        name = message.body.get("name")
-        tool = view.find_item("tools", name) if isinstance(name, str) else None
+        tool = _find_called_tool(view, message.body)
         missing = self.missing_scopes(principal, f"{tool.server}.{tool.name}") if tool is not None else ()
         if not missing:
             return False
@@ -620,6 +645,17 @@ def _check_content_type(exchange: Exchange) -> bool:
         return True
     exchange.reply(415, encode_error(None, INVALID_REQUEST, f"content type must be {JSON_TYPE}"), JSON_HEADERS)
     return False
+
+
+def _find_called_tool(view: EndpointView, params: Json) -> Item | None:
+    """Return the tool that a call means, also through a meta-tool of the tool search; None if it is not known."""
+    name = params.get("name")
+    tool = view.find_item("tools", name)
+    if tool is not None or not view.has_search or name not in (CALL_TOOL, READ_TOOL):
+        return tool
+    inner = params.get("arguments")
+    found = view.find_tool(inner.get("name")) if isinstance(inner, dict) else None
+    return found[1] if found is not None else None
 
 
 def _reject_message(exchange: Exchange, bad: jsonrpc.InvalidMessage) -> None:

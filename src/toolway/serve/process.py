@@ -282,7 +282,11 @@ class GatewayProcess:
         introspection, secret = settings.introspection, ""
         if introspection is not None:
             secret = await self.hub.resolve_setting(introspection.client_secret, "login.introspection.clientSecret")
-        login = self.gateway.create_login(settings, secret=secret)
+        clients = {
+            name: await self.hub.resolve_setting(value, f"login.ema.clients.{name}")
+            for name, value in settings.ema.items()
+        }
+        login = self.gateway.create_login(settings, secret=secret, clients=clients)
         self.gateway.check_login()
         login.start()
         if not self._active_config.gateway.access and not settings.admins:

@@ -100,15 +100,19 @@ async def cluster(
     *,
     apart: bool,
     more: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = NOTHING,
 ) -> AsyncIterator[Cluster]:
-    """`apart` puts replicas into namespaces of their own. `more` are entries of further servers."""
+    """`apart` puts replicas into namespaces of their own. `more` are entries of further servers.
+
+    `settings` is the block `toolway` of the configuration file.
+    """
     with ExitStack() as grounds:
         ground: Ground = grounds.enter_context(namespaces(REPLICAS)) if apart else Loopback()
         async with AsyncExitStack() as stack:
             names = [f"s{number:02}" for number in range(servers)]
             nats = await stack.enter_async_context(nats_cluster(ground))
             database = await stack.enter_async_context(postgres(ground))
-            common = common_to(folder, names, nats, database.url, more)
+            common = common_to(folder, names, nats, database.url, more, settings)
             watcher = await stack.enter_async_context(watching(database.url))
             seats = [ground.seat(name) for name in REPLICAS]
             replicas = [Replica(seat, free_port_at(seat.host), common) for seat in seats]
@@ -131,6 +135,7 @@ def common_to(
     nats: Sequence[NatsNode] = (),
     database: str = "",
     more: Mapping[str, Any] = NOTHING,
+    settings: Mapping[str, Any] = NOTHING,
 ) -> Common:
     """What all replicas have; without NATS, they are gateways that know nothing of each other."""
     effects = str(folder / "effects")
@@ -138,7 +143,7 @@ def common_to(
         name: {**entry(name, effects, ERAS[number % 2]), "maxRestarts": TIRELESS} for number, name in enumerate(names)
     }
     config, key = folder / "mcp.json", folder / "cluster-key"
-    config.write_text(json.dumps({"mcpServers": {**entries, **more}}))
+    config.write_text(json.dumps({"mcpServers": {**entries, **more}, **({"toolway": settings} if settings else {})}))
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)
     return Common(folder, config, ",".join(node.url for node in nats), database, key)

@@ -52,13 +52,15 @@ async def test_no_other_way_leads_around_the_scope(tmp_path: Path):
             body, fields = modern("tools/call", by_search)
             answer = await found.ask("POST", "/mcp/search", body, fields, token=plain)
             assert b"tools:write" in answer.body and b'"isError":false' not in answer.body
+            challenge = answer.headers["www-authenticate"]
+            assert answer.status == 403 and 'scope="tools:a tools:read tools:write"' in challenge
             single, fields = modern("tools/call", {"name": "echo", "arguments": {"text": "x"}})
             assert (await found.ask("POST", "/mcp/server/a", single, fields, token=plain)).status == 403
         assert found.contacts() == before
         body, fields = modern("tools/call", by_search)
         assert said(await found.ask("POST", "/mcp/search", body, fields, token=granted)) == "x"
         again = await found.ask("POST", "/mcp/search", body, fields, token=plain)  # after a plan was made
-        assert b"tools:write" in again.body
+        assert b"tools:write" in again.body and again.status == 403
         person = found.gateway.login
         assert person is not None
         principal = person.authenticate(plain).principal

@@ -47,6 +47,15 @@ def doctor(
     ] = None,
     project: Annotated[bool, typer.Option("--project", help="Also start servers of project files.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Apply fixes that are safe or reversible.")] = False,
+    access_token: Annotated[
+        str | None,
+        typer.Option(
+            "--access-token",
+            metavar="FILE",
+            help="Explain if the gateway accepts this token of the identity provider; - reads stdin.",
+            show_default=False,
+        ),
+    ] = None,
     tools: Annotated[bool, typer.Option("--tools", help="Check only the tool definitions, from cached lists.")] = False,
     strict: Strict = False,
     refresh: Refresh = False,
@@ -55,12 +64,13 @@ def doctor(
 ) -> CommandResult:
     """Start every server once and check command, variables, start, stdout, protocol and tools.
 
-    Also check if model providers accept the tools. The first line of the report names the cause. With a URL, check the
-    server there; no config file is read.
+    Also check if model providers accept the tools, and the identity provider of the gateway. The first line of the
+    report names the cause. With a URL, check the server there; no config file is read.
 
     With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
     """
     file_checks = {"--all": everything, "--client": client, "--project": project, "--fix": fix}
+    file_checks["--access-token"] = access_token
     tool_checks = {"--strict": strict, "--refresh": refresh, "--gateway": context.target_options.gateway}
     unsupported = [option for option, value in (file_checks if tools else tool_checks).items() if value]
     if unsupported:
@@ -71,7 +81,14 @@ def doctor(
     if tools:
         return run_lint(context, name, strict=strict, wait=wait, refresh=refresh, headers=header or ())
     return run_doctor(
-        context, name, all_files=everything, client=client, project=project, fix=fix, headers=header or ()
+        context,
+        name,
+        all_files=everything,
+        client=client,
+        project=project,
+        fix=fix,
+        headers=header or (),
+        access_token=access_token,
     )
 
 
@@ -117,6 +134,7 @@ async def run_doctor(
     project: bool,
     fix: bool,
     headers: Sequence[str] = (),
+    access_token: str | None = None,
 ) -> ExitCode:
     """Check one server, Toolway's own files, one client's files, or all, and print a report.
 
@@ -148,11 +166,40 @@ async def run_doctor(
     fixed = _apply_fixes(output, report) if fix else []
     if fixed:
         report = await _run_checks(output, collect(), environ)
+    if name is None and client is None:
+        report = replace(report, subjects=(*report.subjects, *await _check_provider(context, access_token)))
+    elif access_token is not None:
+        raise UsageError("--access-token is about the gateway", hint="write: toolway doctor --access-token FILE")
     if output.as_json:
         output.print_json({**report.to_json(), "fixed": fixed})
     else:
         _print_report(output, report, name, fixed)
     return exit_code_for_report(report)
+
+
+async def _check_provider(context: CommandContext, access_token: str | None) -> list[SubjectReport]:
+    """Check the identity provider of the gateway, if the configuration has one, and a token of it.
+
+    Raises `UsageError` if there is a token, and no provider.
+    """
+    from toolway.config.scopes import load_config
+
+    try:
+        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+    except ConfigError:
+        loaded = None  # the report names the problem of the file
+    login = loaded.gateway.login if loaded is not None else None
+    if loaded is None or login is None:
+        if access_token is not None:
+            raise UsageError("the configuration has no toolway.gateway.login", hint="toolway explain E-LOGIN-NONE")
+        return []
+    from toolway.serve.login_check import check_login
+
+    try:
+        given = sys.stdin.read() if access_token == "-" else Path(access_token).read_text() if access_token else ""
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError("the file with the access token cannot be read", hint=str(exc)) from None
+    return [await check_login(login, loaded.network_policy, given.strip().removeprefix("Bearer "))]
 
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:

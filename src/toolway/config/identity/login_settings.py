@@ -35,9 +35,11 @@ SIGNATURE_ALGORITHMS: Final = (
 )
 EVERYONE: Final = "*"  # in `access`: all people whom the provider logs in
 MAX_GROUPS: Final = 1000  # groups in `access`
+MAX_EMA_CLIENTS: Final = 100
+MIN_CLIENT_SECRET_CHARS: Final = 16
 _SCOPE_NAME: Final = compile_pattern(r"[\x21\x23-\x5B\x5D-\x7E]{1,200}")  # RFC 6749, scope-token
 _KNOWN_KEYS: Final = (
-    "issuer, audience, resource, scopes, toolScopes, jwks, algorithms, groupsClaim, admins and introspection"
+    "issuer, audience, resource, scopes, toolScopes, jwks, algorithms, groupsClaim, admins, introspection and ema"
 )
 
 
@@ -68,6 +70,7 @@ class LoginSettings:
     groups_claim: str = ""  # claim with the groups of a person; default: groups, else roles. In a file: groupsClaim
     admins: tuple[str, ...] = ()  # groups whose members are administrators of the gateway; default: none
     introspection: IntrospectionSettings | None = None  # accept opaque tokens too; None: JWTs only
+    ema: Mapping[str, str] = field(default_factory=dict, repr=False)  # client id → secret; {"clients": {…}} in files
 
     @property
     def resource_url(self) -> str:
@@ -96,6 +99,7 @@ def parse_login(block: Any, variables: Mapping[str, str]) -> LoginSettings | Non
         groups_claim=_get_plain_text(fields, "groupsClaim"),
         admins=_get_plain_texts(fields, "admins"),
         introspection=_parse_introspection(fields.remaining.pop("introspection", None), variables),
+        ema=_parse_ema(fields.remaining.pop("ema", None), variables),
     )
     fields.reject_unknown("toolway.gateway.login", _KNOWN_KEYS)
     if not settings.issuer or not settings.audience:
@@ -141,6 +145,26 @@ def _parse_introspection(block: Any, variables: Mapping[str, str]) -> Introspect
             code=CONFIG_KEY_CODE,
         )
     return settings
+
+
+def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the clients that may exchange identity assertions for tokens of the gateway, with their secrets."""
+    if block is None:
+        return {}
+    clients = block.get("clients") if isinstance(block, Mapping) and block.keys() <= {"clients"} else None
+    if not isinstance(clients, Mapping) or not clients or len(clients) > MAX_EMA_CLIENTS:
+        raise field_error("toolway.gateway.login.ema", "{'clients': {ID: '${keyring:NAME}'}}", block)
+    fields = FieldReader(clients, variables)
+    found = {str(name): fields.get_text(str(name)) or "" for name in clients}
+    for name, secret in found.items():
+        if not name or not secret or (not isinstance(secret, SecretTemplate) and len(secret) < MIN_CLIENT_SECRET_CHARS):
+            raise ConfigError(
+                f"the client {name!r} in toolway.gateway.login.ema needs a secret",
+                detail=f"of at least {MIN_CLIENT_SECRET_CHARS} characters: with it a program gets tokens of people",
+                hint='write "${keyring:NAME}" and store it with: toolway secrets set NAME',
+                code=CONFIG_KEY_CODE,
+            )
+    return found
 
 
 def parse_access(

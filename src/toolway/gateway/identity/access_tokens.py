@@ -124,6 +124,18 @@ class TokenRules:
         _check_kind(token)
         return self._identify(claims, expires_at)
 
+    def check_assertion(self, token: ParsedToken, now: float) -> TokenIdentity:
+        """Return whom an identity assertion is about, if it is of the provider and valid at `now`.
+
+        The caller compares its audience, and verifies its signature. Raises `InvalidToken`.
+        """
+        if token.algorithm not in self._algorithms:
+            raise InvalidToken("the signature algorithm is not accepted")
+        issuer = token.claims.get("iss")
+        if not isinstance(issuer, str) or issuer != self._issuer:
+            raise InvalidToken("the assertion is of another issuer")
+        return self._identify(token.claims, self._check_times(token.claims, now))
+
     def check_introspected(self, claims: Json, now: float, until: float) -> TokenIdentity:
         """Return what the provider says about an active opaque token, if it is for this gateway. Raises `InvalidToken`.
 

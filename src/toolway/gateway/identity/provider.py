@@ -22,11 +22,13 @@ from toolway.gateway.authenticator import ProvenIdentity, RequestDenied, Verific
 from toolway.gateway.identity.access_tokens import (
     CLOCK_SKEW_S,
     InvalidToken,
+    ParsedToken,
     TokenIdentity,
     TokenRules,
     is_jwt,
     parse_token,
 )
+from toolway.gateway.identity.identity_assertions import AssertionGrants, is_own_token
 from toolway.gateway.identity.introspection import MAX_OPAQUE_CHARS, Ask, Introspection
 from toolway.gateway.identity.signing_keys import Fetch, ProviderKeys, require_joserfc
 from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, TOKEN_PREFIX, Principal
@@ -91,6 +93,7 @@ class IdentityProvider:
         self._ended_logins = ended_logins
         self.introspection = Introspection(ask, now) if ask is not None else None
         self._tokens: dict[bytes, VerifiedToken] = {}  # by the hash of the token; the oldest first
+        self.assertions: AssertionGrants | None = None  # token endpoint for identity assertions, if there is one
         self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
         self._running: asyncio.Task[None] | None = None
         self.keys = ProviderKeys(settings, fetch, self._on_keys_withdrawn, self._on_key_problem, now)
@@ -186,6 +189,8 @@ class IdentityProvider:
         """Return what a token proves, and until when the reason for it is known. Raises as `authenticate` does."""
         if token.startswith(TOKEN_PREFIX):  # an API key that was revoked: the provider must not see it
             raise InvalidToken("unknown token")
+        if self.assertions is not None and is_own_token(token):
+            return self.assertions.open_token(token)
         if is_jwt(token):
             return self._verify(token), self.keys.good_until
         if self.introspection is None or len(token) > MAX_OPAQUE_CHARS or not token.isascii():
@@ -205,6 +210,11 @@ class IdentityProvider:
         """Verify a JWT completely. Raises `InvalidToken`, or `RequestDenied` if its key is not known (yet)."""
         parsed = parse_token(token)
         identity = self._rules.check(parsed, self._now())  # before a key is fetched because of it
+        self.verify_signature(token, parsed)
+        return identity
+
+    def verify_signature(self, token: str, parsed: ParsedToken) -> None:
+        """Verify the signature of a token whose claims were checked. Raises as `_verify` does."""
         keys = self.keys.current
         key = keys.find(parsed.key_id, parsed.algorithm) if keys is not None else None
         if key is None:
@@ -215,7 +225,6 @@ class IdentityProvider:
                 raise VerificationPending(fetching, *self._unavailable())
             raise RequestDenied(503, *self._unavailable())
         key.verify(token, parsed.algorithm)
-        return identity
 
     def _unavailable(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         return (
@@ -331,12 +340,15 @@ def principal_id(issuer: str, subject: str) -> str:
 
 
 def create_fetch(
-    settings: LoginSettings, network_policy: Callable[[], NetworkPolicy], now: Callable[[], float] = time.time
+    settings: LoginSettings,
+    network_policy: Callable[[], NetworkPolicy],
+    now: Callable[[], float] = time.time,
+    on_clock: Callable[[float], None] | None = None,
 ) -> Fetch:
     """Return the function that fetches documents of the provider, only from addresses that are allowed.
 
     The URLs in the settings are the operator's: they may name a private address. If the clock of the provider differs
-    so much that valid tokens would be refused, the log says so.
+    so much that valid tokens would be refused, the log says so. `on_clock` is called with the difference instead.
     """
 
     async def fetch(url: str) -> bytes:
@@ -353,8 +365,10 @@ def create_fetch(
                 hint="check toolway.gateway.login.issuer",
             )
         offset = clock_offset(response.headers.get("date", ""), now())
-        if abs(offset) > CLOCK_SKEW_S:
-            _log.warning("%s", _clock_error(offset))
+        if on_clock is not None:
+            on_clock(offset)
+        elif abs(offset) > CLOCK_SKEW_S:
+            _log.warning("%s", clock_error(offset))
         return response.content
 
     return fetch
@@ -370,7 +384,8 @@ def clock_offset(date: str, now: float) -> float:
         return 0.0
 
 
-def _clock_error(offset: float) -> ConfigError:
+def clock_error(offset: float) -> ConfigError:
+    """Return the error about a clock of the provider that is `offset` seconds ahead."""
     return ConfigError(
         "the clocks of the gateway and of the identity provider differ too much",
         detail=f"by {abs(offset):.0f} s; valid tokens may be refused, and expired ones accepted",

@@ -173,8 +173,8 @@ class ProviderKeys:
     """Keys of the configured provider: fetches them, and answers which are usable now.
 
     `on_changed` is called if a key was withdrawn: tokens that it signed are not valid any more. `on_problem` is called
-    with the reason if the keys cannot be fetched, and with "" when they can be fetched again. `now` is the wall time,
-    as in tokens.
+    with the reason if the keys cannot be fetched, and with "" when they can be fetched again; `logs` writes it to the
+    log as well. `now` is the wall time, as in tokens.
     """
 
     def __init__(
@@ -184,8 +184,10 @@ class ProviderKeys:
         on_changed: Callable[[], None],
         on_problem: Callable[[str], None] = lambda reason: None,
         now: Callable[[], float] = time.time,
+        logs: bool = True,
     ) -> None:
         self._settings = settings
+        self._logs = logs
         self._fetch = fetch
         self._on_changed = on_changed
         self._on_problem = on_problem
@@ -197,6 +199,7 @@ class ProviderKeys:
         self._absent: set[str] = set()  # key ids that the last fetch was for, and that the provider does not have
         self.good_until = 0.0  # wall time until which the keys are used
         self.problem = "the keys of the identity provider were not fetched yet"  # "" after a fetch that succeeded
+        self.stated_issuer = ""  # of the provider's metadata, if it is another one than in the settings
         self.fetch_count = 0
 
     @property
@@ -255,7 +258,8 @@ class ProviderKeys:
         except (AuthError, ValueError) as exc:
             self.problem = str(exc) or type(exc).__name__
             if self.problem != previous:
-                _log.warning("%s", _fetch_error(self._settings.issuer, self.problem))
+                if self._logs:
+                    _log.warning("%s", _fetch_error(self._settings.issuer, self.problem))
                 self._on_problem(self.problem)
             return
         self._absent, self._requested = self._requested, set()
@@ -282,6 +286,8 @@ class ProviderKeys:
             except (AuthError, ValueError) as exc:
                 problem = problem or exc
                 continue
+            named = metadata.get("issuer") if isinstance(metadata, dict) else None
+            self.stated_issuer = named if isinstance(named, str) and named != issuer and _is_plain(named) else ""
             return _read_metadata(metadata, issuer)
         assert problem is not None
         raise problem
@@ -294,6 +300,11 @@ def _fetch_error(issuer: str, reason: str) -> ConfigError:
         hint="check toolway.gateway.login.issuer, the network, and toolway.addresses for a provider in your network",
         code="E-LOGIN-PROVIDER",
     )
+
+
+def _is_plain(text: str) -> bool:
+    """Return True if a text of the provider can be shown to be copied into the configuration."""
+    return text.isascii() and text.isprintable() and len(text) <= 200 and not {'"', "\\"} & set(text)
 
 
 def _read_metadata(metadata: Any, issuer: str) -> str:
