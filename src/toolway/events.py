@@ -24,6 +24,7 @@ AlertKind = Literal[
     "outcome-unknown",
     "audit",
     "definition-held",
+    "approval-waits",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -280,6 +281,20 @@ class DefinitionReviewed(Event, frozen=True):
     finding: str = ""  # of the rules for texts, the first one
     who: str = ""  # principal id of the approver; "" for the command line
     held: int = 0  # held definitions of the server after this
+
+
+class ApprovalChanged(Event, frozen=True):
+    """A person was asked about a call, has answered, or the answer was used."""
+
+    action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
+    by: str  # client or operator
+    id: str  # of the request
+    tool: str
+    caller: str = ""  # caller id; "" for the local owner
+    who: str = ""  # principal id of the operator; "" for the local owner
+    reason: str = ""
+    digest: str = ""  # SHA-256 of the name and the arguments
+    call: str = ""  # call id
 
 
 class AuditFailed(Event, frozen=True):

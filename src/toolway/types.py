@@ -355,6 +355,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     may_send: Callable[[], bool] | None = None  # returns False if it is too late to send the call
     forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
     policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
+    approval: Any = None  # `ApprovalReply`, if the client answers a question about this call
 
     @property
     def tool(self) -> str:

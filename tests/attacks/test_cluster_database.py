@@ -413,6 +413,8 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
                 "runs",
                 "run_definitions",
                 "pins",
+                "approvals",
+                "spent_answers",
             ):
                 db.execute(f"DROP TABLE {table}")
             for table in ("nodes", "api_keys", "lists"):

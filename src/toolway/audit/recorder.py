@@ -21,6 +21,7 @@ from toolway.audit.writer import AuditUnavailable, AuditWriter, CommitCallback
 from toolway.errors import AccessDenied, CallError, Certainty, InvalidArguments, NotFound, ProtocolError
 from toolway.events import (
     AccessEvent,
+    ApprovalChanged,
     CallFinished,
     CatalogChanged,
     Connected,
@@ -310,6 +311,10 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
     if isinstance(event, DefinitionReviewed):
         fields: RecordFields = {"what": event.kind, "name": event.name[:_MAX_NAME_CHARS], "why": event.reason}
         return f"definition.{event.action}", {**fields, "digest": event.digest, "who": event.who}
+    if isinstance(event, ApprovalChanged):
+        fields = {"id": event.id, "tool": event.tool[:_MAX_NAME_CHARS], "by": event.by, "caller": event.caller}
+        fields |= {"who": event.who, "why": event.reason, "digest": event.digest, "call": event.call}
+        return f"approval.{event.action}", fields
     if isinstance(event, RunAction):
         return f"run.{event.action}", {"run": event.run, "step": event.step, "who": event.who}
     if isinstance(event, RunChanged):

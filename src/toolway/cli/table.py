@@ -49,6 +49,13 @@ PINS_COMMANDS: Final = {
     "approve": CommandSpec("Approve changed definitions.", "approvals.pins:pins_approve"),
 }
 
+APPROVALS_COMMANDS: Final = {
+    "ls": CommandSpec("List calls that wait for an approval.", "approvals.calls:approvals_ls"),
+    "show": CommandSpec("Show a call with its arguments.", "approvals.calls:approvals_show"),
+    "yes": CommandSpec("Approve a call.", "approvals.calls:approvals_yes"),
+    "no": CommandSpec("Deny a call, with a reason.", "approvals.calls:approvals_no"),
+}
+
 SANDBOX_COMMANDS: Final = {
     "try": CommandSpec("Start a server in the sandbox strict.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS),
 }
@@ -133,6 +140,7 @@ COMMANDS: Final = {
     "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
     "who": CommandSpec("Show who you are at the gateway.", "keys:who"),
     "sessions": CommandSpec("List people who logged in, and end logins.", subcommands=SESSIONS_COMMANDS),
+    "approvals": CommandSpec("Approve or deny calls that wait.", subcommands=APPROVALS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
     "completion": CommandSpec(
@@ -152,7 +160,7 @@ SECTIONS: Final = {
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox"),
-    "Gateway": ("serve", "ui", "keys", "who", "sessions", "audit", "cluster"),
+    "Gateway": ("serve", "ui", "keys", "who", "sessions", "approvals", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }
 

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from toolway.cluster.db.vectors import DbVectorStore
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
+    from toolway.gateway.approvals.records import ApprovalStore, RequestSealer
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
@@ -211,6 +212,12 @@ class ClusterNode:
             table, self.router.lists_itself, mode_of, time.time, hub.review_again, hub.emit, ignored_of
         )
         hub.set_pins(self._pins)
+
+    def open_approvals(self, sealer: RequestSealer) -> ApprovalStore:
+        """Return the store of approvals that all nodes of the cluster share."""
+        from toolway.cluster.db.approvals import DbApprovalStore
+
+        return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.

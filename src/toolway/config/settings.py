@@ -7,6 +7,7 @@
   "alerts": {"folder": "/var/lib/toolway/alerts", "webhook": "https://hooks.example/toolway"},
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
   "search": {"model": "minilm"},
+  "approve": {"destructive": "client", "bank.*": "operator"},
   "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"], "budget": "0.50usd,40calls"}},
   "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
 }
@@ -40,6 +41,7 @@ from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, h
 if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
+    from toolway.config.approval.approve_rules import ApproveRule
     from toolway.config.identity.login_settings import LoginSettings
     from toolway.types import Json
 
@@ -189,6 +191,7 @@ class GatewaySettings:
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
+    approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -246,6 +249,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         login=login,
         access=access,
+        approve=_parse_approve(block),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -292,6 +296,19 @@ def _parse_login(
 
     login = parse_login(block, variables)
     return login, parse_access(access, login, variables)
+
+
+def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
+    """Return the rules of `toolway.approve`. A misspelt key is rejected: it would have no effect."""
+    for key in block:
+        if key != "approve" and str(key).lower().startswith(("appr", "aprov")):
+            hint = "write 'approve'"
+            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
+    if block.get("approve") is None:
+        return {}
+    from toolway.config.approval.approve_rules import parse_approve
+
+    return parse_approve(block["approve"])
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:

@@ -20,6 +20,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
@@ -31,6 +32,7 @@ from toolway.gateway.admin.runs import RunsAdmin
 from toolway.gateway.admin.search import SearchAdmin
 from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.admin.sessions import SessionsAdmin
+from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
@@ -77,7 +79,7 @@ class Gateway:
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `access` returns the tool patterns
     of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
     cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
-    are of agents.
+    are of agents. `approvals` is the gate of the hub, for administrators.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Gateway:
         drops_nulls: Callable[[], bool] = lambda: False,
         workflows: Callable[[], Workflows | None] = lambda: None,
         agents: Callable[[], AgentReader | None] = lambda: None,
+        approvals: CallApprovals | None = None,
     ) -> None:
         self._hub = hub
         self._api_keys = api_keys
@@ -152,6 +155,7 @@ class Gateway:
             RunsAdmin(workflows, calls.key_names, hub.mask),
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
+            ApprovalsAdmin(approvals, calls.key_names),
             SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,
@@ -169,7 +173,9 @@ class Gateway:
             DashboardEndpoint(self._authenticator, browser_sessions, lambda: self._uses_tls),
             browser_sessions,
             groups,
-            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows) if metrics is not None else None,
+            MetricsEndpoint(hub, metrics, self._stats, search, cluster, workflows, approvals)
+            if metrics is not None
+            else None,
             cluster,
             invisible_characters,
             access,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, Final
@@ -106,9 +106,10 @@ class ToolPolicy:
     Computed once, and again when the definition of the tool or the settings of its server change.
     """
 
-    def __init__(self, server: Server, name: str, tool: Tool | None) -> None:
+    def __init__(self, server: Server, name: str, tool: Tool | None, approval: Sequence[Any] = ()) -> None:
         self.server = server
         self.tool = tool
+        self.approval = approval  # rules that may ask a person about a call
         self.settings = settings = server.tools.get(name) or _default_tool_settings()
         self.timeout = settings.timeout if settings.timeout is not None else server.timeout.total
         self.retry = settings.retry if settings.retry is not None else server.retry
@@ -190,6 +191,11 @@ class CallPolicies:
         self._servers = servers
         self._catalog = catalog
         self._policies: dict[tuple[str, str], ToolPolicy] = {}  # of listed tools only
+        self.approval_rules: Callable[[str, str, Tool | None], Sequence[Any]] = lambda server, name, tool: ()
+
+    def on_rules_changed(self) -> None:
+        """Compute all policies again, because the rules for approvals changed."""
+        self._policies.clear()
 
     def attach(self, call: Call, tool: Tool | None) -> Call:
         """Return the call with the effect class and policy of its tool stored in it. So later stages need no lookup."""
@@ -265,8 +271,10 @@ class CallPolicies:
     def _read_key(self, call: Call) -> Hashable | None:
         if call.effect is not Effect.READ or call.on_progress is not None or call.idempotency_key is not None:
             return None
-        if call.method == "tools/call" and not self._policy_for(call).is_known_read:
-            return None
+        if call.method == "tools/call":
+            policy = self._policy_for(call)
+            if not policy.is_known_read or policy.approval:  # an approval counts for one call
+                return None
         if any(name in call.params for name in _INPUT_RESPONSE_PARAMS):
             return None
         arguments = msgspec.json.encode([call.params, call.capabilities], order="deterministic")
@@ -306,7 +314,8 @@ class CallPolicies:
 
     def _find_policy(self, call: Call, tool: Tool | None) -> ToolPolicy:
         if tool is None:
-            return ToolPolicy(self._server_settings(call.server), call.name, None)
+            rules = self.approval_rules(call.server, call.name, None) if call.method == "tools/call" else ()
+            return ToolPolicy(self._server_settings(call.server), call.name, None, rules)
         return self.tool_policy(tool)
 
     def tool_policy(self, tool: Tool) -> ToolPolicy:
@@ -316,5 +325,6 @@ class CallPolicies:
         if policy is None or policy.tool is not tool or policy.server is not server:
             if len(self._policies) >= MAX_CACHED_POLICIES:
                 self._policies.clear()  # cheap to compute again
-            policy = self._policies[key] = ToolPolicy(server, tool.name, tool)
+            rules = self.approval_rules(tool.server, tool.name, tool)
+            policy = self._policies[key] = ToolPolicy(server, tool.name, tool, rules)
         return policy

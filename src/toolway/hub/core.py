@@ -62,6 +62,7 @@ from toolway.hub.source import (
 )
 from toolway.hub.upstream_context import HubUpstreamContext
 from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.approval import CallGate, approval
 from toolway.middleware.arguments import ArgumentValidator, check_arguments
 from toolway.middleware.cache import ResponseCache, response_cache
 from toolway.middleware.chain import build_chain, compose
@@ -218,6 +219,7 @@ class HubCore:
         self._configured: Mapping[str, Server] = dict(self._servers)
         self._catalog = Catalog()
         self.pins: Pins | None = None  # None: definitions are not compared
+        self._approvals: CallGate | None = None  # None: no call needs an approval
         self._search_settings = SearchSettings()
         self._tool_search: ToolSearch | None = None
         self._search_vectors: Vectors | None = None
@@ -317,6 +319,9 @@ class HubCore:
             cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
             single_flight=single_flight(policies.coalesce_key),
             arguments=check_arguments(self._argument_validator),
+            approval=approval(self._approvals, self._wait_for_definition, self._definition_of)
+            if self._approvals is not None
+            else None,
             audit=audit,
             retry=retry(
                 policies.retry_policy,
@@ -569,6 +574,35 @@ class HubCore:
 
     async def _ping_server(self, server: str) -> None:
         await self._upstreams.require_upstream(server).ping()
+
+    # -- approvals ----------------------------------------------------------------------------------------------------
+
+    def use_approvals(self, gate: CallGate) -> None:
+        """Send calls only if this gate admits them. Call it before the hub is opened."""
+        self._approvals = gate
+        self._policies.approval_rules = gate.rules_for
+        self.on_approval_rules_changed()
+
+    def on_approval_rules_changed(self) -> None:
+        """Apply the rules of the gate to the next call of every tool."""
+        self._policies.on_rules_changed()
+        self._planner.approval_rules += 1
+
+    async def _wait_for_definition(self, call: Call) -> Call:
+        """Return the call with the policy of its tool, after the server has listed it. Raises `CallError`.
+
+        The definition of an earlier run is not enough: a person approves what is called now.
+        """
+        await self._upstreams.wait_lists_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
+        tool = require_tool(self._catalog, ToolRef(call.server, call.name))
+        call = self._policies.attach(call, tool)
+        if call.policy.tool_to_check is not None:
+            self._argument_validator.check(call, tool)
+        return call
+
+    def _definition_of(self, server: str, name: str) -> str:
+        tool = self._catalog.find_tool(server, name)
+        return self.definition_hash(tool) if tool is not None and not tool.stale else ""
 
     # -- lists and status ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the middleware
 chain. `Planner.find` returns the plan that is valid now. `Plan.is_valid` is the only check of that, and names all that
-may change: session, catalog, settings, credentials, circuit breakers, observers.
+may change: session, catalog, settings, credentials, circuit breakers, observers, rules for approvals.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Plan:
     """Settings and objects that all calls of one caller to one tool share. It is valid until one of them changes."""
 
     __slots__ = (
+        "_approval_rules",
         "_breaker_removals",
         "_catalog_generation",
         "_is_per_caller",
@@ -97,6 +98,7 @@ class Plan:
         self._catalog_generation = planner.catalog.generation
         self._breaker_removals = planner.breakers.removals
         self._observers = planner.instrumentation.version
+        self._approval_rules = planner.approval_rules
         self.capabilities: Json | None = None  # of the client that `meta` is for; None if there is no `meta` yet
         self.log_level: str | None = None
         self.meta = msgspec.Raw()
@@ -112,6 +114,7 @@ class Plan:
             and planner.upstreams.servers.get(name) is self._server
             and planner.breakers.removals == self._breaker_removals
             and planner.instrumentation.version == self._observers
+            and planner.approval_rules == self._approval_rules
             and name not in planner.auth.per_user_servers
             and (not self._is_per_caller or planner.upstream_for(name, self.caller) is self.upstream)
         )
@@ -167,6 +170,7 @@ class Planner:
         self.auth = auth
         self.instrumentation = instrumentation
         self.audit: AuditMiddleware | None = None  # set when the audit log is open, if there is one
+        self.approval_rules = 0  # grows with each change of the rules for approvals
         self.enabled = enabled and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
@@ -220,6 +224,7 @@ class Planner:
         policy = self.policies.tool_policy(tool)
         if (
             policy.timeout < MIN_TIMEOUT_S
+            or policy.approval
             or policy.retry.attempt_timeout is not None
             or policy.settings.cache
             or (policy.default_effect is Effect.READ and policy.is_known_read)  # identical reads share one request

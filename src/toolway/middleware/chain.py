@@ -7,6 +7,7 @@
     cache            return a cached result if allowed
     single_flight    send identical concurrent reads once
     arguments        reject arguments that do not match the tool's schema
+    approval         wait for the approval of a person, if a rule asks for it; absent without a gateway
     audit            log calls that change something before they are sent; absent without an audit log
     retry            retry if that is safe
     circuit_breaker  sees every attempt; rejects calls to what keeps failing
@@ -33,6 +34,7 @@ def build_chain(
     cache: Middleware,
     single_flight: Middleware,
     arguments: Middleware,
+    approval: Middleware | None = None,
     audit: Middleware | None = None,
     retry: Middleware,
     circuit_breaker: Middleware,
@@ -40,9 +42,9 @@ def build_chain(
     concurrency: Middleware,
 ) -> tuple[Middleware, ...]:
     """Return the middleware of the call chain in order, outermost first."""
-    audit_part = (audit,) if audit is not None else ()
+    asked = tuple(each for each in (approval, audit) if each is not None)
     before = (resolve, deadline, *user_middleware, idempotency, cache, single_flight, arguments)
-    return (*before, *audit_part, retry, circuit_breaker, rate_limit, concurrency)
+    return (*before, *asked, retry, circuit_breaker, rate_limit, concurrency)
 
 
 def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:

@@ -28,6 +28,7 @@ from toolway.errors import ConfigError
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import EndedSessions
 from toolway.gateway.admin.overview import RunDoctor
+from toolway.gateway.approvals.gate import compile_conditions
 from toolway.gateway.cluster_hooks import NO_CLUSTER
 from toolway.gateway.gateway import DRAIN_DELAY_S, Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
@@ -45,7 +46,7 @@ from toolway.serve.sockets import (
     no_auth_error,
     raise_file_limit,
 )
-from toolway.serve.wiring import Telemetry
+from toolway.serve.wiring import Telemetry, create_approvals
 from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
@@ -99,11 +100,16 @@ class GatewayProcess:
         else:
             options = self._cluster_node.hub_options
             self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts, **options)
+        key = cluster.tenant_key if cluster is not None else state_dir.read_sealing_key()
+        self._approvals = create_approvals(
+            self.hub, state_dir.folder, key, self._cluster_node if self._shares_config else None
+        )
+        self._apply_approve_rules(settings)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
         self.gateway = Gateway(
             self.hub,
-            cluster.tenant_key if cluster is not None else state_dir.read_sealing_key(),
+            key,
             self._api_keys,
             groups=self._groups,
             access=lambda: self._active_config.gateway.access,
@@ -121,6 +127,7 @@ class GatewayProcess:
             cluster=self._cluster_node.gateway_hooks if self._cluster_node is not None else NO_CLUSTER,
             workflows=lambda: self._workflows.engine,
             agents=partial(_agent_reader, state_dir.folder),
+            approvals=self._approvals,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -150,6 +157,11 @@ class GatewayProcess:
         self._fast_shutdown = asyncio.Event()
         self._reload_tasks: set[asyncio.Task[None]] = set()
         self._last_key_error = ""  # last logged error about the file of API keys
+
+    def _apply_approve_rules(self, settings: GatewaySettings) -> None:
+        """Apply `toolway.approve`. Raises `ConfigError` if a condition is invalid; then the old rules stay."""
+        if self._approvals.set_rules(settings.approve):
+            self.hub.on_approval_rules_changed()
 
     def _pin_mode(self, server: str) -> PinMode:
         """Return how changed definitions of a server are treated.
@@ -257,6 +269,7 @@ class GatewayProcess:
                     await self.gateway.login.close()
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
+                await self._approvals.close()
         if self._parent is not None:
             self._parent.clean_up()
 
@@ -345,6 +358,7 @@ class GatewayProcess:
 
     async def _start_cluster_node(self) -> None:
         if self._cluster_node is not None:
+            self._apply_approve_rules(self._active_config.gateway)
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
                 from toolway.cluster.workers.group import WorkerKeyStore
@@ -402,6 +416,7 @@ class GatewayProcess:
             await self.gateway.subscriptions.close()
             await self._workflows.close(0.0)
             await self.telemetry.close()
+            await self._approvals.close()
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -450,6 +465,7 @@ class GatewayProcess:
             self._file_config = loaded = replace(loaded, servers={**loaded.servers, **kept})
             if self._cluster_node is not None and self._shares_config:
                 # The change feed delivers it to this node too.
+                compile_conditions(loaded.gateway.approve)
                 await self._reject_broken_workflows(loaded)
                 await self._cluster_node.publish_config(loaded, force=True, only_changes=only_changes)
                 return {"changed": [], "published_to": "all nodes"}
@@ -475,6 +491,7 @@ class GatewayProcess:
     async def _apply_config(self, loaded: LoadedConfig) -> Json:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
+        self._apply_approve_rules(loaded.gateway)
         await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
         servers = self._workflows.with_server(servers)
         changes = await self.hub.reload(replace(loaded, servers=servers))

@@ -1,20 +1,25 @@
-"""Telemetry of a gateway, created from its settings: metrics and traces."""
+"""Parts of a gateway, created from its settings: metrics and traces, and the approvals of calls."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolway.config.settings import TelemetrySettings
 from toolway.errors import ConfigError
+from toolway.gateway.approvals.gate import CallApprovals
+from toolway.gateway.approvals.records import RequestSealer
+from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
 from toolway.hub.core import HubCore
 from toolway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+    from toolway.cluster.node import ClusterNode
     from toolway.telemetry.otlp import MetricsPusher
 
 
@@ -81,3 +86,16 @@ class Telemetry:
             pending.append(run_with_deadline(self._provider.shutdown))
             self._provider = None
         await asyncio.gather(*pending)
+
+
+def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode | None) -> CallApprovals:
+    """Let a hub ask for approvals. They are in the database of the cluster, if `node` is given.
+
+    Else they are in a file of the state folder, which all workers share. `key` seals the stored requests. The rules
+    are set later, with `set_rules`.
+    """
+    sealer = RequestSealer(key)
+    store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
+    approvals = CallApprovals(store, hub.mask, hub.emit)
+    hub.use_approvals(approvals)
+    return approvals

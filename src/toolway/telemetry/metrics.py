@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from toolway.events import (
+    ApprovalChanged,
     CallFinished,
     Connected,
     Disconnected,
@@ -113,6 +114,9 @@ class Metrics:
             self._store.server_series(event.server).disconnects += 1
         elif isinstance(event, RunChanged | RunStepEnded):
             self.runs.add(event)
+        elif isinstance(event, ApprovalChanged):
+            approvals = self._store.server_series(event.server).approvals
+            approvals[event.action] = approvals.get(event.action, 0) + 1
         elif isinstance(event, LoopStalled):
             self.stalls += 1
         elif isinstance(event, LoopResumed):
@@ -214,7 +218,7 @@ class MetricsStore:
                 [*key, each.retries, each.unknown, each.outcomes_to_json()] for key, each in self.series.items()
             ],
             "servers": [
-                [name, each.phases, each.sources, each.connects, each.disconnects]
+                [name, each.phases, each.sources, each.connects, each.disconnects, each.approvals]
                 for name, each in self.servers.items()
             ],
             "minutes": {name: each.to_json() for name, each in self.minutes.items()},
@@ -231,8 +235,9 @@ class MetricsStore:
             for outcome, buckets, seconds in outcomes:
                 histogram = series.outcomes[outcome] = DurationHistogram()
                 histogram.buckets, histogram.seconds = list(buckets), seconds
-        for name, phases, sources, connects, disconnects in data["servers"]:
+        for name, phases, sources, connects, disconnects, *more in data["servers"]:
             each = store.servers[name] = ServerSeries()
+            each.approvals = dict(more[0]) if more else {}
             each.phases, each.sources, each.connects, each.disconnects = phases, sources, connects, disconnects
         store.minutes = {name: MinuteStats.from_json(minutes) for name, minutes in data["minutes"].items()}
         store.overflow = data["overflow"]
@@ -280,16 +285,17 @@ def _known_method(method: str) -> str:
 
 
 class ServerSeries:
-    """Counters of one server: seconds per call phase, connects, disconnects, calls not sent.
+    """Counters of one server: seconds per call phase, connects, disconnects, calls not sent, approvals.
 
     A call is not sent if its result is from the cache, a replay or an identical call in flight.
     """
 
-    __slots__ = ("connects", "disconnects", "phases", "series_count", "sources")
+    __slots__ = ("approvals", "connects", "disconnects", "phases", "series_count", "sources")
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}  # seconds by phase; a fixed set of names
         self.sources: dict[str, int] = {}  # calls that were not sent, by the source of their result
+        self.approvals: dict[str, int] = {}  # questions about calls, and answers, by what happened
         self.connects = 0
         self.disconnects = 0
         self.series_count = 0
@@ -313,6 +319,8 @@ class ServerSeries:
             self.phases[phase] = self.phases.get(phase, 0.0) + seconds
         for source, count in other.sources.items():
             self.sources[source] = self.sources.get(source, 0) + count
+        for action, count in other.approvals.items():
+            self.approvals[action] = self.approvals.get(action, 0) + count
         self.connects += other.connects
         self.disconnects += other.disconnects
 
@@ -321,6 +329,7 @@ class ServerSeries:
         other.phases, other.sources = dict(self.phases), dict(self.sources)
         other.connects, other.disconnects = self.connects, self.disconnects
         other.series_count = self.series_count
+        other.approvals = dict(self.approvals)
         return other
 
 

@@ -100,6 +100,12 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
         ("server", "state"),
         "Definitions that differ from their pins: `held`, or `noted` if they are used nevertheless",
     ),
+    "toolway_approvals": (
+        "counter",
+        ("server", "action"),
+        "Questions about calls: `asked`, `approved`, `denied`, `used`, `refused`, `expired`",
+    ),
+    "toolway_approvals_pending": ("gauge", (), "Calls that wait for the approval of an operator"),
     "toolway_workflow_runs": (
         "counter",
         ("workflow", "state"),
@@ -177,6 +183,8 @@ class MetricsCollector:
                 families["toolway_call_phase_seconds"].add_metric([name, phase], seconds)
             for source, count in server.sources.items():
                 families["toolway_calls_not_sent"].add_metric([name, source], count)
+            for action, count in server.approvals.items():
+                families["toolway_approvals"].add_metric([name, action], count)
             families["toolway_server_connects"].add_metric([name], server.connects)
             families["toolway_server_disconnects"].add_metric([name], server.disconnects)
 

@@ -21,7 +21,10 @@ from toolway.cluster.node import ClusterNode
 from toolway.cluster.node_auth import issue_node_credential
 from toolway.cluster.options import ClusterOptions
 from toolway.cluster.routing.call_cipher import CallCipher, join_request
+from toolway.config.approval.approve_rules import parse_approve
 from toolway.config.loader import LoadedConfig, load_file
+from toolway.gateway.approvals.gate import CallApprovals
+from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.router import NODE_PATH
@@ -36,6 +39,8 @@ FULL: Final = {"full": pipe_entry("legacy")}
 
 class Node(Lab):
     """One gateway of the cluster."""
+
+    gate: CallApprovals
 
     def __init__(self, hub: HubCore, gateway: Gateway, replica: ClusterNode, port: int, tap: Tap) -> None:
         super().__init__(hub, gateway, port)
@@ -114,6 +119,7 @@ async def cluster(
     broken: Iterable[str] = (),
     database: str = "",
     pins: PinMode | None = None,
+    approve: Json | None = None,
 ) -> AsyncIterator[Cluster]:
     """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
     chosen = FULL if servers is None else servers
@@ -132,18 +138,25 @@ async def cluster(
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
                 labels=(name,),
             )
-            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before, pins)))
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before, pins, approve)))
         await made.settle()
         yield made
 
 
 @asynccontextmanager
-async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap, pins: PinMode | None) -> AsyncIterator[Node]:
+async def _node(
+    options: ClusterOptions, file: LoadedConfig, before: Tap, pins: PinMode | None, approve: Json | None
+) -> AsyncIterator[Node]:
     replica = ClusterNode(options, TOKEN)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(replica.close)
         await replica.open(file)
-        hub = await stack.enter_async_context(HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options))
+        hub = HubCore({}, callbacks=NoHubCallbacks(), **replica.hub_options)
+        gate = CallApprovals(replica.open_approvals(RequestSealer(options.tenant_key)), hub.mask, hub.emit)
+        if approve is not None:
+            gate.set_rules(parse_approve(approve))
+            hub.use_approvals(gate)
+        await stack.enter_async_context(hub)
         gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
         if pins is not None:
             replica.use_pins(hub, lambda server: pins)
@@ -156,7 +169,9 @@ async def _node(options: ClusterOptions, file: LoadedConfig, before: Tap, pins: 
         before.leads_to = port = await gateway.listen("127.0.0.1", 0)
         gateway.set_advertised_host(await replica.join("127.0.0.1", port, tls=False))
         stack.push_async_callback(_end, gateway)
-        yield Node(hub, gateway, replica, port, before)
+        node = Node(hub, gateway, replica, port, before)
+        node.gate = gate
+        yield node
 
 
 async def _end(gateway: Gateway) -> None:

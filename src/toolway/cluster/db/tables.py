@@ -306,6 +306,31 @@ class PinsRow(Base):
     revision: Mapped[int] = mapped_column(Number, index=True)  # of the last change
 
 
+class ApprovalRow(Base):
+    """One call that waits for the approval of an operator, or was answered lately."""
+
+    __tablename__ = "approvals"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str]  # hash of what the approval is bound to
+    state: Mapped[str]  # pending, approved, denied or used
+    caller: Mapped[str]
+    until: Mapped[float]  # by the wall clock of the nodes
+    sealed: Mapped[str]  # the request, encrypted
+    mac: Mapped[str]  # of all columns (`integrity.py`)
+
+
+class SpentAnswerRow(Base):
+    """An answer of a client to a question about a call, which was used."""
+
+    __tablename__ = "spent_answers"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)  # nonce of the question
+    until: Mapped[float] = mapped_column(index=True)
+
+
 class RunDefinitionRow(Base):
     """Definition of a workflow as its runs were started with it. It never changes."""
 

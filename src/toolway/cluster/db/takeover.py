@@ -20,6 +20,7 @@ from toolway.cluster.db.instances import DesiredInstances, apply_desired_instanc
 from toolway.cluster.db.integrity import Integrity, MarkedKind, TenantState
 from toolway.cluster.db.tables import (
     ApiKeyRow,
+    ApprovalRow,
     CredentialRow,
     IdempotencyRow,
     NodeRow,
@@ -105,6 +106,7 @@ class _Takeover:
     async def run(self) -> list[TakenRow]:
         found = [*await self._settings(), *await self._servers(), *await self._keys(), *await self._logins()]
         await self._outcomes()
+        await self._db.execute(delete(ApprovalRow).where(ApprovalRow.tenant == self._tenant))  # they are asked again
         if self._is_unsigned:
             await self._db.execute(delete(ServerListsRow).where(ServerListsRow.tenant == self._tenant))
         state = TenantState().changed(self._sums)

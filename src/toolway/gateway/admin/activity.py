@@ -18,6 +18,7 @@ from toolway.events import (
     AccessEvent,
     Alert,
     AlertResolved,
+    ApprovalChanged,
     CallFinished,
     CatalogChanged,
     Connected,
@@ -135,6 +136,8 @@ class ActivityRecorder:
             self.alerts.pop(event.key, None)
         elif isinstance(event, AccessEvent) and event.action == "throttled":
             self.add_event("alert", "", f"API key {event.principal_id} throttled: {event.reason}")
+        elif isinstance(event, ApprovalChanged):
+            self.add_event("approval", event.server, f"{event.tool}: {event.action} ({event.by} {event.id})")
         elif isinstance(event, RunChanged):
             self.add_event("run", event.server, f"{event.run}: {event.state}")
         elif isinstance(event, RunAction):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from toolway.errors import ServerUnavailable
 from toolway.gateway.admin.search import SearchAdmin
+from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
@@ -42,6 +45,7 @@ class MetricsEndpoint:
         search: SearchAdmin,
         cluster: ClusterHooks = NO_CLUSTER,
         workflows: Callable[[], Workflows | None] = lambda: None,
+        approvals: CallApprovals | None = None,
     ) -> None:
         self._hub = hub
         self._metrics = metrics
@@ -49,6 +53,7 @@ class MetricsEndpoint:
         self._search = search
         self._cluster = cluster
         self._workflows = workflows
+        self._approvals = approvals
 
     async def handle(self, exchange: Exchange, principal: Principal) -> None:
         if exchange.request.method not in ("GET", "HEAD"):
@@ -82,6 +87,10 @@ class MetricsEndpoint:
             asking = len(await engine.list_runs("asks", MAX_COUNTED_RUNS))
             gauges.append(GaugeValue("toolway_workflow_runs_asking", {}, asking))
             gauges.append(GaugeValue("toolway_workflow_runs_active", {}, engine.active_runs))
+        if self._approvals is not None and self._approvals.is_active:
+            with suppress(ServerUnavailable):  # the log has the cause
+                pending = await self._approvals.count_pending()
+                gauges.append(GaugeValue("toolway_approvals_pending", {}, pending))
         return await asyncio.to_thread(render_metrics, snapshot, gauges, accept)
 
     def _gauges(self, gauge: type[GaugeValue]) -> Iterator[GaugeValue]:

@@ -207,6 +207,15 @@ _RUN: Final = _object(
         ),
     }
 )
+_APPROVAL: Final = _object(
+    {
+        **dict.fromkeys(("id", "state", "caller", "server", "tool", "effect"), _STRING),
+        **dict.fromkeys(("digest", "definition", "call", "who", "reason"), _STRING),
+        "arguments": _array(_object({"name": _STRING, "value": _STRING})),
+        "asked_at": _NUMBER,
+        "until": _NUMBER,
+    }
+)
 _RUN_STEP: Final = _object(
     {
         **dict.fromkeys(("step", "kind", "tool", "effect", "state", "via", "arguments", "outcome"), _STRING),
@@ -444,6 +453,9 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
+    "Approval": _APPROVAL,
+    "ApprovalList": _object({"enabled": _BOOLEAN, "requests": _array(_ref("Approval"))}),
+    "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING}),
     "PinList": _object(
         {
             "enabled": _BOOLEAN,

@@ -20,6 +20,7 @@ from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
@@ -343,6 +344,29 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.agents.act("resume", r.decoded("id"), r.body, r.principal),
         body="RunResumption",
     ),
+    # -- approvals of calls -------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/approvals",
+        "Calls that wait for the approval of an operator, and those answered in the last 15 minutes",
+        "ApprovalList",
+        lambda a, r: a.approvals.list_requests(),
+    ),
+    Route(
+        "GET",
+        "/admin/approvals/{id}",
+        "One call that waits, with its arguments",
+        "Approval",
+        lambda a, r: a.approvals.get_request(r.decoded("id")),
+    ),
+    Route(
+        "POST",
+        "/admin/approvals/{id}",
+        "Approve or deny one call",
+        "Approval",
+        lambda a, r: a.approvals.decide(r.decoded("id"), r.body, r.principal),
+        body="ApprovalAnswer",
+    ),
     # -- pinned definitions -------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -526,6 +550,7 @@ class AdminEndpoint:
         runs: RunsAdmin,
         agents: AgentsAdmin,
         pins: PinsAdmin,
+        approvals: ApprovalsAdmin,
         sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
@@ -540,6 +565,7 @@ class AdminEndpoint:
         self.runs: RunsAdmin = runs
         self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
+        self.approvals: ApprovalsAdmin = approvals
         self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub

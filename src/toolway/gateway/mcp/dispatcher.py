@@ -26,6 +26,7 @@ from toolway.catalog.catalog import Item, Tool
 from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
+from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
 from toolway.gateway.authenticator import ThrottleLog
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
@@ -48,6 +49,7 @@ from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
 from toolway.hub.core import HubCore
 from toolway.hub.taken_over import TakenOverCall
+from toolway.middleware.approval import ApprovalReply, ApprovalResult
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -307,19 +309,24 @@ class RequestDispatcher:
         def get_binding() -> tuple[str, ...]:
             return _state_binding(context, method, server, params)
 
-        upstream_params = params
+        upstream_params, approval = params, None
         if "requestState" in params:
             kind, value = self._open_state(params["requestState"], get_binding())
             if kind == "parked" and (value in self._pending_calls or not self._cluster.is_remote(server)):
                 return await self._resume(context, value, get_binding, params)
-            # A state from another node is sealed by that node too: it reads the state itself.
-            upstream_params = {**params, "requestState": value} if not self._cluster.is_remote(server) else params
-            may_suspend = False  # only a modern server returns a state, on any node
+            if kind in ("question", "approved"):
+                upstream_params, approval = _split_answer(params, value, is_question=kind == "question")
+            else:
+                # A state from another node is sealed by that node too: it reads the state itself.
+                upstream_params = {**params, "requestState": value} if not self._cluster.is_remote(server) else params
+                may_suspend = False  # only a modern server returns a state, on any node
         if context.principal.rate is not None:
             self._check_rate(context.principal, context.principal.rate)
         call, forwarder = self._build_call(
             context, method, upstream_params, server, name, may_suspend=may_suspend, keep_raw=keep_raw
         )
+        if approval is not None:
+            call = msgspec.structs.replace(call, approval=approval)
         if may_suspend:
             assert forwarder is not None
             if context.accepts_server_requests or "inputResponses" in upstream_params or self._hub.era(server) is None:
@@ -452,6 +459,8 @@ class RequestDispatcher:
             if raw is not None:
                 return raw
         elif kind == "input_required" and context.era == "modern":
+            if isinstance(upstream_result, ApprovalResult):
+                return finalize_result(context.era, self._seal_approval(upstream_result, get_binding()))
             result = name_input_requests(upstream_result.server, result)
             state = result.get("requestState")
             if isinstance(state, str) and self._handles.open_state(state, get_binding()) is None:
@@ -465,6 +474,13 @@ class RequestDispatcher:
             task_id = self._handles.seal_task_id(upstream_result.server, task_id, _owner(context))
             result = {**name_input_requests(upstream_result.server, result), "taskId": task_id}
         return finalize_result(context.era, result)
+
+    def _seal_approval(self, found: ApprovalResult, binding: tuple[str, ...]) -> Json:
+        """Return a question about a call, or the request of its server for input, with a state that counts once."""
+        result = name_input_requests(ASKER if found.is_question else found.server, found.raw)
+        kind = "question" if found.is_question else "approved"
+        state = self._handles.seal_state(kind, found.approval_state, binding, PENDING_TIMEOUT_S)
+        return {**result, "requestState": state}
 
     # -- input rounds -------------------------------------------------------------------------------------------------
 
@@ -583,6 +599,19 @@ def _state_binding(context: RequestContext, method: str, server: str, params: Js
     bound_params = {k: v for k, v in params.items() if k not in ("_meta", "requestState", "inputResponses")}
     digest = hashlib.sha256(msgspec.json.encode(bound_params, order="deterministic")).hexdigest()
     return (context.principal.id, context.endpoint, server, method, digest)
+
+
+def _split_answer(params: Json, state: str, *, is_question: bool) -> tuple[Json, ApprovalReply]:
+    """Return the params without the answer to our question, and that answer with the opened state."""
+    responses = params.get("inputResponses")
+    if not is_question:
+        return {key: each for key, each in params.items() if key != "requestState"}, ApprovalReply(state, None)
+    given = responses if isinstance(responses, dict) else {}
+    answer = given.get(ANSWER_KEY)
+    rest = {key: each for key, each in given.items() if key != ANSWER_KEY}
+    others = {key: each for key, each in params.items() if key not in ("requestState", "inputResponses")}
+    reply = ApprovalReply(state, answer if isinstance(answer, dict) else None)
+    return (others | {"inputResponses": rest} if rest else others), reply
 
 
 def _check_param_headers(tool: Tool, arguments: Json, headers: Mapping[str, str]) -> None:

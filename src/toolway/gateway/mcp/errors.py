@@ -24,6 +24,7 @@ from toolway.errors import (
     ToolwayError,
 )
 from toolway.gateway.rate_limit import Rate
+from toolway.middleware.approval import APPROVAL_CODE, APPROVAL_DENIED_CODE, ApprovalRequired
 from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
 from toolway.protocol.sanitize import map_texts, sanitize
@@ -45,6 +46,7 @@ STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, or the audit
 DENIED: Final = -31010  # the call was denied before it was attempted
 UPSTREAM_PROTOCOL: Final = -31012  # the server sent an invalid response
 SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
+APPROVAL_REQUIRED: Final = -31014  # an operator must approve the call; `approvalId` names the request
 UPSTREAM_AUTH: Final = -31015  # the server rejected the gateway's credentials
 MOVED: Final = -31016  # between nodes of a cluster: another node owns the server
 RESULT_DROPPED: Final = -31017  # an earlier call with this idempotency key was executed; its result is no longer kept
@@ -68,7 +70,11 @@ _HTTP_STATUS: Final = {
     SHUTTING_DOWN: 503,
     MOVED: 409,
 }
-_RETRYABLE_CODES: Final = frozenset({UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN})
+_RETRYABLE_CODES: Final = frozenset(
+    {UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN, APPROVAL_REQUIRED}
+)
+#: Denials that end with HTTP 200: a 403 would make clients log in again.
+_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE)
 _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value is known
 
 
@@ -103,7 +109,9 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
     if isinstance(error, InvalidArguments):
         data["violations"] = [violation_to_json(each) for each in error.violations]
         data["omitted"] = error.omitted
-    status = 200 if error.code in (TOOL_DENIED_CODE, TOOL_HELD_CODE) else None  # a 403 would make clients log in again
+    if isinstance(error, ApprovalRequired):
+        data["approvalId"] = error.approval_id
+    status = 200 if error.code in _DENIED_WITH_200 else None
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
 
 
@@ -215,6 +223,9 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     "E-DENIED": DENIED,
     TOOL_DENIED_CODE: DENIED,
     TOOL_HELD_CODE: DENIED,
+    APPROVAL_CODE: APPROVAL_REQUIRED,
+    APPROVAL_DENIED_CODE: DENIED,
+    "E-APPROVAL-STORE": STORE_UNAVAILABLE,
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),

@@ -1,0 +1,1 @@
+"""Approval of single calls by a person: the gate of the hub, the questions, and their storage."""

@@ -1,0 +1,437 @@
+"""The gate of a gateway: decides if a call needs an approval, asks for it, and uses the answer once.
+
+`client` asks the user of the calling client. A modern client gets the result `input_required` and calls again with the
+answer; a legacy client is asked on the stream of its call. That is for care: a program can answer too. If the client
+cannot be asked, the call waits for an operator.
+
+`operator` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
+
+An answer counts for one call: the same caller, tool, definition and arguments, within 15 minutes
+([0037](docs/decisions/0037-approvals.md)).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.catalog.catalog import Tool
+from toolway.config.approval.approve_rules import ApproveRule, ApproveRules
+from toolway.errors import CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
+from toolway.events import ApprovalChanged, Event
+from toolway.gateway.approvals.form import (
+    ANSWER_KEY,
+    ASKER,
+    build_question,
+    describe_arguments,
+    describe_effect,
+    refusal_in,
+)
+from toolway.gateway.approvals.records import (
+    APPROVAL_LIFETIME_S,
+    MAX_PENDING,
+    ApprovalRequest,
+    ApprovalStore,
+    StoreError,
+    new_nonce,
+    new_request_id,
+)
+from toolway.gateway.mcp.context import supports_server_request
+from toolway.middleware.approval import (
+    ApprovalBinding,
+    ApprovalReply,
+    ApprovalRequired,
+    ApprovalResult,
+    bind_call,
+    denied_call,
+)
+from toolway.types import Call, CallbackError, CallResult, Json
+
+if TYPE_CHECKING:
+    from toolway.workflows.expressions import Expressions
+
+RETRY_AFTER_S: Final = 5.0  # seconds after which a client may repeat a call that waits
+MAX_REASON_CHARS: Final = 500
+MAX_REMEMBERED: Final = 10_000  # approvals used by this process
+_ELICIT: Final = "elicitation/create"
+_log = logging.getLogger("toolway.gateway")
+
+
+class CallApprovals:
+    """`CallGate` of a gateway, with the operations of its administrators.
+
+    `mask` hides secrets in texts, `emit` reports events. `now` returns wall time.
+    """
+
+    def __init__(
+        self,
+        store: ApprovalStore,
+        mask: Callable[[str], str],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._mask = mask
+        self._emit = emit
+        self._now = now
+        self._settings: list[tuple[str, ApproveRule]] = []
+        self._rules = ApproveRules({})
+        self._expressions: Expressions | None = None
+        self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
+
+    @property
+    def is_active(self) -> bool:
+        """Return True if the configuration has rules for approvals."""
+        return bool(self._rules)
+
+    def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
+        """Use these rules from now on. Return True if they differ from the rules so far.
+
+        Raises `ConfigError` if a condition is invalid; then nothing changes.
+        """
+        settings = list(rules.items())  # their order counts
+        if settings == self._settings:
+            return False
+        expressions = compile_conditions(rules)
+        if self._expressions is not None:
+            self._expressions.close()
+        self._settings, self._rules, self._expressions = settings, ApproveRules(rules), expressions
+        return True
+
+    async def close(self) -> None:
+        """Close the store."""
+        if self._expressions is not None:
+            self._expressions.close()
+            self._expressions = None
+        await self._store.close()
+
+    # -- gate of the hub ----------------------------------------------------------------------------------------------
+
+    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[ApproveRule]:
+        if not self._rules:
+            return ()
+        # Until the definition is known, its hint may be there.
+        destructive = tool is None or tool.stale or (tool.annotations or {}).get("destructiveHint") is True
+        return self._rules.find(server, name, destructive=destructive)
+
+    async def admit(self, call: Call) -> Call | ApprovalResult:
+        binding = bind_call(call)
+        reply: ApprovalReply | None = call.approval
+        state = _State.decode(reply.state) if reply is not None else None
+        if state is not None and state.kind == "rest":
+            return await self._use_rest(call, binding, state)
+        by = await self._approver(call.policy.approval, call.arguments)
+        if by is None:
+            return call
+        if by == "client":
+            if state is not None:
+                return await self._use_answer(call, binding, state, reply.answer if reply is not None else None)
+            if call.return_input_required and supports_server_request(call.capabilities or {}, _ELICIT, {}):
+                return self._ask_later(call, binding)
+            if not call.return_input_required and call.callbacks is not None:
+                answer = await self._ask_now(call)
+                if answer is not None:
+                    self._report(call, binding, "asked", "")
+                    return self._accept(call, binding, answer)
+        return await self._require_operator(call, binding)
+
+    def hold_rest(self, call: Call, result: CallResult) -> CallResult:
+        raw = {name: value for name, value in result.raw.items() if name != "requestState"}
+        state = _State("rest", new_nonce(), self._basis(call.policy.definition_hash), result.raw.get("requestState"))
+        return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
+
+    def _basis(self, definition: str) -> str:
+        """Return a hash of a definition and of the rules. An answer counts only while both stay as they are."""
+        rules = [(key, rule.by, rule.when) for key, rule in self._settings]
+        return hashlib.sha256(msgspec.json.encode([definition, rules])).hexdigest()
+
+    async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
+        """Return who must approve a call with these arguments; None if no condition of a rule is met."""
+        for rule in rules:  # those of the operator come first
+            if not rule.when or await self._is_met(rule.when, arguments):
+                return rule.by
+        return None
+
+    async def _is_met(self, condition: str, arguments: Json) -> bool:
+        """Return True if the condition is true, or has no value: a call that cannot be judged is asked about."""
+        expressions = self._expressions
+        if expressions is None:
+            return True
+        try:
+            if not expressions.has_macros:
+                return expressions.is_true(condition, {"args": arguments})
+            return await asyncio.to_thread(expressions.is_true, condition, {"args": arguments})
+        except Exception as exc:  # of the runtime, too
+            _log.debug("a condition of toolway.approve has no value: %s", exc)
+            return True
+
+    # -- the user of the client ---------------------------------------------------------------------------------------
+
+    def _ask_later(self, call: Call, binding: ApprovalBinding) -> ApprovalResult:
+        """Return the question for a modern client. Its state is all that is kept of it."""
+        state = _State("asked", new_nonce(), self._basis(binding.definition))
+        self._report(call, binding, "asked", state.nonce)
+        question = {"method": _ELICIT, "params": self._question(call)}
+        raw = {"resultType": "input_required", "inputRequests": {ANSWER_KEY: question}}
+        return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
+
+    async def _ask_now(self, call: Call) -> Json | None:
+        """Ask a legacy client on the stream of its call. Return its answer; None if it cannot be asked."""
+        assert call.callbacks is not None
+        clock = asyncio.get_running_loop().time
+        call.state.begin_user_wait(clock())
+        try:
+            return await call.callbacks.handle_request(ASKER, _ELICIT, self._question(call))
+        except LookupError:
+            return None
+        except (CallbackError, TimeoutError):
+            return {"action": "cancel"}
+        finally:
+            call.state.end_user_wait(clock())
+
+    def _question(self, call: Call) -> Json:
+        return build_question(call, describe_arguments(call.arguments, self._mask))
+
+    def _accept(self, call: Call, binding: ApprovalBinding, answer: Json | None, nonce: str = "") -> Call:
+        refusal = refusal_in(answer)
+        if refusal:
+            self._report(call, binding, "denied", nonce, refusal)
+            raise denied_call(call, refusal)
+        self._report(call, binding, "approved", nonce)
+        self._report(call, binding, "used", nonce)
+        return call
+
+    async def _use_answer(self, call: Call, binding: ApprovalBinding, state: _State, answer: Json | None) -> Call:
+        """Use the answer of a modern client. The sealed state proves that it is for this call of this caller."""
+        await self._spend(call, binding, state)
+        return self._accept(call, binding, answer, state.nonce)
+
+    async def _use_rest(self, call: Call, binding: ApprovalBinding, state: _State) -> Call:
+        """Continue an approved call for which its server needed input of the client."""
+        await self._spend(call, binding, state)
+        if state.upstream is None:
+            return call
+        return replace(call, params={**call.params, "requestState": state.upstream})
+
+    async def _spend(self, call: Call, binding: ApprovalBinding, state: _State) -> None:
+        if state.basis != self._basis(binding.definition):
+            refusal = "the definition of the tool, or the rules for approvals, changed after the question"
+        elif not await self._stored(call, self._store.spend(state.nonce)):
+            refusal = "the answer was used before"
+        else:
+            return
+        self._report(call, binding, "refused", state.nonce, refusal)
+        raise denied_call(call, refusal, "call the tool again without a requestState")
+
+    # -- the operator -------------------------------------------------------------------------------------------------
+
+    async def _require_operator(self, call: Call, binding: ApprovalBinding) -> Call:
+        """Return the call if an operator has approved it. Raises `CallError` if not."""
+        now = self._now()
+        request = ApprovalRequest(
+            id=new_request_id(),
+            key=binding.key,
+            state="pending",
+            caller=call.caller,
+            server=call.server,
+            tool=call.name,
+            effect=describe_effect(call),
+            digest=binding.digest,
+            definition=binding.definition,
+            arguments=describe_arguments(call.arguments, self._mask),
+            call=call.id,
+            asked_at=now,
+            until=now + APPROVAL_LIFETIME_S,
+        )
+        outcome, found, expired = await self._stored(call, self._store.claim(request))
+        self._report_expired(expired)
+        if outcome == "used" and found.id not in self._used:
+            self._remember(found.id)
+            self._report(call, binding, "used", found.id, who=found.who, by="operator")
+            return call
+        if outcome == "full":
+            self._report(call, binding, "refused", "", "too many requests wait", by="operator")
+            raise _queue_full(call)
+        if outcome in ("denied", "used"):
+            raise denied_call(call, found.reason or "an operator denied it")
+        if outcome == "asked":
+            self._report(call, binding, "asked", found.id, by="operator")
+        raise ApprovalRequired(
+            f"{call.server}.{call.name} waits for an approval",
+            approval_id=found.id,
+            server=call.server,
+            tool=call.name,
+            retry_after=RETRY_AFTER_S,
+            detail=f"an operator must approve the call {found.id}",
+            hint=f"repeat it with the same arguments after: toolway approvals yes {found.id}",
+        )
+
+    def _remember(self, id_: str) -> None:
+        self._used[id_] = None
+        if len(self._used) > MAX_REMEMBERED:
+            del self._used[next(iter(self._used))]
+
+    async def _stored(self, call: Call, work: Any) -> Any:
+        try:
+            return await work
+        except StoreError as exc:
+            _log.error("the store of the approvals cannot be used: %s", exc)
+            raise ServerUnavailable(
+                "the store of the approvals is unavailable, so the call was not sent",
+                server=call.server,
+                tool=call.name,
+                certainty=Certainty.NOT_SENT,
+                detail="the log of the gateway has the cause",
+                hint="correct the cause, then repeat the call",
+                code="E-APPROVAL-STORE",
+            ) from exc
+
+    # -- administrators -----------------------------------------------------------------------------------------------
+
+    async def list_requests(self) -> list[ApprovalRequest]:
+        """Return the requests that wait, oldest first, then the answered ones of the last 15 minutes."""
+        found = await self._read()
+        return sorted(found, key=lambda each: (each.state != "pending", each.asked_at))
+
+    async def get_request(self, id_: str) -> ApprovalRequest:
+        """Return one request. Raises `NotFound` if it is unknown or expired."""
+        for each in await self._read():
+            if each.id == id_:
+                return each
+        raise NotFound(f"unknown or expired request {id_[:40]!r}", hint="list what waits: toolway approvals ls")
+
+    async def decide(
+        self, id_: str, state: Literal["approved", "denied"], who: str, reason: str = ""
+    ) -> ApprovalRequest:
+        """Approve or deny a request as the principal `who`. Return it with the answer.
+
+        Raises `NotFound` if it does not wait, `ConfigError` if the caller of a call would approve it.
+        """
+        request = await self.get_request(id_)
+        if request.caller and request.caller == who and state == "approved":
+            raise ConfigError(
+                "a caller cannot approve its own call",
+                detail=f"the call {id_} was made with the same key or login",
+                hint="let another administrator approve it",
+                code="E-APPROVAL-OWN",
+            )
+        try:
+            decided = await self._store.decide(id_, state, who, reason[:MAX_REASON_CHARS])
+        except StoreError as exc:
+            raise _store_unavailable(exc) from exc
+        if decided is None:
+            raise NotFound(
+                f"the request {id_} does not wait",
+                detail=f"it was {request.state} or has expired",
+                hint="list what waits: toolway approvals ls",
+            )
+        self._emit(_event(decided, state))
+        return decided
+
+    async def count_pending(self) -> int:
+        """Return the number of requests that wait."""
+        try:
+            return await self._store.count_pending()
+        except StoreError as exc:
+            raise _store_unavailable(exc) from exc
+
+    async def _read(self) -> list[ApprovalRequest]:
+        try:
+            return await self._store.load()
+        except StoreError as exc:
+            raise _store_unavailable(exc) from exc
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _report_expired(self, expired: Iterable[ApprovalRequest]) -> None:
+        for each in expired:
+            self._emit(_event(each, "expired"))
+
+    def _report(
+        self,
+        call: Call,
+        binding: ApprovalBinding,
+        action: str,
+        id_: str,
+        reason: str = "",
+        *,
+        who: str = "",
+        by: str = "client",
+    ) -> None:
+        self._emit(
+            ApprovalChanged(call.server, action, by, id_, call.name, call.caller, who, reason, binding.digest, call.id)
+        )
+
+
+def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
+    return ApprovalChanged(
+        *(request.server, action, "operator", request.id, request.tool, request.caller, request.who, request.reason),
+        digest=request.digest,
+        call=request.call,
+    )
+
+
+def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
+    """Compile the conditions of rules; None if there are none. Raises `ConfigError` if one is invalid."""
+    conditions = {key: rule.when for key, rule in rules.items() if rule.when}
+    if not conditions:
+        return None
+    from toolway.workflows.expressions import ExpressionError, Expressions
+
+    expressions = Expressions(frozenset({"args"}))
+    for key, condition in conditions.items():
+        try:
+            expressions.compile(condition)
+        except ExpressionError as exc:
+            raise ConfigError(
+                f"the condition of toolway.approve.{key[:80]} cannot be used",
+                detail=f"{exc.message}: {exc.detail}",
+                hint=exc.hint or "write a CEL expression over args, such as args.amount > 100",
+                code="E-CONFIG-KEY",
+            ) from None
+    return expressions
+
+
+def _queue_full(call: Call) -> CallError:
+    return Overloaded(
+        f"{call.server}.{call.name} needs an approval, and too many calls wait for one",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        retry_after=60.0,
+        detail=f"at most {MAX_PENDING} calls wait, half of them of one caller",
+        hint="answer what waits: toolway approvals ls",
+        code="E-APPROVAL-QUEUE",
+    )
+
+
+def _store_unavailable(exc: StoreError) -> ServerUnavailable:
+    return ServerUnavailable(
+        "the store of the approvals is unavailable",
+        detail=str(exc)[:300],
+        hint="correct the cause, then try again",
+        code="E-APPROVAL-STORE",
+    )
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """Content of the sealed state of a result: the name of a question, or the state of the server."""
+
+    kind: Literal["asked", "rest"]
+    nonce: str
+    basis: str  # hash of the definition of the tool and of the rules
+    upstream: Any = None  # state of the server
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> _State:
+        return msgspec.json.decode(text, type=_State)

@@ -1,0 +1,130 @@
+"""Requests for approval, as they are stored, and the interface of their stores.
+
+A store decides atomically: of two calls that use one approval at once, on any node, one gets it. A stored request is
+sealed with the key of the gateway. So a program that can write to the store can neither read arguments nor approve a
+call.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from toolway.gateway.sealing import Sealer
+
+APPROVAL_LIFETIME_S: Final = 900.0  # seconds that a request waits, and that an answer counts
+MAX_PENDING: Final = 1000  # requests that wait; at most half of them of one caller
+MAX_SPENT: Final = 100_000  # used answers of clients that are remembered until they expire
+_SEALED_KIND: Final = "approval record"
+
+ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True):
+    """One call that an operator is asked about, with the answer."""
+
+    id: str
+    key: str  # what the approval is bound to (`bind_call`)
+    state: ApprovalState
+    caller: str  # caller id; "" for the local owner
+    server: str
+    tool: str
+    effect: str
+    digest: str  # of the arguments
+    definition: str  # hash of the definition of the tool
+    arguments: list[tuple[str, str]]  # names and values as JSON texts, cut with a mark
+    call: str  # id of the call that asked
+    asked_at: float  # Unix time
+    until: float  # Unix time at which the request, or the answer, expires
+    who: str = ""  # principal id of the approver; "" for the local owner
+    reason: str = ""
+
+
+class ClaimOutcome(NamedTuple):
+    """Result of a claim: the outcome for the caller, the request, and requests that expired meanwhile."""
+
+    outcome: Literal["used", "denied", "pending", "asked", "full"]
+    request: ApprovalRequest
+    expired: Sequence[ApprovalRequest] = ()
+
+
+class ApprovalStore(Protocol):
+    """Store of requests for approval. Methods raise `StoreError` if it cannot be used: then no call is sent."""
+
+    async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
+        """Use the approval of a call if there is one. Else store the request, unless it waits or was denied."""
+        ...
+
+    async def spend(self, nonce: str) -> bool:
+        """Record that an answer of a client was used. Return False if it was used before, or too many are recorded."""
+        ...
+
+    async def decide(
+        self, id: str, state: Literal["approved", "denied"], who: str, reason: str
+    ) -> ApprovalRequest | None:
+        """Answer a request that waits. Return it with the answer; None if it does not wait."""
+        ...
+
+    async def load(self) -> list[ApprovalRequest]:
+        """Return all requests that have not expired, oldest first."""
+        ...
+
+    async def count_pending(self) -> int:
+        """Return the number of requests that wait."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class StoreError(Exception):
+    """Raised if the store of the approvals cannot be read or written."""
+
+
+def new_request_id() -> str:
+    """Return a new id that a person can type."""
+    return secrets.token_hex(5)
+
+
+def new_nonce() -> str:
+    """Return a new name for a question to a client. It is used once."""
+    return secrets.token_urlsafe(16)
+
+
+class RequestSealer:
+    """Seals requests for the store and opens them, with the key of the gateway."""
+
+    def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
+        self._sealer = Sealer(key, now)
+        self._now = now
+
+    def seal(self, request: ApprovalRequest) -> str:
+        return self._sealer.seal(_SEALED_KIND, msgspec.to_builtins(request), max(0.0, request.until - self._now()))
+
+    def open(self, sealed: Any) -> ApprovalRequest | None:
+        """Return a stored request, even if it has expired; None if it was not written with the key."""
+        found = self._sealer.open_with_expiry(_SEALED_KIND, sealed) if isinstance(sealed, str) else None
+        return msgspec.convert(found[1], ApprovalRequest) if found is not None else None
+
+
+def decide_claim(
+    known: Sequence[ApprovalRequest], request: ApprovalRequest, pending: int, pending_of_caller: int
+) -> ClaimOutcome:
+    """Decide about a claim. Pure.
+
+    `known` are the requests with the same key that have not expired. The store then writes the request of an outcome
+    `used` or `asked`.
+    """
+    by_state = {each.state: each for each in known}
+    if (approved := by_state.get("approved")) is not None:
+        return ClaimOutcome("used", msgspec.structs.replace(approved, state="used"))
+    if (denied := by_state.get("denied")) is not None:
+        return ClaimOutcome("denied", denied)
+    if (waiting := by_state.get("pending")) is not None:
+        return ClaimOutcome("pending", waiting)
+    if pending >= MAX_PENDING or pending_of_caller >= MAX_PENDING // 2:
+        return ClaimOutcome("full", request)
+    return ClaimOutcome("asked", request)

@@ -1,0 +1,184 @@
+"""Requests for approval in a SQLite file of the state folder, which all workers of a gateway share.
+
+Every change is one transaction that holds the write lock of the file from its beginning, and is on disk before a call
+is sent. So an approval is used once, also if the gateway is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from msgspec.structs import replace
+
+from toolway.gateway.approvals.records import (
+    APPROVAL_LIFETIME_S,
+    MAX_SPENT,
+    ApprovalRequest,
+    ClaimOutcome,
+    RequestSealer,
+    StoreError,
+    decide_claim,
+)
+
+APPROVALS_FILE_NAME: Final = "approvals.sqlite"
+LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
+T = TypeVar("T")
+_log = logging.getLogger("toolway.gateway")
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS requests (
+    id TEXT PRIMARY KEY, key TEXT NOT NULL, state TEXT NOT NULL, caller TEXT NOT NULL,
+    until REAL NOT NULL, sealed TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS requests_key ON requests (key);
+CREATE INDEX IF NOT EXISTS requests_until ON requests (until);
+CREATE TABLE IF NOT EXISTS spent (nonce TEXT PRIMARY KEY, until REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS spent_until ON spent (until);
+"""
+_COUNT_PENDING: Final = "SELECT count(*), coalesce(sum(caller = ?), 0) FROM requests WHERE state = 'pending'"
+
+
+class SqliteApprovalStore:
+    """Store of requests in one file. The file is created at the first use."""
+
+    def __init__(self, path: Path, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._sealer = sealer
+        self._now = now
+        self._executor: ThreadPoolExecutor | None = None
+        self._db: sqlite3.Connection | None = None
+
+    async def close(self) -> None:
+        """Close the file, after the changes under way."""
+        if self._executor is not None:
+            executor, self._executor = self._executor, None
+            await asyncio.to_thread(executor.shutdown)
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
+        return await self._run(lambda db: self._claim(db, request))
+
+    async def spend(self, nonce: str) -> bool:
+        return await self._run(lambda db: self._spend(db, nonce))
+
+    async def decide(
+        self, id: str, state: Literal["approved", "denied"], who: str, reason: str
+    ) -> ApprovalRequest | None:
+        return await self._run(lambda db: self._decide(db, id, state, who, reason))
+
+    async def load(self) -> list[ApprovalRequest]:
+        return await self._run(self._load)
+
+    async def count_pending(self) -> int:
+        query = "SELECT count(*) FROM requests WHERE state = 'pending' AND until > ?"
+        return await self._run(lambda db: int(db.execute(query, (self._now(),)).fetchone()[0]))
+
+    # -- in the thread of the store -----------------------------------------------------------------------------------
+
+    def _claim(self, db: sqlite3.Connection, request: ApprovalRequest) -> ClaimOutcome:
+        with _transaction(db):
+            expired = self._remove_expired(db)
+            rows = db.execute("SELECT id, state, sealed FROM requests WHERE key = ?", (request.key,)).fetchall()
+            known = [found for row in rows if (found := self._open(row)) is not None and found.key == request.key]
+            pending, own = db.execute(_COUNT_PENDING, (request.caller,)).fetchone()
+            outcome = decide_claim(known, request, pending, own)
+            if outcome.outcome in ("used", "asked"):
+                self._write(db, outcome.request)
+        return outcome._replace(expired=expired)
+
+    def _spend(self, db: sqlite3.Connection, nonce: str) -> bool:
+        with _transaction(db):
+            db.execute("DELETE FROM spent WHERE until < ?", (self._now(),))
+            (count,) = db.execute("SELECT count(*) FROM spent").fetchone()
+            if count >= MAX_SPENT:
+                return False
+            # Twice the lifetime: no clock that differs a little makes an answer usable again.
+            until = self._now() + 2 * APPROVAL_LIFETIME_S
+            added = db.execute("INSERT INTO spent VALUES (?, ?) ON CONFLICT DO NOTHING", (nonce, until))
+        return added.rowcount == 1
+
+    def _decide(
+        self, db: sqlite3.Connection, id: str, state: Literal["approved", "denied"], who: str, reason: str
+    ) -> ApprovalRequest | None:
+        with _transaction(db):
+            row = db.execute("SELECT id, state, sealed FROM requests WHERE id = ?", (id,)).fetchone()
+            found = self._open(row) if row is not None else None
+            now = self._now()
+            if found is None or found.state != "pending" or found.until <= now:
+                return None
+            decided = replace(found, state=state, who=who, reason=reason, until=now + APPROVAL_LIFETIME_S)
+            self._write(db, decided)
+        return decided
+
+    def _load(self, db: sqlite3.Connection) -> list[ApprovalRequest]:
+        rows = db.execute("SELECT id, state, sealed FROM requests WHERE until > ?", (self._now(),)).fetchall()
+        found = [request for row in rows if (request := self._open(row)) is not None]
+        return sorted(found, key=lambda each: each.asked_at)
+
+    def _remove_expired(self, db: sqlite3.Connection) -> list[ApprovalRequest]:
+        """Remove what has expired. Return the requests among it that have no answer."""
+        now = self._now()
+        rows = db.execute("SELECT id, state, sealed FROM requests WHERE until <= ?", (now,)).fetchall()
+        if rows:
+            db.execute("DELETE FROM requests WHERE until <= ?", (now,))
+        found = [request for row in rows if (request := self._open(row)) is not None]
+        return [replace(each, state="expired") for each in found if each.state == "pending"]
+
+    def _write(self, db: sqlite3.Connection, request: ApprovalRequest) -> None:
+        row = (request.id, request.key, request.state, request.caller, request.until, self._sealer.seal(request))
+        db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def _open(self, row: tuple[str, str, str]) -> ApprovalRequest | None:
+        """Return the request in a row; None if the row was not written by this gateway."""
+        found = self._sealer.open(row[2])
+        if found is None or (found.id, found.state) != row[:2]:
+            _log.error("a request for approval is ignored: %s was changed without the key of the gateway", self._path)
+            return None
+        return found
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-approvals")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open_file()))
+        except (sqlite3.Error, OSError) as exc:
+            raise StoreError(f"{self._path}: {exc}") from exc
+
+    def _open_file(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=FULL")
+                db.executescript(_SCHEMA)
+            except sqlite3.Error:
+                db.close()
+                raise
+            self._db = db
+        return self._db
+
+
+@contextlib.contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run a transaction that holds the write lock from its beginning; roll it back if the block raises."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

@@ -1,0 +1,148 @@
+"""Approval middleware: a call that a rule of the operator names waits for the approval of a person.
+
+It runs after `arguments`, so that no person is asked about a call that would be rejected. It runs before `audit` and
+`retry`: one approval allows one call. Rules and answers are those of the gate, which a gateway provides. A hub without
+a gate asks nothing.
+
+An approval counts for one definition of the tool. So the definition is compared again right before the first byte of
+the call is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from toolway.catalog.catalog import Tool
+from toolway.errors import AccessDenied, CallError, Certainty
+from toolway.types import Call, CallHandler, CallResult, Json, Middleware, ToolResult
+from toolway.upstream.transport import SEND_TOO_LATE
+
+APPROVAL_CODE: Final = "E-APPROVAL"
+APPROVAL_DENIED_CODE: Final = "E-APPROVAL-DENIED"
+_UNBOUND_PARAMS: Final = ("_meta", "requestState", "inputResponses")  # differ between two requests for one call
+
+
+class ApprovalRequired(CallError):
+    """Raised if a call waits for the approval of an operator. It was not sent; repeat it after the approval."""
+
+    code = APPROVAL_CODE
+
+    def __init__(self, message: str, *, approval_id: str, **kwargs: Any) -> None:
+        super().__init__(message, certainty=Certainty.NOT_SENT, **kwargs)
+        self.approval_id = approval_id
+
+
+class ApprovalReply(NamedTuple):
+    """Reply of a client: the opened state of a question, and the answer of its user to it."""
+
+    state: str
+    answer: Json | None
+
+
+class ApprovalResult(ToolResult, frozen=True):
+    """Result `input_required` whose state belongs to the gate: a question, or the rest of an approved call."""
+
+    approval_state: str = ""
+    is_question: bool = False  # of the gate, and not of the server
+
+
+class CallGate(Protocol):
+    """Decides which calls need an approval, and if a call has one."""
+
+    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
+        """Return the rules that may ask about calls of a tool; () if there are none.
+
+        `tool` is None if its definition is not known. Then every rule that may apply counts.
+        """
+        ...
+
+    async def admit(self, call: Call) -> Call | ApprovalResult:
+        """Return the call if it may be sent, or a question for its client.
+
+        Raises `ApprovalRequired` if it waits for an operator, and other `CallError`s if it is denied.
+        """
+        ...
+
+    def hold_rest(self, call: Call, result: CallResult) -> CallResult:
+        """Return a result `input_required` of the server with a state that can be used once."""
+        ...
+
+
+def approval(
+    gate: CallGate,
+    wait_for_definition: Callable[[Call], Awaitable[Call]],
+    definition_of: Callable[[str, str], str],
+) -> Middleware:
+    """Return middleware that sends a call only if the gate admits it.
+
+    `wait_for_definition` returns a call with the policy of its tool, after the server has listed it. `definition_of`
+    returns the hash of the current definition of a tool, by server and name.
+    """
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        # The node that forwards a call has asked already.
+        return next(call) if not call.policy.approval or call.forwarded else run(call, next)
+
+    async def run(call: Call, next: CallHandler) -> CallResult:
+        if call.policy.tool is None or call.policy.tool.stale:
+            call = await wait_for_definition(call)
+            if not call.policy.approval:
+                return await next(call)
+        admitted = await gate.admit(call)
+        if isinstance(admitted, ApprovalResult):
+            return admitted
+        approved: str = call.policy.definition_hash
+
+        def is_unchanged() -> bool:
+            return definition_of(call.server, call.name) == approved
+
+        def may_send() -> bool:
+            return is_unchanged() and (call.may_send is None or call.may_send())
+
+        try:
+            result = await next(replace(admitted, may_send=may_send))
+        except CallError as exc:
+            if exc.code == SEND_TOO_LATE and not is_unchanged():
+                raise denied_call(call, "the definition of the tool changed after the approval") from exc
+            raise
+        return gate.hold_rest(call, result) if result.raw.get("resultType") == "input_required" else result
+
+    return middleware
+
+
+def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
+    """Return the error of a call that was not approved. Nothing was sent to the server."""
+    return AccessDenied(
+        f"{call.server}.{call.name} was not approved",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail=detail,
+        hint=hint or "do not repeat it unchanged: ask the person who decides",
+        code=APPROVAL_DENIED_CODE,
+    )
+
+
+class ApprovalBinding(NamedTuple):
+    """Binding of an approval: one call by one caller, with these arguments and this definition."""
+
+    key: str  # SHA-256 of all that follows
+    digest: str  # SHA-256 of the name and the arguments as canonical JSON
+    definition: str  # hash of the definition of the tool
+
+
+def bind_call(call: Call) -> ApprovalBinding:
+    """Return what an approval of this call is bound to."""
+    params = {name: value for name, value in call.params.items() if name not in _UNBOUND_PARAMS}
+    digest = _hash({**params, "name": call.name, "arguments": call.arguments})
+    definition = call.policy.definition_hash
+    return ApprovalBinding(_hash([call.caller, call.server, call.name, definition, digest]), digest, definition)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()

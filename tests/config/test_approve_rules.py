@@ -1,0 +1,71 @@
+"""`toolway.approve`: what is accepted, and which rules apply to a tool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from toolway.config.approval.approve_rules import ApproveRules, parse_approve
+from toolway.config.settings import parse_gateway
+from toolway.errors import ConfigError
+
+
+def approvers(rules: Any, name: str, *, destructive: bool = False) -> list[str]:
+    server, _, tool = name.partition(".")
+    found = ApproveRules(parse_approve(rules)).find(server, tool, destructive=destructive)
+    return [each.by for each in found]
+
+
+def test_the_last_pattern_decides_and_the_stricter_rule_comes_first() -> None:
+    rules = {
+        "destructive": "client",
+        "bank.*": "operator",
+        "bank.balance": "none",
+        "db.query": {"by": "client", "when": "args.x > 1"},
+    }
+    assert approvers(rules, "bank.pay") == ["operator"]
+    assert approvers(rules, "bank.pay", destructive=True) == ["operator", "client"]
+    assert approvers(rules, "bank.balance", destructive=True) == []
+    assert approvers(rules, "db.query", destructive=True) == ["client", "client"]
+    assert approvers(rules, "web.get") == [] and approvers(rules, "web.get", destructive=True) == ["client"]
+    assert approvers({"bank.balance": "none", "bank.*": "operator"}, "bank.balance") == ["operator"]
+    assert approvers({"*": "operator"}, "any.tool") == ["operator"]
+    assert not ApproveRules({})
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "operator",
+        ["bank.*"],
+        {"bank": "operator"},
+        {"!bank.*": "operator"},
+        {"bank.*": "Operator"},
+        {"bank.*": True},
+        {"bank.*": None},
+        {"bank.*": {"when": "true"}},
+        {"bank.*": {"by": "operator", "wenn": "true"}},
+        {"bank.*": {"by": "operator", "when": 1}},
+        {"bank.*": {"by": "operator", "when": "x" * 5000}},
+        {"bank.*": {"by": "none", "when": "true"}},
+        {"destructive": "none"},
+        {f"s.t{number}": "operator" for number in range(1001)},
+    ],
+    ids=lambda block: str(block)[:40],
+)
+def test_what_could_be_meant_otherwise_is_rejected(block: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_gateway({"approve": block}, {})
+    assert "toolway.approve" in caught.value.message
+
+
+@pytest.mark.parametrize("key", ["approval", "approvals", "aprove", "Approve"])
+def test_a_misspelt_key_is_rejected(key: str) -> None:
+    with pytest.raises(ConfigError, match="unknown key in toolway"):
+        parse_gateway({key: {"bank.*": "operator"}}, {})
+
+
+def test_a_condition_is_no_template() -> None:
+    settings = parse_gateway({"approve": {"a.b": {"by": "client", "when": "args.x == '${HOME}'"}}}, {"HOME": "/h"})
+    assert settings.approve["a.b"].when == "args.x == '${HOME}'"

@@ -1,0 +1,284 @@
+"""Calls that wait for the approval of an operator: one call, once, as it was shown."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.approval_lab import ERAS, Asking, Clock, asking, call, refusal
+from tests.gateway.bridge_lab import made
+from tests.gateway.full_server import FullHttp
+from toolway import Hub
+from toolway.gateway.admin.openapi import SCHEMAS
+from toolway.gateway.approvals import records
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.middleware.approval import ApprovalRequired
+from toolway.types import Json
+
+pytestmark = pytest.mark.anyio
+
+OPERATOR: Json = {"bank.echo": "operator"}
+PAY: Json = {"text": "pay 100"}
+WAITS = (-31014, "E-APPROVAL")
+
+
+async def approve(lab: Asking, answer: Any) -> str:
+    id_: str = answer.error["data"]["approvalId"]
+    await lab.gate.decide(id_, "approved", "")
+    return id_
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("server_era", ERAS)
+async def test_an_approved_call_runs_once(tmp_path: Path, era: str, server_era: str) -> None:
+    async with asking(tmp_path, OPERATOR, era=server_era) as lab, lab.raw("server/bank") as raw:
+        first = await call(raw, era, "echo", PAY)
+        assert refusal(first) == WAITS and first.error["data"]["retryAfterMs"] > 0 and first.status == 200
+        again = await call(raw, era, "echo", PAY)
+        assert again.error["data"]["approvalId"] == first.error["data"]["approvalId"], "one request for one call"
+        (shown,) = await lab.waiting()
+        assert (shown.server, shown.tool, shown.arguments) == ("bank", "echo", [("text", '"pay 100"')])
+        assert lab.executed() == 0
+        await approve(lab, first)
+        assert (await call(raw, era, "echo", PAY)).result["content"][0]["text"] == "pay 100"
+        third = await call(raw, era, "echo", PAY)
+        assert refusal(third) == WAITS and third.error["data"]["approvalId"] != first.error["data"]["approvalId"]
+        assert lab.executed() == 1
+        assert lab.actions == ["asked", "approved", "used", "asked"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_approval_counts_for_nothing_else(tmp_path: Path, era: str) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    rules = {"bank.echo": "operator", "bank.ask": "operator"}
+    async with (
+        asking(tmp_path, rules, keyring=keyring) as lab,
+        lab.raw("server/bank", made(keyring, "anna")) as raw,
+        lab.raw("server/bank", made(keyring, "ben")) as other,
+    ):
+        await approve(lab, await call(raw, era, "echo", PAY))
+        for who, name, arguments in (
+            (raw, "echo", {"text": "pay 900"}),
+            (raw, "echo", {**PAY, "confirm": True}),
+            (raw, "echo", {**PAY, "approvalId": "any"}),
+            (raw, "ask", PAY),
+            (other, "echo", PAY),
+        ):
+            assert refusal(await call(who, era, name, arguments)) == WAITS
+        assert lab.executed() == lab.executed("ask") == 0
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_denied_call_tells_the_reason(tmp_path: Path, era: str) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
+        await lab.gate.decide(id_, "denied", "", "not on Fridays")
+        denied = await call(raw, era, "echo", PAY)
+        assert refusal(denied) == (-31010, "E-APPROVAL-DENIED") and "not on Fridays" in denied.error["message"]
+        assert lab.executed() == 0 and await lab.waiting() == []
+
+
+async def test_an_approval_expires(tmp_path: Path) -> None:
+    clock = Clock()
+    async with asking(tmp_path, OPERATOR, now=clock) as lab, lab.raw("server/bank") as raw:
+        await approve(lab, await call(raw, "modern", "echo", PAY))
+        clock.moved += records.APPROVAL_LIFETIME_S + 1
+        second = await call(raw, "modern", "echo", PAY)
+        assert refusal(second) == WAITS
+        clock.moved += records.APPROVAL_LIFETIME_S + 1
+        with pytest.raises(Exception, match="unknown or expired"):
+            await approve(lab, second)
+        assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
+        assert lab.executed() == 0 and lab.actions.count("expired") == 1
+
+
+async def test_another_definition_needs_another_approval(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        await approve(lab, await call(raw, "modern", "echo", PAY))
+        tool = lab.hub.catalog.find_tool("bank", "echo")
+        assert tool is not None
+        changed = [{**each.raw, "description": "Other."} for each in lab.hub.catalog.tools("bank")]
+        lab.hub.catalog.replace("bank", "tools", changed)
+        assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
+        lab.hub.catalog.replace("bank", "tools", [{**each, "description": "Third."} for each in changed])
+        assert lab.executed() == 0
+
+
+async def test_of_many_equal_calls_one_uses_the_approval(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        await approve(lab, await call(raw, "modern", "echo", PAY))
+        answers = await asyncio.gather(*(call(raw, "modern", "echo", PAY) for _ in range(20)))
+        assert sum("result" in each.last for each in answers) == 1
+        assert lab.executed() == 1 and len(await lab.waiting()) == 1
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_approvals_survive_a_restart_and_stay_used(tmp_path: Path, era: str) -> None:
+    async with FullHttp("modern") as fake:
+        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+            id_ = (await call(raw, era, "echo", PAY)).error["data"]["approvalId"]
+        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+            await lab.gate.decide(id_, "approved", "")
+        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+            assert "result" in (await call(raw, era, "echo", PAY)).last
+        async with asking(tmp_path, OPERATOR, fake=fake) as lab, lab.raw("server/bank") as raw:
+            assert refusal(await call(raw, era, "echo", PAY)) == WAITS
+            assert lab.executed() == 1
+
+
+@pytest.mark.parametrize("change", ["state = 'approved'", "caller = 'x'", "sealed = 'x'", "until = until + 9000"])
+async def test_a_changed_row_approves_nothing(tmp_path: Path, change: str) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        await call(raw, "modern", "echo", PAY)
+        with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
+            db.execute(f"UPDATE requests SET {change}")
+        assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
+        assert lab.executed() == 0
+
+
+async def test_a_row_that_was_put_back_is_not_used_again(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        await approve(lab, await call(raw, "modern", "echo", PAY))
+        with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
+            rows = db.execute("SELECT * FROM requests").fetchall()
+        assert "result" in (await call(raw, "modern", "echo", PAY)).last
+        with sqlite3.connect(tmp_path / "approvals.sqlite") as db:
+            db.executemany("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", rows)
+        assert refusal(await call(raw, "modern", "echo", PAY)) == (-31010, "E-APPROVAL-DENIED")
+        assert lab.executed() == 1
+
+
+async def test_an_unusable_store_lets_no_call_through(tmp_path: Path) -> None:
+    (tmp_path / "approvals.sqlite").write_text("no database" * 100)
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        assert refusal(await call(raw, "modern", "echo", PAY)) == (-31009, "E-APPROVAL-STORE")
+        assert lab.executed() == 0
+
+
+async def test_a_full_queue_refuses_and_one_caller_gets_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_PENDING", 6)
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    async with asking(tmp_path, OPERATOR, keyring=keyring) as lab:
+        codes = []
+        for name in ("anna", "ben", "carl"):
+            async with lab.raw("server/bank", made(keyring, name)) as raw:
+                codes += [refusal(await call(raw, "modern", "echo", {"text": str(each)})) for each in range(4)]
+        full = (-31003, "E-APPROVAL-QUEUE")
+        assert codes == [*[WAITS] * 3, full, *[WAITS] * 3, full, *[full] * 4]
+        assert lab.executed() == 0 and len(await lab.waiting()) == 6
+
+
+async def test_two_hundred_calls_wait_at_once(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        calls = [{"text": str(number)} for number in range(200)]
+        asked = await asyncio.gather(*(call(raw, "modern", "echo", each) for each in calls))
+        assert len({each.error["data"]["approvalId"] for each in asked}) == len(await lab.waiting()) == 200
+        for each, arguments in zip(asked[:20], calls, strict=False):
+            await approve(lab, each)
+            assert "result" in (await call(raw, "modern", "echo", arguments)).last
+        assert lab.executed() == 20 and len(await lab.waiting()) == 180
+
+
+# -- ways to a server -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_call_tool_of_the_search_asks_too(tmp_path: Path, era: str) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("search") as raw:
+        wrapped = {"name": "bank__echo", "arguments": PAY}
+        first = await call(raw, era, "call_tool", wrapped)
+        assert refusal(first) == WAITS and lab.executed() == 0
+        await approve(lab, first)
+        assert "result" in (await call(raw, era, "call_tool", wrapped)).last
+        assert lab.executed() == 1
+
+
+async def test_playground_programs_and_steps_ask_too(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw() as raw:
+        body = {"server": "bank", "tool": "echo", "arguments": PAY}
+        reply = await raw.http.post(f"{lab.base}/admin/call", json=body)
+        assert reply.json()["error"]["code"] == "E-APPROVAL"
+        hub = Hub._from_core(lab.hub)  # as steps of workflows and agents use it
+        with pytest.raises(ApprovalRequired):
+            await hub.call_tool("bank.echo", PAY)
+        assert lab.executed() == 0
+
+
+async def test_a_task_needs_the_approval_once(tmp_path: Path) -> None:
+    tasks: Json = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
+    async with asking(tmp_path, {"bank.start_task": "operator"}) as lab, lab.raw("server/bank") as raw:
+        first = await call(raw, "modern", "start_task", {}, capabilities=tasks)
+        await approve(lab, first)
+        task = (await call(raw, "modern", "start_task", {}, capabilities=tasks)).result["taskId"]
+        assert (await raw.ask("tasks/get", {"taskId": task}, capabilities=tasks)).result["status"] == "working"
+        assert lab.executed("start_task") == 1
+
+
+async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    boss, _ = keyring.create_key_sync("boss", None, True, 0.0)
+    async with asking(tmp_path, OPERATOR, keyring=keyring) as lab, lab.raw("server/bank", boss) as raw:
+
+        async def admin(token: str, method: str, path: str, body: Json | None = None) -> tuple[int, Any]:
+            url, headers = f"{lab.base}/admin/approvals{path}", {"authorization": f"Bearer {token}"}
+            reply = await raw.http.request(method, url, json=body, headers=headers)
+            return reply.status_code, reply.json()
+
+        id_ = (await call(raw, "modern", "echo", PAY)).error["data"]["approvalId"]
+        status, found = await admin("tw_owner", "GET", "")
+        assert status == 200 and [each["id"] for each in found["requests"]] == [id_]
+        status, shown = await admin("tw_owner", "GET", f"/{id_}")
+        assert shown.keys() == SCHEMAS["Approval"]["properties"].keys()
+        assert (shown["caller"], shown["arguments"]) == ("boss", [{"name": "text", "value": '"pay 100"'}])
+        status, error = await admin(boss, "POST", f"/{id_}", {"yes": True})
+        assert (status, error["error"]["code"]) == (422, "E-APPROVAL-OWN"), "nobody approves a call of its own"
+        assert (await admin(made(keyring, "guest"), "POST", f"/{id_}", {"yes": True}))[0] == 403
+        assert (await admin("tw_owner", "POST", f"/{id_}", {"yes": "yes"}))[0] == 400
+        assert (await admin("tw_owner", "POST", "/unknown", {"yes": True}))[0] == 404
+        assert (await admin("tw_owner", "POST", f"/{id_}", {"yes": True, "note": "ok"}))[1]["state"] == "approved"
+        assert (await admin("tw_owner", "POST", f"/{id_}", {"yes": False}))[0] == 404, "it was answered"
+        assert "result" in (await call(raw, "modern", "echo", PAY)).last
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_without_a_rule_has_its_plan_and_one_with_a_rule_has_none(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        assert "result" in (await call(raw, "modern", "declared", {})).last
+        echo, other = (lab.hub.catalog.find_tool("bank", name) for name in ("echo", "declared"))
+        assert echo is not None and other is not None
+        plan = lab.hub.find_plan(other, "")
+        assert plan is not None and lab.hub.find_plan(echo, "") is None
+        from toolway.config.approval.approve_rules import parse_approve
+
+        assert lab.gate.set_rules(parse_approve({"bank.declared": "operator"}))
+        lab.hub.on_approval_rules_changed()
+        assert not plan.is_valid() and lab.hub.find_plan(other, "") is None
+        assert refusal(await call(raw, "modern", "declared", {})) == WAITS
+        assert "result" in (await call(raw, "modern", "echo", PAY)).last
+
+
+async def test_a_condition_decides_by_the_arguments_and_asks_if_it_has_no_value(tmp_path: Path) -> None:
+    pytest.importorskip("cel_expr_python")
+    rules = {"bank.declared": {"by": "operator", "when": "args.amount > 100 || args.to.exists(x, x == 'evil')"}}
+    async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
+        small = {"amount": 5, "to": ["anna"]}
+        assert "result" in (await call(raw, "modern", "declared", small)).last
+        for arguments in ({**small, "amount": 500}, {**small, "to": ["evil"]}, {"amount": "500"}, {}):
+            assert refusal(await call(raw, "modern", "declared", arguments)) == WAITS
+        assert lab.executed("declared") == 1
+
+
+async def test_prompts_and_resources_are_not_asked_about(tmp_path: Path) -> None:
+    async with asking(tmp_path, {"*": "operator"}) as lab, lab.raw("server/bank") as raw:
+        answer = await raw.ask("resources/list", {})
+        assert "result" in answer.last
+        uri = answer.result["resources"][0]["uri"]
+        assert "result" in (await raw.ask("resources/read", {"uri": uri})).last

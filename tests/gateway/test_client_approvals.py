@@ -1,0 +1,247 @@
+"""Calls about which the gateway asks the user of the client: once, for what was shown, and never "then go on"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.approval_lab import ERAS, FORM, Clock, accept, ask, asking, call, refusal, reply
+from tests.gateway.bridge_lab import KEY, Answer, Raw, made
+from tests.gateway.full_server import FullHttp
+from toolway.gateway.approvals.form import MAX_ALL_CHARS, MAX_VALUE_CHARS, describe_arguments
+from toolway.gateway.mcp.pending_input import PENDING_TIMEOUT_S
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.gateway.sealing import ClientHandles, Sealer
+from toolway.types import Json
+
+pytestmark = pytest.mark.anyio
+
+CLIENT: Json = {"bank.echo": "client", "bank.ask": "client"}
+PAY: Json = {"text": "pay 100"}
+DENIED = (-31010, "E-APPROVAL-DENIED")
+WAITS = (-31014, "E-APPROVAL")
+
+
+async def say_and_answer(
+    raw: Raw, answer: Json | None, arguments: Json, name: str = "echo"
+) -> tuple[Answer, list[Json]]:
+    """Call a tool in a legacy session; answer each question on the stream of the call. Return what was asked."""
+    if raw.session is None:
+        await raw.initialize(capabilities=FORM)
+    asked: list[Json] = []
+
+    async def on_message(message: Json) -> None:
+        if message.get("method") == "elicitation/create":
+            asked.append(message["params"])
+            if answer is not None:
+                body = {"jsonrpc": "2.0", "id": message["id"], "result": answer}
+                await raw.http.post(raw.url, json=body, headers=raw.headers())
+
+    return await raw.say("tools/call", {"name": name, "arguments": arguments}, on_message), asked
+
+
+async def run_with_answer(raw: Raw, era: str, answer: Json, arguments: Json) -> Answer:
+    if era == "modern":
+        return await reply(raw, await ask(raw, "echo", arguments), answer, "echo", arguments)
+    return (await say_and_answer(raw, answer, arguments))[0]
+
+
+@pytest.mark.parametrize("server_era", ERAS)
+async def test_a_modern_client_is_asked_and_its_answer_counts_once(tmp_path: Path, server_era: str) -> None:
+    async with asking(tmp_path, CLIENT, era=server_era) as lab, lab.raw("server/bank") as raw:
+        asked = await ask(raw, "echo", PAY)
+        (question,) = asked["inputRequests"].values()
+        assert question["method"] == "elicitation/create"
+        message = question["params"]["message"]
+        for words in ("[toolway gateway] ", "Server: bank", "Tool: echo", "Effect: read", 'text: "pay 100"'):
+            assert words in message
+        assert lab.executed() == 0
+        assert (await reply(raw, asked, accept(), "echo", PAY)).result["content"][0]["text"] == "pay 100"
+        for _ in range(3):
+            assert refusal(await reply(raw, asked, accept(), "echo", PAY)) == DENIED
+        assert lab.executed() == 1
+        assert lab.actions == ["asked", "approved", "used", *["refused"] * 3]
+
+
+@pytest.mark.parametrize("server_era", ERAS)
+async def test_a_legacy_client_is_asked_on_the_stream_of_its_call(tmp_path: Path, server_era: str) -> None:
+    async with asking(tmp_path, CLIENT, era=server_era) as lab, lab.raw("server/bank") as raw:
+        answer, asked = await say_and_answer(raw, accept(), PAY)
+        assert answer.result["content"][0]["text"] == "pay 100" and len(asked) == 1
+        assert asked[0]["message"].startswith("[toolway gateway] Approve this call?")
+        await say_and_answer(raw, accept(), PAY)
+        assert lab.executed() == 2 and len(asked) == 1, "each call is asked about"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"action": "decline"},
+        {"action": "cancel"},
+        accept(approve=False),
+        accept(approve="true"),
+        accept(other=True),
+        {},
+    ],
+    ids=str,
+)
+async def test_anything_but_a_yes_is_a_no(tmp_path: Path, era: str, answer: Json) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        assert refusal(await run_with_answer(raw, era, answer, PAY)) == DENIED
+        assert lab.executed() == 0 and lab.actions[-1] == "denied"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_cannot_be_asked_is_sent_to_the_operator(tmp_path: Path, era: str) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        first = await call(raw, era, "echo", PAY)
+        assert refusal(first) == WAITS and "toolway approvals yes" in first.error["data"]["fix"]
+        assert lab.executed() == 0
+        await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")
+        assert "result" in (await call(raw, era, "echo", PAY)).last
+        assert lab.executed() == 1
+
+
+async def test_an_answer_counts_for_nothing_else(tmp_path: Path) -> None:
+    keyring = FileApiKeyStore(tmp_path / "keys.json", "tw_owner")
+    async with (
+        asking(tmp_path, CLIENT, keyring=keyring) as lab,
+        lab.raw("server/bank", made(keyring, "anna")) as raw,
+        lab.raw("server/bank", made(keyring, "ben")) as other,
+        lab.raw("", made(keyring, "carl")) as elsewhere,
+    ):
+        asked = await ask(raw, "echo", PAY)
+        swapped = [
+            await reply(raw, asked, accept(), "echo", {"text": "pay 900"}),
+            await reply(raw, asked, accept(), "ask", PAY),
+            await reply(other, asked, accept(), "echo", PAY),
+            await reply(elsewhere, asked, accept(), "bank__echo", PAY),
+            await reply(raw, {**asked, "requestState": asked["requestState"][:-4] + "AAAA"}, accept(), "echo", PAY),
+            await reply(raw, {**asked, "requestState": "toolway"}, accept(), "echo", PAY),
+        ]
+        assert {each.error["code"] for each in swapped} == {-32602}
+        # an answer without a question is a new call
+        bare = await raw.call("echo", PAY, capabilities=FORM, inputResponses={"toolway-approval": accept()})
+        assert bare.result["resultType"] == "input_required"
+        assert lab.executed() == lab.executed("ask") == 0
+        assert "result" in (await reply(raw, asked, accept(), "echo", PAY)).last, "the real one still counts"
+        assert lab.executed() == 1
+
+
+async def test_a_state_that_the_server_invents_is_no_answer(tmp_path: Path) -> None:
+    async with asking(tmp_path, {}) as lab, lab.raw("server/bank") as raw:
+        asked = (await raw.call("ask", {}, capabilities=FORM)).result  # the server asks by itself
+        lab.gate.set_rules({**_rules(CLIENT)})
+        lab.hub.on_approval_rules_changed()
+        answer = await reply(raw, asked, accept(), "ask", {})
+        assert answer.result["resultType"] == "input_required", "the rest of a call before the rule is asked about"
+        assert "toolway-approval" in answer.result["inputRequests"]
+
+
+def _rules(block: Json) -> Any:
+    from toolway.config.approval.approve_rules import parse_approve
+
+    return parse_approve(block)
+
+
+async def test_doubled_answers_execute_once(tmp_path: Path) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        asked = await ask(raw, "echo", PAY)
+        answers = await asyncio.gather(*(reply(raw, asked, accept(), "echo", PAY) for _ in range(20)))
+        assert sum("result" in each.last for each in answers) == lab.executed() == 1
+
+
+async def test_a_question_survives_a_restart_and_stays_answered(tmp_path: Path) -> None:
+    async with FullHttp("modern") as fake:
+        async with asking(tmp_path, CLIENT, fake=fake) as lab, lab.raw("server/bank") as raw:
+            asked, second = await ask(raw, "echo", PAY), await ask(raw, "echo", PAY)
+        async with asking(tmp_path, CLIENT, fake=fake) as lab, lab.raw("server/bank") as raw:
+            assert "result" in (await reply(raw, asked, accept(), "echo", PAY)).last
+        async with asking(tmp_path, CLIENT, fake=fake) as lab, lab.raw("server/bank") as raw:
+            assert refusal(await reply(raw, asked, accept(), "echo", PAY)) == DENIED
+            assert "result" in (await reply(raw, second, accept(), "echo", PAY)).last
+            assert lab.executed() == 2
+
+
+async def test_an_old_question_and_another_definition_are_refused(tmp_path: Path) -> None:
+    clock = Clock()
+    async with asking(tmp_path, CLIENT, now=clock) as lab, lab.raw("server/bank") as raw:
+        asked = await ask(raw, "echo", PAY)
+        binding = Sealer(KEY, lambda: 0.0).open("state", asked["requestState"])[2]
+        past = ClientHandles(Sealer(KEY, lambda: clock() - PENDING_TIMEOUT_S - 1))
+        opened = Sealer(KEY, lambda: 0.0).open("state", asked["requestState"])
+        old = past.seal_state(opened[0], opened[1], tuple(binding), PENDING_TIMEOUT_S)
+        assert (await reply(raw, {**asked, "requestState": old}, accept(), "echo", PAY)).error["code"] == -32602
+        changed = [{**each.raw, "description": "Other."} for each in lab.hub.catalog.tools("bank")]
+        lab.hub.catalog.replace("bank", "tools", changed)
+        assert refusal(await reply(raw, asked, accept(), "echo", PAY)) == DENIED
+        assert lab.executed() == 0
+
+
+async def test_a_server_that_needs_input_gets_it_once(tmp_path: Path) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        asked = await ask(raw, "ask", {})
+        rest = (await reply(raw, asked, accept(), "ask", {})).result
+        assert rest["resultType"] == "input_required" and "toolway-approval" not in rest["inputRequests"]
+        assert "[bank] " in next(iter(rest["inputRequests"].values()))["params"]["message"]
+        done = await reply(raw, rest, accept(name="Anna"), "ask", {})
+        assert "Anna" in done.result["content"][0]["text"]
+        executed = lab.executed("ask")
+        for state in (rest, asked):
+            assert refusal(await reply(raw, state, accept(name="Anna"), "ask", {})) == DENIED
+        assert lab.executed("ask") == executed, "the rest of an approved call runs once"
+
+
+async def test_a_legacy_server_asks_in_the_middle_of_an_approved_call(tmp_path: Path) -> None:
+    async with asking(tmp_path, CLIENT, era="legacy") as lab, lab.raw("server/bank") as raw:
+        rest = (await reply(raw, await ask(raw, "ask", {}), accept(), "ask", {})).result
+        assert rest["resultType"] == "input_required" and "toolway-approval" not in rest["inputRequests"]
+        assert "Anna" in (await reply(raw, rest, accept(name="Anna"), "ask", {})).result["content"][0]["text"]
+        assert lab.executed("ask") == 1
+
+
+async def test_a_client_that_leaves_in_the_middle_of_the_question_executes_nothing(tmp_path: Path) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        await raw.initialize(capabilities=FORM)
+        heard = asyncio.Event()
+
+        async def on_message(message: Json) -> None:
+            heard.set()
+
+        body = {"name": "echo", "arguments": PAY}
+        waiting = asyncio.create_task(raw.say("tools/call", body, on_message))
+        await asyncio.wait_for(heard.wait(), 30)
+        await raw.http.delete(raw.url, headers=raw.headers())  # the session ends
+        with pytest.raises(Exception):  # noqa: B017 - the stream breaks, or ends with an error
+            (await waiting).result  # noqa: B018
+        assert lab.executed() == 0
+
+
+async def test_destructive_is_what_the_server_says_and_spares_nothing(tmp_path: Path) -> None:
+    rules = {"destructive": "operator", "bank.add": "operator"}
+    async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
+        hints: Json = {"echo": {"destructiveHint": True}, "add": {"destructiveHint": False, "readOnlyHint": True}}
+        tools = [each.raw | {"annotations": hints.get(each.name, {})} for each in lab.hub.catalog.tools("bank")]
+        lab.hub.catalog.replace("bank", "tools", tools)
+        assert refusal(await call(raw, "modern", "echo", PAY)) == WAITS
+        assert refusal(await call(raw, "modern", "add", {"a": 1, "b": 2})) == WAITS
+        assert "result" in (await call(raw, "modern", "declared", {})).last
+        assert lab.executed() == lab.executed("add") == 0
+
+
+def test_every_argument_is_shown_and_cut_only_with_a_mark() -> None:
+    hide: Callable[[str], str] = lambda text: text.replace("s3cret", "***")  # noqa: E731
+    assert describe_arguments({"to": "a\u202eb\n", "key": "s3cret"}, hide) == [
+        ("to", '"a\\u202eb\\n"'),
+        ("key", '"***"'),
+    ]
+    (shown,) = describe_arguments({"text": "x" * 5000}, str)
+    assert shown[1].startswith('"xxx') and shown[1].endswith(f"… (cut: {5002 - MAX_VALUE_CHARS} more characters)")
+    many = describe_arguments({f"n{each}": "y" * 500 for each in range(1000)}, str)
+    assert sum(len(name) + len(value) for name, value in many) < MAX_ALL_CHARS + 1000
+    assert many[-1] == ("…", f"cut: {1000 - len(many) + 1} more arguments are not shown")
