@@ -28,7 +28,7 @@ async def test_it_wakes_who_waited_even_if_it_is_cleared_at_once() -> None:
     await asyncio.sleep(0)
     flag.set()
     flag.clear()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 30)
     again = asyncio.create_task(flag.wait())
     await asyncio.sleep(0)
     assert not again.done()
@@ -43,7 +43,7 @@ async def test_one_who_left_keeps_nobody_from_going_on() -> None:
     await asyncio.sleep(0)
     leaver.cancel()
     flag.set()
-    await asyncio.wait_for(stayer, 1)
+    await asyncio.wait_for(stayer, 30)
     assert leaver.cancelled() or (await asyncio.gather(leaver, return_exceptions=True))
 
 

@@ -197,7 +197,7 @@ async def test_somebody_who_does_not_log_in_is_not_asked_again_by_every_start() 
 
 async def test_a_login_that_takes_its_time_costs_a_call_none_of_its_own() -> None:
     async def login(server: str, url: str) -> str:
-        await asyncio.sleep(2)
+        await asyncio.sleep(6)
         return await issuer.login(server, url)
 
     async with Issuer() as issuer, Guarded(issuer) as guarded:
@@ -206,7 +206,7 @@ async def test_a_login_that_takes_its_time_costs_a_call_none_of_its_own() -> Non
             issuer.expire()
             issuer.refresh.clear()
             hub._core._auth._token_managers[next(iter(hub._core._auth._token_managers))]._login_callback = login
-            calls = (hub.call_tool("guarded.echo", timeout=1) for _ in range(20))
+            calls = (hub.call_tool("guarded.echo", timeout=5) for _ in range(20))
             assert all(not reply.is_error for reply in await asyncio.gather(*calls))
         assert issuer.made["login"] == 2
 

@@ -34,7 +34,7 @@ class Row:
     error: type[CallError] | None  # None: the call succeeds
     executed: str = "yes"
     within: float = 2.0
-    timeout: float = 5.0
+    timeout: float = 30.0
     retry_after: float | None = None
 
 
@@ -42,8 +42,8 @@ ROWS = [
     Row("reset_before_response", OutcomeUnknown, "unknown"),
     Row("close_before_response", OutcomeUnknown, "unknown"),
     Row("cut_body", OutcomeUnknown, "unknown"),
-    Row("status=429;retry_after=7", Overloaded, "no", retry_after=7, timeout=2),
-    Row("status=503;retry_after=3", Overloaded, "no", retry_after=3, timeout=2),
+    Row("status=429;retry_after=60", Overloaded, "no", retry_after=60, timeout=30),
+    Row("status=503;retry_after=60", Overloaded, "no", retry_after=60, timeout=30),
     Row("status=503", OutcomeUnknown, "unknown"),
     Row("status=500", OutcomeUnknown, "unknown"),
     Row("status=502", OutcomeUnknown, "unknown"),
@@ -96,7 +96,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
         nonce = f"{server}-{count}"
         assert (await hub.call_tool(f"{server}.echo", {"text": nonce})).text == nonce
         count += 1
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
     return count
 
 
@@ -152,7 +152,7 @@ async def test_a_cut_stream_is_resumed_once_where_the_era_knows_how() -> None:
     for era in ("modern", "legacy"):
         async with FakeHttp(era=era) as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
             await hub.wait_ready()
-            call = hub.call_tool("s.bad", {"mode": "cut_sse=between", "ids": "1"}, timeout=5)
+            call = hub.call_tool("s.bad", {"mode": "cut_sse=between", "ids": "1"}, timeout=30)
             if era == "modern":
                 with pytest.raises(OutcomeUnknown):
                     await call
@@ -266,7 +266,7 @@ async def test_the_whole_way_over_http(era: str, answer: str) -> None:
         await asyncio.sleep(0.2)
         before = {tool.name for tool in hub.known_tools()}
         await hub.call_tool("s.change_tools")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len({tool.name for tool in hub.known_tools()} - before) != 1:
                 await asyncio.sleep(0.05)
 
@@ -279,7 +279,7 @@ async def test_a_cancelled_call_reaches_the_server(era: str) -> None:
         await asyncio.sleep(0.2)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(30):
             while not fake.stats.cancelled:
                 await asyncio.sleep(0.02)
         assert (await hub.call_tool("s.echo", {"text": "x"})).text == "x"

@@ -30,7 +30,7 @@ class Row:
     executed: str = "yes"
     within: float = 1.5  # seconds for the call
     link_lives: bool = True
-    timeout: float = 5.0
+    timeout: float = 30.0
 
 
 ROWS = [
@@ -84,7 +84,7 @@ async def calls(hub: Hub, server: str, stop: asyncio.Event) -> int:
         nonce = f"{server}-{count}"
         assert (await hub.call_tool(f"{server}.echo", {"text": nonce})).text == nonce
         count += 1
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)
     return count
 
 
@@ -205,7 +205,7 @@ async def test_a_flood_of_changes_is_answered_with_one_list_a_second() -> None:
 async def test_requests_unasked_are_refused_or_ignored() -> None:
     for era in ("modern", "legacy"):
         async with bad_and_good("unasked_requests=0.3", era) as hub:
-            reply = await hub.call_tool("bad.bad", timeout=5)
+            reply = await hub.call_tool("bad.bad", timeout=30)
             assert "result" not in reply.text or "not supported" in reply.text
 
 

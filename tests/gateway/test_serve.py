@@ -100,7 +100,7 @@ async def test_a_killed_gateway_leaves_no_server_behind(tmp_path: Path) -> None:
         assert len(left) >= 3  # the keeper and two servers
         run.process.kill()
         assert await run.ended() == -signal.SIGKILL
-        await until(lambda: not any(runs(pid) for pid in left), within=2)
+        await until(lambda: not any(runs(pid) for pid in left))
         # What it said about itself is not believed by the next one.
     async with program(tmp_path / "one", servers) as run:
         assert json.loads((run.folder / "state" / "running.json").read_text())["pid"] == run.pid

@@ -252,7 +252,7 @@ async def test_a_server_that_objects_to_the_client_certificate_is_quoted(
         async with Hub({"own": {"url": url, "tls": tls}}) as hub:
             error = await fails(hub, "own.echo")
         door.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(30)
     assert error.executed == "no"
     if certified:
         assert "rejected the client certificate" in str(error)

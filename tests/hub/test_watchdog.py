@@ -102,12 +102,13 @@ async def test_the_thread_sees_it_while_it_lasts_and_ends_with_the_hub(caplog: p
     async with HubCore({}, environment=HubEnvironment(stall_threshold=0.3)):
         (mine,) = set(dogs()) - set(before)
         await asyncio.sleep(0.05)
-        time.sleep(0.6)  # noqa: ASYNC251  this is what must be noticed
-        assert "the event loop has been blocked for 0.3 s" in caplog.text
+        time.sleep(2)  # noqa: ASYNC251  this is what must be noticed
+        assert "the event loop has been blocked for " in caplog.text
         assert "test_the_thread_sees_it" in caplog.text
-        await asyncio.sleep(0.1)
-        assert "runs again" in caplog.text
-    await asyncio.to_thread(mine.join, 5)
+        async with asyncio.timeout(30):
+            while "runs again" not in caplog.text:
+                await asyncio.sleep(0.02)
+    await asyncio.to_thread(mine.join, 30)
     assert not mine.is_alive()
 
 

@@ -54,6 +54,6 @@ async def test_a_caller_who_leaves_the_line_takes_no_slot_with_him() -> None:
     await asyncio.sleep(0)
     slots.release()  # it is the first one's turn in the moment he leaves
     leaving.cancel()
-    assert await asyncio.wait_for(staying, 1) is True
+    assert await asyncio.wait_for(staying, 30) is True
     slots.release()
-    assert await asyncio.wait_for(slots.acquire(), 1) is True
+    assert await asyncio.wait_for(slots.acquire(), 30) is True

@@ -67,7 +67,7 @@ async def test_row_23_a_redirect_is_no_way_inside() -> None:
 async def test_row_38_a_health_check_is_no_way_inside() -> None:
     """GHSA-vc62-q48c-5cmw; its discovery of logins is in `test_moving.py`."""
     async with FakeHttp(era="legacy", modes=["redirect=307;on=ping;to=http://10.0.0.1/"]) as fake:
-        health = HealthCheck(interval=0.1, timeout=3.0, failure_threshold=1)
+        health = HealthCheck(interval=0.1, timeout=30.0, failure_threshold=1)
         server = Server(url=f"http://{SITE}:{fake.port}/mcp", network_policy=Names().policy(), health=health)
         async with Hub({"one": server}, catalog_storage=None, token_store=None) as hub:
             await hub.wait_ready(timeout=20)

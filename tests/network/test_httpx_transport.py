@@ -34,7 +34,7 @@ def names(*answers: str) -> NetworkPolicy:
 
 async def get(url: str, addresses: NetworkPolicy, trust: ssl.SSLContext | None = None) -> httpx2.Response:
     transport = PinnedTransport(addresses, trust or ssl.create_default_context())
-    async with httpx2.AsyncClient(transport=transport, timeout=5) as client:
+    async with httpx2.AsyncClient(transport=transport, timeout=30) as client:
         return await client.get(url)
 
 

@@ -95,7 +95,7 @@ async def test_running_and_queued_calls_are_reported(tmp_path: Path) -> None:
     metrics = Metrics()
     async with edge(tmp_path, metrics=metrics) as found:
         found.hub.add_sink(metrics)
-        slow = asyncio.create_task(found.modern("tools/call", {"name": "a__sleep", "arguments": {"seconds": 1}}))
+        slow = asyncio.create_task(found.modern("tools/call", {"name": "a__sleep", "arguments": {"seconds": 3}}))
         while not found.hub.running_calls():
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

@@ -17,7 +17,7 @@ ERAS = ("modern", "legacy")
 PREFIX = "io.modelcontextprotocol/"
 CAPABILITIES: Json = {"elicitation": {}, "sampling": {}, "roots": {}}
 META = {PREFIX + "protocolVersion": "2026-07-28", PREFIX + "clientCapabilities": CAPABILITIES}
-SOON = 5.0
+SOON = 30.0
 
 
 class Client:

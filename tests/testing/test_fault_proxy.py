@@ -20,7 +20,7 @@ from toolway.testing.fault_proxy import HALF_OPEN, FlowFilter
 # uvloop closes what it was left with in a later turn of its loop, which a test that ends does not have.
 LATE = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 pytestmark = [pytest.mark.anyio, LATE]
-SOON = 5.0
+SOON = 30.0
 
 
 @pytest.fixture(params=loops(), ids=lambda p: "uvloop" if p[1]["use_uvloop"] else "asyncio")

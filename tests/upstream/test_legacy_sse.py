@@ -23,7 +23,7 @@ from toolway.upstream.transports.legacy_sse import LegacySseTransport
 
 pytestmark = pytest.mark.anyio
 
-QUICK = ClientLimits(connect_timeout=2, write_timeout=0.5, head_timeout=0.5, min_rate_window=0.5)
+PATIENT = ClientLimits(connect_timeout=30, write_timeout=30, head_timeout=30, min_rate_window=30)
 
 
 class Ears:
@@ -47,7 +47,7 @@ class Linked:
 
     async def call(self, attempt: CallState | None = None, **arguments: Any) -> Json:
         params = {"name": "act", "arguments": arguments}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.link.request(Request("tools/call", params, attempt or CallState()))
 
     async def fault(self, **arguments: Any) -> TransportError:
@@ -56,7 +56,7 @@ class Linked:
         return caught.value
 
     async def lost(self) -> Disconnect:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self.link.wait_closed()
 
 
@@ -66,7 +66,7 @@ async def linked(
 ) -> AsyncIterator[Linked]:
     async with old_sse(react, **settings) as server:
         given = {"limits": limits or Limits(), "health": health or HealthCheck(), "headers": {"X-Key": "k"}}
-        link = LegacySseTransport(Server(url=server.url, sse=True, **given), QUICK)  # type: ignore[arg-type]
+        link = LegacySseTransport(Server(url=server.url, sse=True, **given), PATIENT)  # type: ignore[arg-type]
         ears = Ears()
         try:
             await link.open(ears)
@@ -77,14 +77,14 @@ async def linked(
 
 async def cannot_open(**settings: Any) -> TransportError:
     with pytest.raises(TransportError) as caught:
-        async with asyncio.timeout(5), linked(**settings):
+        async with asyncio.timeout(30), linked(**settings):
             pass
     assert caught.value.certainty is Certainty.NOT_SENT
     return caught.value
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -108,7 +108,7 @@ async def test_messages_go_where_the_first_event_says_and_answers_come_on_the_st
 async def test_the_address_may_be_said_in_every_way_of_a_reference(said: str) -> None:
     async with old_sse() as server:
         server.endpoint = said.format(port=server.peer.port)
-        link = LegacySseTransport(Server(url=server.url), QUICK)
+        link = LegacySseTransport(Server(url=server.url), PATIENT)
         await link.open(Ears())
         await link.notify("x", {})
         await link.close()
@@ -153,7 +153,7 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
         await conn.gone()
 
     async with peer(chatter) as server:
-        link = LegacySseTransport(Server(url=server.url), QUICK)
+        link = LegacySseTransport(Server(url=server.url), PATIENT)
         with pytest.raises(TransportError) as caught:
             await link.open(Ears())
         await link.close()
@@ -193,7 +193,7 @@ async def test_a_stream_that_moved_within_the_origin_is_found(status: int) -> No
 
         server.serve = moved  # type: ignore[method-assign]
         async with peer_of(server) as url:
-            link = LegacySseTransport(Server(url=url), QUICK)
+            link = LegacySseTransport(Server(url=url), PATIENT)
             await link.open(Ears())
             await link.notify("x", {})
             await link.close()
@@ -610,11 +610,11 @@ async def test_a_stream_with_any_sign_of_life_is_not_given_up() -> None:
         if request.json["method"] != "notifications/cancelled":
             await server.raw(b": still here\n\n")
 
-    async with linked(react, health=HealthCheck(timeout=0.3)) as it:
+    async with linked(react, health=HealthCheck(timeout=2.0)) as it:
         for _ in range(3):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await it.call()
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
+            async with asyncio.timeout(2.5):
                 await it.link.wait_closed()

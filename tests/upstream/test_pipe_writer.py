@@ -69,7 +69,9 @@ async def test_a_frame_counts_as_sent_only_when_the_kernel_has_all_of_it() -> No
 async def test_a_reader_that_stopped_is_noticed() -> None:
     reader, writer, said = make(limit=0.05)
     writer.write_nowait(b"x" * 200_000)
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(30):
+        while not said:
+            await asyncio.sleep(0.01)
     assert said == ["stuck"]
     writer.close()
     os.close(reader)

@@ -264,7 +264,7 @@ async def test_a_json_rpc_error_is_raised_as_such() -> None:
 async def test_a_cancelled_call_is_cancelled_at_the_server_once_it_was_sent() -> None:
     async with Linked() as linked:
         call = asyncio.ensure_future(linked.call("sleep", seconds=30))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not linked.fake.stats.calls.get("sleep"):
                 await asyncio.sleep(0.005)
             call.cancel()
@@ -282,7 +282,7 @@ async def test_server_requests_are_answered_in_the_middle_of_a_call() -> None:
 async def test_notifications_of_the_server_are_heard() -> None:
     async with Linked() as linked:
         linked.fake.server.broadcast("notifications/tools/list_changed", "toolsListChanged")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await linked.ears.news.wait()
         assert linked.ears.heard == [("notifications/tools/list_changed", {})]
 
@@ -324,7 +324,7 @@ async def test_the_write_queue_is_bounded() -> None:
         await linked.call("bad", mode="stops_reading")
         piece = "x" * (MAX_QUEUED_BYTES // 4)
         calls = [asyncio.ensure_future(linked.fault("echo", text=piece)) for _ in range(8)]
-        done, waiting = await asyncio.wait(calls, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        done, waiting = await asyncio.wait(calls, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         assert {(call.result().code, call.result().certainty) for call in done} == {("E-WS-FULL", Certainty.NOT_SENT)}
         for call in waiting:
             call.cancel()
@@ -345,7 +345,7 @@ async def test_a_closed_link_leaves_no_connection() -> None:
         sock = peer._connection.transport.get_extra_info("socket")
         assert isinstance(sock.family, socket.AddressFamily)
         await linked.link.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while linked.fake.peers:
                 await asyncio.sleep(0.005)
 

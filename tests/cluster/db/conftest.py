@@ -70,8 +70,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-async def engine(url: str) -> AsyncIterator[AsyncEngine]:
-    engine = open_engine(url)
+async def engine(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+    with monkeypatch.context() as patched:  # on a busy machine a statement may take seconds
+        patched.setattr("toolway.cluster.db.engine.DATABASE_TIMEOUT_S", 30.0)
+        engine = open_engine(url)
     yield engine
     await engine.dispose()
 

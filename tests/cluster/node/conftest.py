@@ -35,9 +35,11 @@ def made_record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-async def engine(made_record: Path, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+async def engine(made_record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
     shutil.copyfile(made_record, tmp_path / "record")
-    engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
+    with monkeypatch.context() as patched:  # on a busy machine a statement may take seconds
+        patched.setattr("toolway.cluster.db.engine.DATABASE_TIMEOUT_S", 30.0)
+        engine = open_engine(f"sqlite:///{tmp_path / 'record'}")
     yield engine
     await engine.dispose()
 

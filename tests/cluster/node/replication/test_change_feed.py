@@ -218,5 +218,5 @@ async def test_it_ends_also_where_news_come_at_that_moment(engine: AsyncEngine) 
         async with _following(engine, keys=Taker()) as found:
             await asyncio.sleep(MIN_POLL_INTERVAL_S + 0.01)
             found.resync()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await found.close()

@@ -62,7 +62,7 @@ async def test_what_a_gateway_does_not_use_is_the_others_again_at_its_end(engine
         for _ in range(10):
             assert one.try_acquire("k", rate) == 0.0
             await asyncio.sleep(0.02)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not one.query_count:
                 await asyncio.sleep(0.01)
     async with engine.connect() as db:
@@ -95,8 +95,9 @@ async def test_without_the_record_calls_go_on_at_a_share_of_the_rate(engine: Asy
         assert all(each.is_standalone for each in found)
         assert 0.5 * 30 * 2 <= passed <= 30 * 2 + 45
         record.away = False
-        await _call(found, rate, 1.0, 0.01)
-        assert not any(each.is_standalone for each in found)
+        async with asyncio.timeout(60):
+            while any(each.is_standalone for each in found):
+                await _call(found, rate, 0.2, 0.01)
 
 
 async def test_keys_that_are_not_used_any_more_are_forgotten(
@@ -113,7 +114,7 @@ async def test_keys_that_are_not_used_any_more_are_forgotten(
             await asyncio.sleep(0.1)
             now[0] += 1.0
             found._wake.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while found._leases:
                 found._wake.set()
                 await asyncio.sleep(0.05)
