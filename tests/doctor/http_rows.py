@@ -347,6 +347,27 @@ async def tls(lab: Lab) -> None:
         await lab.is_well()
 
 
+@row("a certificate that is self-signed, expired and for another host")
+async def worst_certificate(lab: Lab) -> None:
+    """OpenSSL names the first problem only. All have to be mended before the server can be used."""
+    pem = certificate(lab.work / "authority.pem", host="tools.example", days=-1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    port = free_port()
+    async with serving(mcp, context, port):
+        lab.servers(acme=address(port, scheme="https"))
+        check = await lab.finds(
+            "was rejected (self-signed certificate), and it is for tools.example, not for 127.0.0.1, and it expired on"
+        )
+        assert "use that name in url; then: the certificate has expired" in check.hint
+        assert check.hint.endswith("and set its path")
+    renewed = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    renewed.load_cert_chain(certificate(pem))
+    async with serving(mcp, renewed, port):
+        lab.edit('"url"', f'{check.copy.replace("/path/to", str(lab.work))}, "url"')
+        await lab.is_well()
+
+
 @row("a certificate that has expired")
 async def old_certificate(lab: Lab) -> None:
     """It is trusted, so that its end is all that is wrong with it; that needs a variable, so the program is run."""

@@ -17,8 +17,8 @@ KEYS_COMMANDS: Final = {
 }
 
 SESSIONS_COMMANDS: Final = {
-    "ls": CommandSpec("List people who logged in.", "keys:sessions_ls"),
-    "end": CommandSpec("End the logins of a person.", "keys:sessions_end"),
+    "ls": CommandSpec("List people who logged in.", "people:sessions_ls"),
+    "end": CommandSpec("End the logins of a person.", "people:sessions_end"),
 }
 
 AUDIT_COMMANDS: Final = {
@@ -138,7 +138,7 @@ COMMANDS: Final = {
     "serve": CommandSpec("Serve all servers to every client at one endpoint.", "serve:serve", CONFIG_OPTIONS),
     "ui": CommandSpec("Open the dashboard in a browser.", "activity:ui"),
     "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
-    "who": CommandSpec("Show who you are at the gateway.", "keys:who"),
+    "who": CommandSpec("Show who you are at the gateway.", "people:who"),
     "sessions": CommandSpec("List people who logged in, and end logins.", subcommands=SESSIONS_COMMANDS),
     "approvals": CommandSpec("Approve or deny calls that wait.", subcommands=APPROVALS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),

@@ -12,12 +12,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field, replace
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from toolway._lazy import dataclass
 from toolway.config.schema import Server
+from toolway.doctor import certificates
 from toolway.doctor.entry_checks import format_age, format_entry_keys
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.trial_start import TrialStart
@@ -53,7 +55,7 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
     if failure.code in _CONNECT_CODES:
         return Check("connect", "fail", failure.reason, hint=_connect_hint(server, failure), code=failure.code)
     if failure.code == "E-HTTP-TLS":
-        return _tls_failure(server, failure)
+        return _tls_failure(server, failure, probes)
     if probes.speaks_tls:
         return _tls_needed(server, failure)
     if failure.code == "E-TLS-FILE":
@@ -118,7 +120,7 @@ def _connect_hint(server: Server, failure: Disconnect) -> str:
     return failure.hint or "check url, network, VPN and proxy"
 
 
-def _tls_failure(server: Server, failure: Disconnect) -> Check:
+def _tls_failure(server: Server, failure: Disconnect, probes: Probes) -> Check:
     parts = urlsplit(server.url or "")
     reason = failure.reason.lower()
     hint, copy = failure.hint, ""
@@ -127,13 +129,19 @@ def _tls_failure(server: Server, failure: Disconnect) -> Check:
         hint = f"the address does not speak TLS: write {plain} instead of {parts.scheme}"
         copy = format_entry_keys({"url": urlunsplit(parts._replace(scheme=plain))})
     elif "expired" in reason:
-        hint = "the certificate has expired: the server's operator must renew it"
+        hint = certificates.RENEW_HINT
+    elif "not yet valid" in reason:
+        hint = certificates.CLOCK_HINT
     elif "mismatch" in reason or "not valid for" in reason:
-        hint = "the certificate is for another host name: use that name in url"
+        hint = certificates.OTHER_NAME_HINT
     elif "self-signed" in reason or "self signed" in reason or "issuer" in reason:
         hint = "get the certificate of the issuing authority from the server's operator, and set its path"
         copy = format_entry_keys({"tls": {"caFile": "/path/to/authority.pem"}})
-    return Check("tls", "fail", failure.reason, hint=hint, copy=copy, code=failure.code)
+    further, hints = certificates.find_further_problems(
+        probes.certificate, parts.hostname or "", reason, datetime.now(UTC)
+    )
+    message, hint = ", and ".join((failure.reason, *further)), "; then: ".join((*hints, hint))
+    return Check("tls", "fail", message, hint=hint, copy=copy, code=failure.code)
 
 
 def _streamable_http_available(failure: Disconnect) -> Check:
@@ -316,6 +324,7 @@ class Probes:
     location: str = ""  # redirect target
     skew: float = 0.0  # seconds that our clock is behind the server's
     speaks_tls: bool = False  # the address of an http url expects TLS
+    certificate: certificates.CertificateFacts | None = None  # of an https url that gave no response
 
 
 async def probe_server(server: Server) -> Probes:
@@ -336,7 +345,9 @@ async def probe_server(server: Server) -> Probes:
         post = await _post_ping(client, server, url)
         if post.wants_tls or (not post.status and await _speaks_tls(client, url)):
             return Probes(post, speaks_tls=True)
-        endpoint = "" if post.is_mcp or not post.status else await _find_endpoint(client, server)
+        if not post.status:
+            return Probes(post, certificate=await certificates.fetch_certificate_facts(server, PROBE_TIMEOUT_S))
+        endpoint = "" if post.is_mcp else await _find_endpoint(client, server)
         return Probes(post, endpoint, _redirect_target(url, post), _clock_skew(post.headers))
     finally:
         client.close()

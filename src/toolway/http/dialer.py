@@ -56,11 +56,32 @@ class Dialer:
         A proxy opens a tunnel for https, and for http if `tunnel` is set: then it is not an HTTP request that
         follows. There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
-        tls_context = None
         if self._unix_path:
             return await _connect_unix(self._unix_path, protocol_factory)
+        return await self._dial(origin, proxy, protocol_factory, tunnel=tunnel)
+
+    async def fetch_certificate(self, origin: Origin, proxy: Proxy | None) -> bytes:
+        """Return the certificate that an https origin presents, as DER, even if it is not trusted.
+
+        Nothing is sent on the connection, which is closed at once. There is no time limit here; the caller sets one.
+        Raises `HttpError` if DNS, TCP, proxy or TLS fails.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        receiver = await self._dial(origin, proxy, _CertificateReceiver, tls_context=context)
+        return receiver.certificate
+
+    async def _dial(
+        self,
+        origin: Origin,
+        proxy: Proxy | None,
+        protocol_factory: Callable[[], P],
+        *,
+        tunnel: bool = False,
+        tls_context: ssl.SSLContext | None = None,
+    ) -> P:
         try:
-            if origin.scheme == "https":
+            if origin.scheme == "https" and tls_context is None:
                 tls_context = await get_tls_context(self._tls)
             sock = await self._connect(origin, proxy)
             if proxy is not None and (tls_context is not None or tunnel):
@@ -171,6 +192,17 @@ def _os_error_text(exc: OSError) -> str:
 
 
 # -- TLS --------------------------------------------------------------------------------------------------------------
+
+
+class _CertificateReceiver(asyncio.Protocol):
+    """Protocol that keeps the certificate of the peer and closes the connection."""
+
+    certificate = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        tls = transport.get_extra_info("ssl_object")
+        self.certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
+        cast(asyncio.Transport, transport).abort()
 
 
 def _tls_error(origin: Origin, exc: ssl.SSLError) -> HttpError:

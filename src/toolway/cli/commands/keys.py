@@ -1,4 +1,4 @@
-"""`toolway keys`, `toolway who` and `toolway sessions`: API keys, and people who logged in.
+"""`toolway keys`: API keys of the gateway, and the token of this machine.
 
 Keys are changed through the running gateway, or else in its key file.
 """
@@ -19,10 +19,9 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import ConfigError, NotFound
+from toolway.errors import NotFound
 
 if TYPE_CHECKING:
-    from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.targets import TargetOptions
     from toolway.gateway.principals import ApiKey
     from toolway.types import Json
@@ -68,24 +67,6 @@ def keys_revoke(
 def keys_local_token(context: CommandContext) -> CommandResult:
     """Show a token that every program of your user account can read. It has full access, even to /admin."""
     return run_local_token(context.output)
-
-
-def who(context: CommandContext) -> CommandResult:
-    """Show whose token the gateway takes yours for: name, groups, rights, and until when it is valid."""
-    return run_who(context.output, context.target_options)
-
-
-def sessions_ls(context: CommandContext) -> CommandResult:
-    """List the people whose tokens of the identity provider this gateway verified in the last 24 hours."""
-    return run_sessions_ls(context.output, context.target_options)
-
-
-def sessions_end(
-    context: CommandContext,
-    person: Annotated[str, typer.Argument(metavar="WHO", help="Subject, id or name.", show_default=False)],
-) -> CommandResult:
-    """Refuse all tokens that were issued to a person until now. A new login is possible after a minute."""
-    return run_sessions_end(context.output, context.target_options, person)
 
 
 # -- API keys ----------------------------------------------------------------------------------------------------------
@@ -138,7 +119,7 @@ async def run_keys_create(
         output.print_raw_json(created)
         return ExitCode.OK
     sys.stdout.write(created["token"] + "\n")
-    output.info(f"key {created['id']} for {name}, {_describe_access(created)}. It is not shown again; revoke it with:")
+    output.info(f"key {created['id']} for {name}, {describe_access(created)}. It is not shown again; revoke it with:")
     output.info(f"  toolway keys revoke {created['id']}")
     return ExitCode.OK
 
@@ -157,7 +138,7 @@ async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode
         output.print_json({"keys": keys})
     elif keys:
         rows = [
-            (key["id"], key["name"], _describe_access(key), _format_date(key["created"]), _describe_expiry(key))
+            (key["id"], key["name"], describe_access(key), format_date(key["created"]), _describe_expiry(key))
             for key in keys
         ]
         output.print_table(("id", "name", "access", "created", "until"), rows)
@@ -189,7 +170,8 @@ def _key_to_json(key: ApiKey) -> Json:
     return {**fields, "rate": rate, "search": key.search, "expires": key.expires}
 
 
-def _describe_access(key: Json) -> str:
+def describe_access(key: Json) -> str:
+    """Return what a key or a person may use, in words."""
     scopes: Any = key["scopes"]
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
@@ -201,7 +183,7 @@ def _describe_expiry(key: Json) -> str:
     expires = key.get("expires")  # an old gateway sends none
     if expires is None:
         return ""
-    return f"ended {_format_date(expires)}" if expires <= time.time() else _format_date(expires)
+    return f"ended {format_date(expires)}" if expires <= time.time() else format_date(expires)
 
 
 def _parse_expiry(text: str) -> float:
@@ -218,78 +200,9 @@ def _parse_expiry(text: str) -> float:
     return found.timestamp()
 
 
-def _format_date(seconds: float) -> str:
+def format_date(seconds: float) -> str:
+    """Return seconds since 1970 as a date with hours and minutes, in local time."""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
-
-
-# -- people ------------------------------------------------------------------------------------------------------------
-
-
-async def run_who(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print whose token the gateway takes the sent one for."""
-    gateway = await _require_gateway(output, target_options)
-    found = await gateway.request_who()
-    if output.as_json:
-        output.print_json(found)
-        return ExitCode.OK
-    kinds = {"person": "a person", "key": "an API key", "owner": "the owner of this machine's token"}
-    rows = [("name", found["name"]), ("kind", kinds.get(found["kind"], found["kind"])), ("id", found["id"])]
-    rows += [(field, found[field]) for field in ("subject", "issuer", "client") if found.get(field)]
-    if "groups" in found:
-        rows.append(("groups", ", ".join(found["groups"]) or "none"))
-    rows.append(("access", _describe_access(found)))
-    if found.get("expires"):
-        rows.append(("until", _format_date(found["expires"])))
-    output.print_table(("field", "value"), rows)
-    return ExitCode.OK
-
-
-async def run_sessions_ls(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print the people who logged in with the identity provider."""
-    gateway = await _require_gateway(output, target_options)
-    found = await gateway.request_admin("GET", "sessions")
-    sessions, provider = found["sessions"], found["provider"]
-    if provider is None:
-        raise ConfigError(
-            "no login is configured",
-            detail=f"the gateway at {gateway.url} accepts API keys only",
-            hint="see toolway.gateway.login in the configuration; API keys: toolway keys ls",
-            code="E-LOGIN-NONE",
-        )
-    if output.as_json:
-        output.print_json(found)
-        return ExitCode.OK
-    if provider["problem"]:
-        output.info(f"the identity provider at {provider['issuer']} fails: {provider['problem']}", "yellow")
-        output.info("  toolway explain E-LOGIN-PROVIDER", "yellow")
-    if sessions:
-        rows = [
-            (each["subject"], each["name"], ", ".join(each["groups"]), each["client"], _format_date(each["expires"]))
-            for each in sessions
-        ]
-        output.print_table(("subject", "name", "groups", "client", "until"), rows)
-    else:
-        output.info("no person has logged in at this gateway in the last 24 hours")
-    return ExitCode.OK
-
-
-async def run_sessions_end(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
-    """End the logins of a person, at all nodes of the gateway."""
-    gateway = await _require_gateway(output, target_options)
-    ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
-    if output.as_json:
-        output.print_json(ended)
-        return ExitCode.OK
-    output.info(f"tokens that were issued to {person} until now are refused")
-    if not ended.get("known"):
-        output.info("this gateway has not seen the person lately: the text was taken for a subject", "yellow")
-    return ExitCode.OK
-
-
-async def _require_gateway(output: Output, target_options: TargetOptions) -> GatewayClient:
-    from toolway.cli.targets import require_gateway
-
-    return await require_gateway(output, target_options, "no gateway is running", "start one with: toolway serve")
 
 
 # -- token of this machine ---------------------------------------------------------------------------------------------
