@@ -161,7 +161,7 @@ def describe_machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "uvloop": _version("uvloop"),
-        "commit": _commit(),
+        "commit": measured_commit(),
         "pinned": f"gateway on core {pins[0]}, load and upstream on core {pins[1]}" if pins else "no",
     }
 
@@ -172,10 +172,9 @@ def _version(package: str) -> str:
     return "not installed"
 
 
-def _commit() -> str:
+def measured_commit() -> str:
     """Return the measured commit, with a plus sign if the tree has uncommitted changes."""
     here = Path(__file__).parent
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+"], cwd=here, capture_output=True, text=True, check=False
-    )
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]  # not the name of a tag
+    described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
     return described.stdout.strip() or "?"

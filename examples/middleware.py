@@ -12,7 +12,7 @@ async def limit_numbers(call: Call, next: CallHandler) -> CallResult:
 
 
 async def main() -> None:
-    async with Hub("examples/mcp.json", middleware=[limit_numbers]) as hub:
+    async with Hub({"demo": "python -m toolway.testing.stdio_main"}, middleware=[limit_numbers]) as hub:
         await hub.call_tool("demo.add", {"a": 1, "b": 2000})
 
 

@@ -1,13 +1,16 @@
 """Hooks of the documentation site (mkdocs.yml): project pages, links to source files, Markdown for models.
 
 - The Markdown files in the root of the repository become pages below project/.
-- A link to another file of the repository becomes plain text, or a link to `repo_url` if mkdocs.yml has one.
+- A file of the repository that a page links to, such as an example, is published below source/.
+- A link to a folder of the repository becomes plain text, or a link to `repo_url` if mkdocs.yml has one.
 - The Python reference of the site is made by mkdocstrings, with the names and sections of the generated page.
+- The copy button of a terminal session copies the commands alone, without prompts and output.
 - Each page is also published as Markdown at its own path, and llms.txt lists all of them.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from pathlib import Path
@@ -24,15 +27,23 @@ _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?://|mailto:|#)(
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
+_SESSION = re.compile(r'<div class="language-console highlight">(.*?)</div>', re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
+SOURCE = "source/"  # folder of the site with files of the repository
+CONSOLE_STYLE = "assets/console.css"
+
 _published: dict[str, str] = {}  # the Markdown of each page, by its path
 _llms: list[str] = []
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the Markdown files of the root as pages."""
+    """Add the Markdown files of the root as pages, and the style of terminal sessions."""
     _published.clear()
+    files.append(File.generated(config, CONSOLE_STYLE, content=".highlight .gp { user-select: none; }\n"))
     for path in sorted(ROOT.glob("*.md")):
         files.append(File.generated(config, project_page(path.name), content=path.read_text(encoding="utf-8")))
+    for name in sorted(linked_files()):
+        files.append(File.generated(config, SOURCE + name, abs_src_path=str(ROOT / name)))
     return files
 
 
@@ -42,6 +53,11 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     text = rewrite_links(markdown, source, config.repo_url or "", {each.src_uri for each in files})
     _published[source] = text
     return site_reference(text) if source == PYTHON_REFERENCE else text
+
+
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let the copy button of each terminal session copy its commands."""
+    return _SESSION.sub(_with_commands, content)
 
 
 def on_nav(nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:
@@ -66,6 +82,20 @@ def project_page(name: str) -> str:
     return f"project/{name.lower().replace('_', '-')}"
 
 
+def linked_files() -> set[str]:
+    """Return the files of the repository that pages link to, except pages and what is in docs/."""
+    found = set()
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = _CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
+        folder = page.parent.relative_to(ROOT).as_posix()
+        found |= {posixpath.normpath(posixpath.join(folder, target)) for _, _, target, _ in _LINK.findall(text)}
+    return {
+        path
+        for path in found
+        if not path.startswith(("docs/", "..")) and path[-3:] != ".md" and (ROOT / path).is_file()
+    }
+
+
 def rewrite_links(markdown: str, source: str, repo_url: str, pages: set[str]) -> str:
     """Return the text with links that work on the site. Code is not changed."""
     # Where the file is in the repository decides what its relative links mean.
@@ -78,6 +108,8 @@ def rewrite_links(markdown: str, source: str, repo_url: str, pages: set[str]) ->
         inside = path.removeprefix("docs/") if path.startswith("docs/") else project_page(path)
         if path == "docs/decisions":
             inside = "decisions/index.md"
+        if SOURCE + path in pages:
+            inside = SOURCE + path
         if inside in pages:
             return f"{image}[{text}]({posixpath.relpath(inside, posixpath.dirname(source) or '.')}{anchor})"
         if repo_url and not image:
@@ -98,6 +130,19 @@ def _joined(parts: list[str]) -> list[str]:
         else:
             joined += [code, text]
     return joined
+
+
+def _with_commands(found: re.Match[str]) -> str:
+    """Return a terminal session with its commands in `data-copy`, which the theme copies instead of the shown text."""
+    commands: list[str] = []
+    continued = False
+    for line in html.unescape(_TAG.sub("", found[1])).splitlines():
+        continued = line.startswith("$ ") or (continued and line.startswith(">"))
+        if continued:
+            commands.append(line[2:].rstrip())
+    if not commands:
+        return found[0]
+    return found[0].replace("<div ", f'<div data-copy="{html.escape(chr(10).join(commands))}" ', 1)
 
 
 def site_reference(markdown: str) -> str:

@@ -131,8 +131,9 @@ def changed_files(root: Path, current: str, version: str, date: str) -> dict[str
 
 
 def snapshot(folder: Path, changed: dict[str, str]) -> Path:
-    """Copy the tracked files, with the changes of the release."""
-    for name in git("ls-files", "-z").split("\0"):
+    """Copy the tracked files, and new ones that git does not ignore, with the changes of the release."""
+    # A dry run may have new files. Without them, changed files that import them would be in the wheel alone.
+    for name in git("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
         if name and (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)

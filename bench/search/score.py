@@ -11,6 +11,7 @@ skipped, and the table says so. `--write` puts the table into docs/explanation/t
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from bench.machine import measured_commit
 from bench.search.ours import Ids, Searched, rank_fts5, rank_learned, rank_ours
 from bench.search.sets import AGENT_LIMITS, SearchSet, load, load_sets, score_queries, score_tasks
 from toolway.search import ranking
@@ -156,6 +158,7 @@ def _write(lines: list[str]) -> None:
     _, found, tail = rest.partition(end)
     if not found:
         sys.exit(f"{PAGE.name} has no place for the scores")
+    lines = [f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {measured_commit()}.", "", *lines]
     PAGE.write_text(head + begin + "\n" + "\n".join(lines) + "\n\n" + end + tail, encoding="utf-8")
 
 

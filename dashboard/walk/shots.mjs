@@ -33,10 +33,35 @@ const PAGES = {
     await page.getByRole("button", { name: "Reset breaker" }).waitFor();
     await page.goto(`${base}/reliability`);
   },
+  usage: async () => page.goto(`${base}/usage`),
   alerts: async () => page.goto(`${base}/alerts`),
+  search: async () => page.goto(`${base}/search?q=where%20is%20my%20order`),
+  add: async () => {
+    await page.goto(`${base}/add`);
+    await page.getByLabel("Name", { exact: false }).first().fill("docs");
+    await page.getByLabel("Address", { exact: false }).last().fill("https://mcp.example.com/mcp");
+  },
   groups: async () => page.goto(`${base}/groups?at=reading`),
+  "group-editor": async () => {
+    await page.goto(`${base}/groups`);
+    const form = page.getByRole("region", { name: "New group" });
+    await form.getByLabel("Name", { exact: false }).fill("support");
+    await form.getByRole("textbox", { name: /^Tools/ }).fill("crm.*\n!*.delete_*");
+    await form.getByRole("button", { name: "Review and save" }).click();
+    await page.getByRole("dialog").locator(".diff .added").first().waitFor();
+  },
   keys: async () => page.goto(`${base}/keys`),
   config: async () => page.goto(`${base}/config?version=1`),
+  "config-editor": async () => {
+    await page.goto(`${base}/config`);
+    await page.getByRole("button", { name: "Edit" }).click();
+    const box = page.getByRole("textbox", { name: "Text of the file" });
+    const file = JSON.parse(await box.inputValue());
+    file.mcpServers.docs = { url: "https://mcp.example.com/mcp" };
+    await box.fill(JSON.stringify(file, null, 2));
+    await page.getByRole("button", { name: "Review and save" }).click();
+    await page.getByRole("dialog").locator(".diff .added").first().waitFor();
+  },
   doctor: async () => {
     await page.goto(`${base}/doctor`);
     await page.getByRole("combobox").selectOption("crm");

@@ -1,4 +1,5 @@
-# Homebrew formula. Nothing is published yet, so it installs the commit of this clone: brew install --HEAD deploy/homebrew/toolway.rb
+# Homebrew formula. Nothing is published yet, so it installs the commit of this clone:
+#   brew install --HEAD deploy/homebrew/toolway.rb
 # For a tap, add `homepage`, and `url` and `sha256` of the sdist, which scripts/release.py prints.
 class Toolway < Formula
   include Language::Python::Virtualenv

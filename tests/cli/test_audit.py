@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from toolway.audit.file_sinks import JsonlSink, SqliteSink
 from toolway.audit.journal import Journal
 from toolway.audit.mac import load_audit_key
 from toolway.config.settings import AuditSettings
+from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.testing import fake_server
 
 KEY = "order-4711"
@@ -122,6 +124,18 @@ def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 3
     assert "E-AUDIT-NONE" in result.stderr
+
+
+def test_the_log_of_a_running_gateway_is_that_of_its_own_file(log, machine):
+    """The commands run in a folder with a project file that nobody trusts, as beside `serve -c mcp.json`."""
+    named = machine.write("named.json", {"mcpServers": {}, "toolway": {"audit": {"to": log.to}}})
+    (machine.project / "mcp.json").write_text('{"mcpServers": {"x": {"command": "x"}}}')
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
+    state = StateDir(machine.home / ".local/state/toolway/gateway")
+    assert machine.toolway("audit", "verify").exit_code == 3
+    state.write_running(RunningGateway("http://127.0.0.1:1", os.getpid(), str(named)))
+    result = machine.toolway("audit", "verify")
+    assert result.exit_code == 0 and result.stdout.startswith("intact: ")
 
 
 def audit_check(machine, name="audit"):

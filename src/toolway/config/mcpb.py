@@ -67,6 +67,9 @@ def read_bundle(path: Path, name: str = "") -> Bundle:
             _check_archive(archive, path)
             with archive.open(_MANIFEST_NAME) as inner:
                 text = inner.read(MAX_MANIFEST_BYTES).decode()
+    except FileNotFoundError:
+        hint = "correct the path; a server without a bundle is added by its command: toolway add NAME -- COMMAND"
+        raise ConfigError(f"there is no file {path}", file=str(path), hint=hint, code=_BUNDLE_CODE) from None
     except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile, zipfile.LargeZipFile) as exc:
         reason = f"it has no {_MANIFEST_NAME}" if isinstance(exc, KeyError) else str(exc)
         raise _bundle_error(path, reason) from None

@@ -84,5 +84,5 @@ def _timed_out(call: Call, seconds: float) -> CallTimeout:
         certainty=attempt.overall_certainty(),
         attempts=attempt.attempts,
         detail=phase_text,
-        hint="raise the timeout with timeout=…, or check the server",
+        hint="allow more time (timeout=… in Python, --timeout in the terminal), or check the server",
     )

@@ -537,7 +537,8 @@ class GatewayProcess:
         except Exception:
             _log.exception("configuration not applied: internal error")
         else:
-            _log.info("configuration reloaded: %s", result["changed"] or "nothing changed")
+            changed = ", ".join(f"{name} {change}" for name, change in result["changed"].items())
+            _log.info("configuration reloaded: %s", changed or "nothing changed")
 
     async def _watch_file(self) -> None:
         applied = seen = self._file_stamps()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.machine import measured_commit
 from tests.cluster.growth.gateway import TOOLS, Held
 from tests.cluster.growth.measurement import Figures
 
@@ -76,7 +78,8 @@ def write(text: str) -> None:
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    stamp = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {measured_commit()}."
+    PAGE.write_text(f"{before}{BEGIN}\n\n{stamp}\n\n{text}\n\n{END}{after}")
 
 
 def broken(all_figures: Sequence[Figures]) -> list[str]:

@@ -195,22 +195,26 @@ def run_audit_export(context: CommandContext, file: str | None, kind: str, since
 def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
     """Return the settings of the audit log `file`, the configured log, or the default log.
 
-    Raises `ConfigError` if the config file cannot be read.
+    Without `--config`, the file of the running gateway is used, which may be any. Raises `ConfigError` if the config
+    file cannot be read.
     """
     from toolway.cli.targets import load_masked_config
     from toolway.config.settings import AuditSettings
     from toolway.gateway.state_dir import StateDir
 
-    folder = StateDir.default(os.environ).folder
+    state = StateDir.default(os.environ)
     if file is not None:
         return AuditSettings.from_location(file)
+    config, running = context.target_options.config, state.read_running()
+    if config is None and running is not None and os.path.isfile(running.config):
+        config = Path(running.config)
     try:
-        configured = load_masked_config(context.output, context.target_options.config).gateway.audit
+        configured = load_masked_config(context.output, config).gateway.audit
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise
         configured = None
-    return (configured or AuditSettings()).with_folder(folder)
+    return (configured or AuditSettings()).with_folder(state.folder)
 
 
 @contextmanager
