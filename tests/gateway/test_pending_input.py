@@ -18,7 +18,7 @@ from toolway.gateway.principals import FileApiKeyStore
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
 #: Over a pipe they take turns, which takes its time.
-CLIENTS = {"http": 200, "stdio": 200 if os.environ.get("TOOLWAY_LONG") else 50}
+CLIENTS = 200 if os.environ.get("TOOLWAY_LONG") else 50
 
 
 def named(name: str) -> Json:
@@ -43,7 +43,6 @@ def said(answer: Answer) -> Any:
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_many_clients_with_open_questions_each_get_their_own_answer(transport: str) -> None:
-    clients_at_once = CLIENTS[transport]
     async with full("legacy", transport) as found, found.raw() as raw:
 
         async def one(number: int) -> None:
@@ -57,11 +56,11 @@ async def test_many_clients_with_open_questions_each_get_their_own_answer(transp
 
         everybody, all_asked = asyncio.Semaphore(0), asyncio.Event()
         async with asyncio.timeout(120), asyncio.TaskGroup() as clients:
-            for number in range(clients_at_once):
+            for number in range(CLIENTS):
                 clients.create_task(one(number))
-            for _ in range(clients_at_once):
+            for _ in range(CLIENTS):
                 await everybody.acquire()
-            assert len(found.gateway.pending_calls) == clients_at_once
+            assert len(found.gateway.pending_calls) == CLIENTS
             all_asked.set()
         assert len(found.gateway.pending_calls) == 0
 
