@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import tempfile
 import traceback
 import warnings
 from collections import deque
@@ -21,6 +22,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Final
 
 import pytest
+from _pytest.capture import CaptureManager, FDCaptureBase
 from _pytest.terminal import TerminalReporter
 
 MAX_GROUP: Final = 120  # tests of one file that stay together
@@ -170,9 +172,7 @@ class _Copy:
         reporter._session = self._session
         plugins.register(reporter, "terminalreporter")
         plugins.register(self)
-        capture = plugins.getplugin("capturemanager")
-        capture.stop_global_capturing()  # its files would be those of the first process
-        capture.start_global_capturing()
+        _separate_captures(plugins.getplugin("capturemanager"))
         factory = self._config._tmp_path_factory  # type: ignore[attr-defined]
         factory._basetemp = factory.getbasetemp() / str(number)  # smaller folders: each test lists its folder
         factory._basetemp.mkdir(mode=0o700)
@@ -204,6 +204,19 @@ class _Copy:
         config = self._config
         data = config.hook.pytest_report_to_serializable(config=config, report=report)
         self._connection.send(("report", data))
+
+
+def _separate_captures(manager: CaptureManager) -> None:
+    """Let this process write to temporary files of its own.
+
+    The file objects stay open: a default argument, such as that of the SDK's `stdio_client`, may be one of them.
+    """
+    manager.suspend_global_capture()
+    captures = manager._global_capturing
+    for each in (captures.out, captures.err) if captures is not None else ():
+        if isinstance(each, FDCaptureBase):
+            with tempfile.TemporaryFile(buffering=0) as own:
+                os.dup2(own.fileno(), each.tmpfile.fileno(), inheritable=False)
 
 
 def _groups(items: list[pytest.Item]) -> Iterator[list[int]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 SHARED = """
-import os, pytest
-made = []
+import os, pytest, subprocess, sys
+made, errors = [], sys.stderr
 
 @pytest.fixture(scope="module")
 def process():
@@ -22,6 +22,9 @@ def process():
 @pytest.mark.parametrize("number", range(130))
 def test_one_process_runs_a_file_with_a_shared_fixture(number, process, tmp_path):
     assert made == [os.getpid()] == [process]
+
+def test_a_file_object_of_the_first_process_is_open(capfd):
+    subprocess.run(["true"], stderr=errors, check=True)
 """
 BROKEN = """
 import os, pytest
@@ -51,7 +54,7 @@ def test_copies_share_files_and_report_all_tests_and_a_lost_copy(tmp_path: Path)
     environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
     found = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=120)
     assert found.returncode == 1, found.stdout + found.stderr
-    assert re.search(r"2 failed, 131 passed, 1 skipped", found.stdout), found.stdout
+    assert re.search(r"2 failed, 132 passed, 1 skipped", found.stdout), found.stdout
     assert "printed by the test" in found.stdout and "assert 1 == 2" in found.stdout
     assert "test_ends_its_process" in found.stdout and "ended with exit code 3" in found.stdout
     assert len([*tmp_path.glob("ended-*")]) == 1
