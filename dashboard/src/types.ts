@@ -281,6 +281,26 @@ export interface Alert {
   at: number;
 }
 
+/** A call that waits for an operator, or was answered lately. Values of arguments are JSON texts. */
+export interface Approval {
+  id: string;
+  state: "pending" | "approved" | "denied" | "used";
+  caller: string;
+  server: string;
+  tool: string;
+  effect: string;
+  arguments: { name: string; value: string }[];
+  asked_at: number;
+  until: number;
+  who: string;
+  reason: string;
+}
+
+export interface ApprovalList {
+  enabled: boolean;
+  requests: Approval[];
+}
+
 /** A definition that differs from its pin. Values of definitions are JSON texts in ASCII. */
 export interface PinDeviation {
   name: string;

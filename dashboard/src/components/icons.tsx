@@ -16,6 +16,7 @@ const PATHS: Record<string, string> = {
   doctor: "M3 9h3l1.5-3 2.5 6 1.5-3H15M9 2.5a6.5 6.5 0 1 0 .01 0",
   events: "M9 2.5a6.5 6.5 0 1 0 .01 0M9 5.5V9l2.5 1.5",
   alerts: "M9 2.5a4 4 0 0 1 4 4v3l1.5 3h-11L5 9.5v-3a4 4 0 0 1 4-4M7.5 15h3",
+  approvals: "M9 2.5a6.5 6.5 0 1 0 .01 0M6 9l2.2 2.2L12.2 7",
   definitions: "M4 2.5h7l3 3v10H4zM6.5 9l1.7 1.7L12 7",
   menu: "M3 5h12M3 9h12M3 13h12",
   find: "M8 3a5 5 0 1 0 .01 0M11.6 11.6 15 15",

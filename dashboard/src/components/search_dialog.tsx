@@ -23,6 +23,7 @@ const PAGES: Page[] = [
   ["/calls", "Calls", "calls"],
   ["/runs", "Runs", "runs"],
   ["/agents", "Agents", "agents"],
+  ["/approvals", "Approvals", "approvals"],
   ["/tools", "Tools", "tools"],
   ["/definitions", "Definitions", "definitions"],
   ["/search", "Search", "find"],

@@ -1,0 +1,67 @@
+import { useState } from "react";
+import { post } from "../api";
+import { useAdmin, useLive } from "../live";
+import { Badge, ConfirmDialog, Empty, ErrorBox } from "../components/common";
+import { Link, path } from "../route";
+import type { Approval, ApprovalList } from "../types";
+import { type Tone, formatAge, formatCount } from "../format";
+
+const TONES: Record<string, Tone> = { pending: "warn", approved: "good", denied: "bad", used: "idle" };
+
+/** Calls that wait for the approval of an operator, and those answered in the last 15 minutes. */
+export function Approvals() {
+  const { overview } = useLive();
+  const { data, error, reload } = useAdmin<ApprovalList>("approvals", overview?.last_event);
+  if (error) return <ErrorBox error={error} />;
+  if (!data) return <p className="muted wait">…</p>;
+  const waiting = data.requests.filter((each) => each.state === "pending");
+  return (
+    <div className="page">
+      <h1>Approvals</h1>
+      <dl className="tiles">
+        <div><dt>Waiting</dt><dd className={waiting.length ? "warn" : ""}>{formatCount(waiting.length)}</dd></div>
+        <div><dt>Answered lately</dt><dd>{formatCount(data.requests.length - waiting.length)}</dd></div>
+      </dl>
+      {!data.requests.length && <Empty title={data.enabled ? "No call waits for an approval." : "No rule in toolway.approve asks about calls."} />}
+      {data.requests.map((each) => <Request key={each.id} request={each} done={reload} />)}
+    </div>
+  );
+}
+
+function Request({ request, done }: { request: Approval; done: () => void }) {
+  const [note, setNote] = useState("");
+  const name = `${request.server}.${request.tool}`;
+  const answer = (yes: boolean) => async () => {
+    await post(`approvals/${encodeURIComponent(request.id)}`, { yes, note: yes ? "" : note });
+    done();
+  };
+  return (
+    <section className="card" aria-label={`${name} ${request.id}`}>
+      <div className="bar">
+        <h2>{name} <Badge tone={TONES[request.state] ?? "idle"}>{request.state}</Badge></h2>
+        {request.state === "pending" && (
+          <div className="actions">
+            <ConfirmDialog
+              title={`Deny ${name}?`} text="The call is not sent. Its caller gets the reason." confirmLabel="Deny" action={answer(false)}
+              extra={<label className="field">Reason<input type="text" maxLength={500} value={note} onChange={(event) => setNote(event.target.value)} /></label>}
+            >
+              {(open) => <button type="button" onClick={open}>Deny</button>}
+            </ConfirmDialog>
+            <ConfirmDialog
+              title={`Approve ${name}?`} text={`${request.caller} may repeat this call with these arguments once, within 15 minutes.`}
+              confirmLabel="Approve" danger={false} action={answer(true)}
+            >
+              {(open) => <button type="button" className="primary" onClick={open}>Approve</button>}
+            </ConfirmDialog>
+          </div>
+        )}
+      </div>
+      <p>
+        {request.caller}, {request.effect}
+        {" "}<small className="muted">{formatAge(request.asked_at)}, <Link to={path("tools", request.server, request.tool)}>{request.tool}</Link>, {request.id}</small>
+      </p>
+      {request.reason && <p>{request.who}: {request.reason}</p>}
+      <pre tabIndex={0}>{request.arguments.map((each) => `${each.name} = ${each.value}\n`).join("") || "no arguments"}</pre>
+    </section>
+  );
+}
