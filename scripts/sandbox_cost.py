@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from typing import Any
@@ -21,6 +23,7 @@ from unittest import mock
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock
 from toolway.upstream.process.confinement import describe
+from toolway.upstream.process.limits import plan_limits
 from toolway.upstream.process.spawner import Spawner
 
 LIMIT_MS = 10.0  # that `guard` may add to a start
@@ -81,12 +84,42 @@ async def measure(rounds: int) -> int:
     return int(cost > LIMIT_MS)
 
 
+def print_processor_time(rounds: int) -> None:
+    """Print the processor time of the same command lines, started here: other load hardly affects it."""
+    program = bubblewrap.find_program()
+    if program is None:
+        return
+    env, grants = dict(os.environ), SandboxGrants()
+    guard, strict = (plan_limits(each, grants, program) for each in ("guard", "strict"))
+    commands = {
+        "no sandbox": PROGRAM,
+        "guard": bubblewrap.guard_command(program, PROGRAM, env, None, [], [], guard),
+        "strict": bubblewrap.strict_command(program, PROGRAM, env, None, [], grants, "", strict),
+    }
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, command in commands.items():
+            before = _children_ms()
+            subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True)
+            times[name].append(_children_ms() - before)
+    medians = {name: statistics.median(each) for name, each in times.items()}
+    plain = medians.pop("no sandbox")
+    shown = ", ".join(f"{name} {median - plain:+.2f} ms" for name, median in medians.items())
+    print(f"processor time: no sandbox {plain:.2f} ms, {shown}")
+
+
+def _children_ms() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) * 1000
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
     rounds = parser.parse_args().rounds
     for line in describe("guard", SandboxGrants()):
         print(line)
+    print_processor_time(rounds)
     return asyncio.run(measure(rounds))
 
 
