@@ -166,7 +166,7 @@ else
 	$(PYTHON) conformance/run.py --search
 endif
 
-interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call; ARGS=sandbox: all in guard and strict, and their definitions through the rules of pins; ARGS=openapi: every real OpenAPI document, its operations, time, memory, and what arrives at the API)
+interop: setup ## every real server of the corpus, directly and behind one gateway (ARGS=--only-callable: those with a call; ARGS=--locked: those with a call, locked, and started without a network; ARGS=sandbox: all in guard and strict, and their definitions through the rules of pins; ARGS=openapi: every real OpenAPI document, its operations, time, memory, and what arrives at the API)
 ifneq ($(filter openapi,$(ARGS)),)
 	$(PYTHON) scripts/openapi.py
 	$(PYTHON) scripts/openapi_calls.py
@@ -174,6 +174,8 @@ ifneq ($(filter openapi,$(ARGS)),)
 else ifeq ($(ARGS),sandbox)
 	$(PYTHON) interop/install.py --into .interop
 	$(PYTHON) interop/sandboxes.py --installed .interop
+else ifneq ($(filter --locked,$(ARGS)),)
+	$(PYTHON) interop/locked.py --into .interop --only-callable $(ARGS)
 else
 	$(PYTHON) interop/install.py --into .interop $(ARGS)
 	$(PYTHON) interop/run.py --installed .interop $(ARGS)

@@ -137,32 +137,34 @@ def _installed(package: Package, installed: Path, work: Path) -> CorpusServer:
         launcher = (str(installed / "bin" / "node"), str(folder / "node_modules" / ".bin" / package.bin))
     else:
         launcher = (str(folder / "bin" / package.bin),)
-    env = {
-        "PATH": os.pathsep.join([str(installed / "bin"), os.environ.get("PATH", os.defpath)]),
-        "HOME": str(work / "home"),
-        **_QUIET,
-        **_fill(package.env, work),
-    }
+    path = os.pathsep.join([str(installed / "bin"), os.environ.get("PATH", os.defpath)])
+    env = {"PATH": path, **environment(package, work)}
     return CorpusServer(
         name=package.name,
         command=launcher[0],
-        args=(*launcher[1:], *_fill(list(package.args), work)),
+        args=(*launcher[1:], *fill(list(package.args), work)),
         env=env,
         work=work,
         protocol=package.protocol,
         tools=package.tools,
         tool=package.tool,
-        arguments=_fill(package.arguments, work),
+        arguments=fill(package.arguments, work),
     )
 
 
-def _fill(value: Any, work: Path) -> Any:
+def environment(package: Package, work: Path) -> dict[str, str]:
+    """Return the variables of a server with the scratch folder `work`."""
+    return {"HOME": str(work / "home"), **_QUIET, **fill(package.env, work)}
+
+
+def fill(value: Any, work: Path) -> Any:
+    """Replace {work} in all texts of a value."""
     if isinstance(value, str):
         return value.replace("{work}", str(work))
     if isinstance(value, list):
-        return [_fill(item, work) for item in value]
+        return [fill(item, work) for item in value]
     if isinstance(value, dict):
-        return {key: _fill(item, work) for key, item in value.items()}
+        return {key: fill(item, work) for key, item in value.items()}
     return value
 
 

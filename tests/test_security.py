@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-BROKEN, WEAK, HELD, ADVISORIES = 11, 19, 79, 54
+BROKEN, WEAK, HELD, ADVISORIES = 11, 19, 79, 55
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ WORDS = {
     "approvals no": ["no-request", "why"],
     "pins approve": ["no.tool"],
     "sandbox try": ["no-server"],
+    "update": ["no-server"],
     "secrets rm": ["no.SUCH"],
     "secrets set": ["a.TOKEN"],
     "trace": ["no-call"],
@@ -61,7 +62,7 @@ WORDS = {
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
-WRONG |= {"sandbox try": 1}  # there is no such server
+WRONG |= {"sandbox try": 1, "update": 1}  # there is no such server
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4

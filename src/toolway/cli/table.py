@@ -129,6 +129,8 @@ COMMANDS: Final = {
     "trust": CommandSpec("Review a project's config file and trust it.", "approvals.trust:trust", CONFIG_OPTIONS),
     "pins": CommandSpec("Review definitions of tools that changed.", subcommands=PINS_COMMANDS),
     "sandbox": CommandSpec("Try servers in a sandbox.", subcommands=SANDBOX_COMMANDS),
+    "lock": CommandSpec("Lock the packages of npx and uvx entries.", "approvals.lock:lock", CONFIG_OPTIONS),
+    "update": CommandSpec("Lock a newer version of a package.", "approvals.lock:update", CONFIG_OPTIONS),
     "top": CommandSpec("Watch the load and health of all servers.", "activity:top"),
     "calls": CommandSpec("Show recent calls: all, failed or slow ones.", "activity:calls"),
     "trace": CommandSpec("Show how long each phase of a call took.", "activity:trace"),
@@ -159,7 +161,7 @@ SECTIONS: Final = {
     "Tools": ("tools", "search", "tokens", "call", "prompts", "resources", "codegen", "workflow", "agent"),
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
-    "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox"),
+    "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox", "lock", "update"),
     "Gateway": ("serve", "ui", "keys", "who", "sessions", "approvals", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }

@@ -38,9 +38,9 @@ OLD_KEYS: Final = {
 }
 T = TypeVar("T")
 
-_DURATION = compile_pattern(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)\s*")
+_DURATION = compile_pattern(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)\s*")
 _MAX_SHOWN_KEY_CHARS = 80  # characters of a key that a message repeats: many messages may repeat one long key
-_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class FieldReader:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -20,6 +20,9 @@ from toolway.config.secret_refs import begins_with_variable, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.types import Effect
+
+if TYPE_CHECKING:
+    from toolway.packages.lock_file import PackageLock
 
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
@@ -455,6 +458,8 @@ class Server:
         restart: backoff and limit for restarts. Default `RestartPolicy()`.
         health: health check. Default `HealthCheck()`.
         limits: concurrent calls, message size, stderr, number of tools. Default `Limits()`.
+        lock: False runs an `npx` or `uvx` entry without its lock, even if there is a `toolway.lock`. Default True.
+        package_lock: what `toolway.lock` beside the config file says about the entry. Default None: no such file.
         env_file: file with further variables for the program, read at each start; `env` wins. Default None.
         network_policy: non-public addresses that the URLs of this server may resolve to. Default `PUBLIC_ONLY`.
         extras: unknown keys of the configuration file, which have no effect. Default none.
@@ -502,6 +507,10 @@ class Server:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthCheck = field(default_factory=HealthCheck)
     limits: Limits = field(default_factory=Limits)
+    lock: bool = True  # false: run npx or uvx without its lock, even if there is a `toolway.lock`
+    package_lock: PackageLock | None = field(
+        default=None, repr=False
+    )  # of `toolway.lock` beside the file; not a key of files
     env_file: str | None = None  # file with further variables for the program, read at each start; `env` wins
     network_policy: NetworkPolicy = PUBLIC_ONLY  # non-public addresses that the URLs of this server may resolve to
     extras: Mapping[str, Any] = field(default_factory=dict, repr=False)  # unknown keys of the configuration file

@@ -85,7 +85,9 @@ def join_folder(folder: str, path: str) -> str:
 
 # -- variables that are not set yet -----------------------------------------------------------------------------------
 
-_NOT_EXPANDED: Final = frozenset({"instance", "document", "extras", "network_policy"})  # fields without variables
+_NOT_EXPANDED: Final = frozenset(
+    {"instance", "document", "extras", "network_policy", "package_lock"}
+)  # fields without variables
 V = TypeVar("V")
 
 

@@ -83,6 +83,7 @@ KNOWN_KEYS: Final = (
         "shareConnection",
         "env_policy",
         "sandbox",
+        "lock",
         "envPolicy",
         "limits",
         *CLUSTER_KEYS,
@@ -283,6 +284,7 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
     return {
         "env_policy": cast(EnvPolicy, policy),
         **_parse_sandbox(fields),
+        "lock": fields.get_bool("lock", True),
         "era": cast(EraSetting, fields.get_choice("era", get_args(EraSetting), "auto")),
         # Either key can disable a server.
         "enabled": fields.get_bool("enabled", True) and not fields.get_bool("disabled", False),

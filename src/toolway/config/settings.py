@@ -49,6 +49,7 @@ DEFAULT_GATEWAY_PORT: Final = 8765
 AUDIT_LOG_KINDS: Final = ("sqlite", "jsonl", "postgresql")
 SECONDS_PER_DAY: Final = 86_400.0
 RELOAD_RULES: Final = ("approved", "all")
+LOCK_RULES: Final = ("required", "optional")
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
@@ -189,6 +190,8 @@ class GatewaySettings:
     drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
+    lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if there is a login
+    min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
@@ -200,6 +203,11 @@ class GatewaySettings:
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
     agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
+
+    @property
+    def requires_lock(self) -> bool:
+        """Return True if packages of npx and uvx run only from a `toolway.lock`."""
+        return self.lock == "required" or (not self.lock and self.login is not None)
 
     @property
     def admission(self) -> AdmissionPolicy:
@@ -247,6 +255,8 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         pins=fields.get_choice("pins", ("note", "hold", "approve"), ""),
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
+        lock=fields.get_choice("lock", LOCK_RULES, ""),
+        min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
         login=login,
         access=access,
         approve=_parse_approve(block),
@@ -264,7 +274,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     fields.reject_unknown(
         "toolway.gateway",
         "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
-        "pins, ignoredChanges, reload and login",
+        "pins, ignoredChanges, reload, lock, minAge and login",
     )
     return settings
 

@@ -272,7 +272,9 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
 
     `found` is the result of the lookup. `runtime` is the program that runs the command, with its version.
     """
-    name = server.command or ""
+    name, lock = server.command or "", server.package_lock
+    if lock is not None and lock.entry is not None:
+        return Check("command", "ok", f"runs the locked tree of {' '.join(lock.entry.packages)}")
     if found.path is None:
         return _command_not_found(target, name, server, found)
     message = found.path if os.path.dirname(name) else f"{name} → {found.path}"
@@ -284,6 +286,8 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
     message += f" ({runtime})" if runtime else ""
     if package := unpinned_package(server):
         message += f"; {package} is not pinned to a version"
+    if lock is not None and not lock.exists and not target.client:
+        message += f"; lock its packages with toolway lock {target.name}"
     if target.is_desktop_client and found.path_on_desktop is None:
         changes = full_path_changes(target, server, found.path)
         return Check(

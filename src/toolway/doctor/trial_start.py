@@ -221,6 +221,7 @@ class TappedSpawner(Spawner):
 
     def __init__(self, spawner: Spawner) -> None:
         super().__init__()
+        self.requires_lock = spawner.requires_lock
         self.stats = StdoutStats()
         self._real_spawner = spawner
         self._taps: list[_StdoutTap] = []

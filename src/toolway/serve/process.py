@@ -105,6 +105,7 @@ class GatewayProcess:
             self.hub, state_dir.folder, key, self._cluster_node if self._shares_config else None
         )
         self._apply_approve_rules(settings)
+        self.hub.spawner.requires_lock = settings.requires_lock
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
         self.gateway = Gateway(
@@ -494,6 +495,7 @@ class GatewayProcess:
         self._apply_approve_rules(loaded.gateway)
         await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
         servers = self._workflows.with_server(servers)
+        self.hub.spawner.requires_lock = loaded.gateway.requires_lock
         changes = await self.hub.reload(replace(loaded, servers=servers))
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)

@@ -172,6 +172,7 @@ def run_add(
     from toolway.config.schema import check_server_name
     from toolway.config.server_entry import parse_entry_with_issues
     from toolway.config.settings import find_private_hosts
+    from toolway.packages.runner_command import is_runner
 
     output = context.output
     file = file_for_scope(context.target_options, scope)
@@ -215,6 +216,8 @@ def run_add(
         output.info(f"added {name} to {with_tilde(file)}", "green")
         output.print_problems(address_problems)
         output.info(f"check that it works: toolway doctor {name}")
+        if is_runner([str(entry.get("command", "")), *map(str, entry.get("args", ()))]):
+            output.info(f"lock its packages, so that it always runs the same: toolway lock {name}")
     return ExitCode.OK
 
 

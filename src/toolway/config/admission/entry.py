@@ -7,7 +7,7 @@ and its folders must be listed by the operator, or have the form in which docume
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
@@ -77,6 +77,8 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
         return Rejection("env_policy inherit would pass the environment of Toolway to the server")
     if server.sandbox == "off":
         return Rejection("sandbox off would let the server read the folders of Toolway")
+    if not server.lock:
+        return Rejection("lock false would let the server run packages that are not in toolway.lock")
     return _check_command(server, policy) or _check_env(server, policy)
 
 
@@ -131,6 +133,14 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
     return replace(server, **kept)
 
 
+def with_lock_of(server: Server, configured: Iterable[Server]) -> Server:
+    """Return a server that runs packages only from the lock of the configured servers, if one of them has a lock."""
+    locks = [each.package_lock for each in configured if each.package_lock is not None and each.package_lock.exists]
+    if server.package_lock is not None or not locks:
+        return server
+    return replace(server, package_lock=replace(locks[0], entry=None))
+
+
 def _is_allowed(name: str, patterns: Sequence[str]) -> bool:
     return name in patterns or (not set("*?[") & set(name) and any(fnmatchcase(name, pattern) for pattern in patterns))
 
@@ -152,6 +162,7 @@ _RESTRICTIONS: Final = {
     "limits": "limits",
     "validate_arguments": "validateArguments",
     "untrusted": "untrusted",
+    "package_lock": "toolway.lock",
 }
 
 

@@ -23,6 +23,7 @@ from toolway.config.admission.entry import (
     check_written,
     keep_restrictions,
     rejection_error,
+    with_lock_of,
 )
 from toolway.config.masking import mask_entry, mask_value
 from toolway.config.schema import ConfigIssue, Server
@@ -221,6 +222,7 @@ class ServersAdmin:
         if rejection is None and configured is not None:
             kept = keep_restrictions(server, configured)
             server, rejection = (server, kept) if isinstance(kept, Rejection) else (kept, None)
+        server = with_lock_of(server, self._hub.configured_servers.values())
         self._hub.emit(PolicyDecision(name, "admission", rejection is None, _recorded_reason(rejection, server)))
         if rejection is not None:
             raise rejection_error(name, rejection, _admission_hint(rejection))
@@ -382,7 +384,7 @@ def server_to_json(server: Server) -> Json:
     """Return the settings of a server that differ from the defaults, with secrets masked."""
     defaults = asdict(Server(command="x") if server.command else Server(url="http://x"))
     found: Json = {}
-    for key, value in asdict(server).items():
+    for key, value in asdict(replace(server, package_lock=None)).items():
         if value != defaults.get(key) and value is not None:
             found[key] = mask_entry(msgspec.to_builtins(value, enc_hook=str), key)
     return found

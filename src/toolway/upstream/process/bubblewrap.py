@@ -152,7 +152,7 @@ def strict_command(
 def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
     """Raise `ValueError` for a command that asks a registry at each start, if no host is granted."""
     if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
-        raise ValueError(f"{argv[0]} asks a registry at each start: install the package, and name its program")
+        raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway lock")
 
 
 def existing(paths: Iterable[str]) -> list[str]:

@@ -15,9 +15,10 @@ from typing import Any, Final
 from toolway._lazy import dataclass
 from toolway.config.locations import private_files
 from toolway.config.schema import Sandbox, SandboxGrants
+from toolway.packages import FOLDER_NAME as PACKAGES_FOLDER
 from toolway.upstream.process import landlock
 
-BUNDLES_FOLDER: Final = "bundles"  # in the data folder: programs of unpacked bundles, which servers run
+PROGRAM_FOLDERS: Final = ("bundles", PACKAGES_FOLDER)  # in the data folder: programs that servers run
 #: Without bubblewrap there is no own /proc: what programs read there, without the folders of other processes.
 SHARED_PROC: Final = tuple(
     f"/proc/{name}" for name in ("self", "cpuinfo", "meminfo", "stat", "sys", "version", "loadavg", "uptime", "mounts")
@@ -80,7 +81,7 @@ def confine(
             return Confinement([*argv], env, {**_hide(sandbox, own_folders), **limits.orders()})
         own = [*own_folders, *private_files()]
         if sandbox == "guard":
-            kept = [os.path.join(folder, BUNDLES_FOLDER) for folder in own]
+            kept = [os.path.join(folder, name) for folder in own for name in PROGRAM_FOLDERS]
             command = bubblewrap.guard_command(program, argv, env, cwd, own, kept, limits)
         else:
             command = bubblewrap.strict_command(program, argv, env, cwd, own, grants, proxy_folder, limits)
@@ -126,7 +127,7 @@ def _hide(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, Any]:
     files = [os.path.realpath(file) for file in private_files()]
     certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
     hidden = sorted({*folders, *certain}) if sandbox == "guard" else certain
-    return {"hidden": hidden, "kept": [os.path.join(folder, BUNDLES_FOLDER) for folder in hidden]}
+    return {"hidden": hidden, "kept": [os.path.join(folder, name) for folder in hidden for name in PROGRAM_FOLDERS]}
 
 
 def _with_landlock(

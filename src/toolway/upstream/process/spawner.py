@@ -90,6 +90,7 @@ class Spawner:
     def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
         self._runtime_dir = runtime_dir
         self._own_folders = own_folders  # hidden from servers, if the kernel has Landlock
+        self.requires_lock = False  # refuse packages of npx and uvx that are not in a `toolway.lock`
         self._reaper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._inbox = b""

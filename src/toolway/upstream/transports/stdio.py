@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 from toolway._lazy import compile_pattern
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
+from toolway.errors import ToolwayError
+from toolway.packages.runner_command import is_runner
 from toolway.protocol import jsonrpc
 from toolway.types import Certainty
 from toolway.upstream.process.spawner import SANDBOX_CODE, Process, Spawner, SpawnError, build_environment
@@ -47,6 +49,7 @@ class StdioTransport(MessageStream):
         assert server.command is not None
         super().__init__(server, "E-STDIO-BROKEN")
         self._spawner = spawner
+        self._environ = environ
         self._env = build_environment(environ, server.env_policy, server.env)
         self._framer = Framer(server.limits.max_message_bytes)
         self._stderr_tail = StderrTail(server.limits.stderr_bytes)
@@ -71,13 +74,14 @@ class StdioTransport(MessageStream):
                 hint="correct `cwd` in the server's entry",
             )
         server = self._server
+        argv = await self._find_program([command, *server.args])
         try:
             if server.sandbox == "strict" and server.grants.hosts:
                 from toolway.upstream.process.host_proxy import HostProxy  # loads an HTTP client
 
                 self._proxy = HostProxy(server.grants.hosts, server.network_policy)
                 await self._proxy.start()
-            argv, folder = [command, *server.args], self._proxy.folder if self._proxy is not None else ""
+            folder = self._proxy.folder if self._proxy is not None else ""
             self._process = await self._spawner.start(
                 argv, self._env, server.cwd, server.sandbox, server.grants, folder
             )
@@ -91,6 +95,30 @@ class StdioTransport(MessageStream):
         self._start_reading(self._process.stdout, self._on_stdout)
         self._start_reading(self._process.stderr, self._stderr_tail.feed)
         self._process.exited.add_done_callback(self._on_exit)
+
+    async def _find_program(self, words: list[str]) -> list[str]:
+        """Return the command line to start: for a locked package that of its tree, else the words of the entry.
+
+        Raises `TransportError` if the package must not run.
+        """
+        if not is_runner(words):
+            return words
+        from toolway.packages.start import locked_command
+
+        server = self._server
+        try:
+            found = await asyncio.to_thread(
+                locked_command,
+                words,
+                server.package_lock,
+                self._environ,
+                required=self._spawner.requires_lock,
+                exempt=not server.lock,
+            )
+        except ToolwayError as exc:
+            reason = f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+            raise TransportError(reason, Certainty.NOT_SENT, code=exc.code, hint=exc.hint) from None
+        return words if found is None else found
 
     async def close(self) -> None:
         """Close stdin, wait, send SIGTERM to the process group, wait, then kill; about 6 s at most."""

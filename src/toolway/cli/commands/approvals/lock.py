@@ -1,0 +1,317 @@
+"""`toolway lock` and `toolway update`: exact packages of `npx` and `uvx` entries, in `toolway.lock`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from toolway.cli.exit_codes import ExitCode, UsageError
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.cli.params import DryRun, Yes
+from toolway.errors import ConfigError, NotFound, ToolwayError
+
+if TYPE_CHECKING:
+    from toolway.cli.output import Output
+    from toolway.config.loader import LoadedConfig
+    from toolway.config.schema import Server
+    from toolway.packages.lock_file import LockedEntry
+    from toolway.packages.locker import Locker
+    from toolway.packages.runner_command import PackageCommand
+    from toolway.types import Json
+
+MinAge = Annotated[
+    str | None,
+    typer.Option(
+        "--min-age",
+        metavar="TIME",
+        help="Least age of a package, such as 3d or 12h; 0 accepts any.",
+        show_default=False,
+    ),
+]
+_MAX_SHOWN_CHANGES: Final = 40
+
+
+def lock(
+    context: CommandContext,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]…", help="Names of servers. Default: all.", show_default=False),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if the lock is out of date.")] = False,
+    osv: Annotated[
+        Path | None,
+        typer.Option(
+            "--osv", metavar="PATH", help="Import malware records: a folder or zip file of OSV.", show_default=False
+        ),
+    ] = None,
+    min_age: MinAge = None,
+) -> CommandResult:
+    """Lock the packages that npx and uvx entries run: exact versions, hashes, and an installed tree.
+
+    A locked server starts from its tree, which is compared with the lock at each start, and needs no registry.
+
+    Install scripts of packages are not run. The entries of the configuration stay as they are.
+    """
+    if check and (osv is not None or min_age is not None):
+        raise UsageError("--check has no other options", hint="toolway lock --check")
+    if osv is not None:
+        return run_import_malware(context, osv)
+    return run_check(context, names or []) if check else run_lock(context, names or [], min_age)
+
+
+def update(
+    context: CommandContext,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Names of locked servers.", show_default=False)],
+    min_age: MinAge = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """Show which packages of a server would change, and lock the newer ones.
+
+    If the definitions of its tools are pinned, the new version is started in the sandbox strict, and what it changes is
+    shown too.
+    """
+    from toolway.cli.commands.approvals.package_update import run_update
+
+    return run_update(context, names, min_age, yes=yes, dry_run=dry_run)
+
+
+def run_lock(context: CommandContext, names: list[str], min_age: str | None) -> ExitCode:
+    """Lock and install the packages of the named servers, or of all, and print what was done."""
+    output, config = context.output, load_locked_config(context)
+    locker = open_locker(config, min_age)
+    rows: list[Json] = []
+    problems: list[tuple[str, ToolwayError]] = []
+    for file, servers in lock_files(config, names).items():
+        entries = read_entries(file)
+        if not names:
+            kept = {*servers, *(each.server for each in config.held)}
+            entries = {name: entry for name, entry in entries.items() if name in kept}
+        for name, server in servers.items():
+            try:
+                with output.spinner(f"locking {name}"):
+                    command = require_command(server)
+                    entries[name], done = locker.lock(command, entries.get(name))
+                rows.append(_describe(name, command, entries[name], done or "unchanged"))
+                write_entries(file, entries)
+            except ToolwayError as exc:
+                problems.append((name, exc))
+                rows.append({"server": name, "state": "failed", "problem": str(exc), "code": exc.code})
+        write_entries(file, entries)
+    _print_rows(output, rows)
+    for name, problem in problems if not output.as_json else ():
+        output.print_line(f"{name} is not locked")
+        output.print_error(problem)
+    return ExitCode.ERROR if problems else ExitCode.OK
+
+
+def run_check(context: CommandContext, names: list[str]) -> ExitCode:
+    """Compare the lock with the configuration and with the installed trees. Nothing is changed, no registry asked."""
+    from toolway.packages.malware import MalwareIndex
+
+    output, config = context.output, load_locked_config(context)
+    malware = MalwareIndex.open(os.environ)
+    rows: list[Json] = []
+    for file, servers in lock_files(config, names).items():
+        entries = read_entries(file)
+        for name, server in servers.items():
+            state, problem = _check_server(server, entries.get(name), malware)
+            rows.append({"server": name, "state": state, "problem": problem})
+        known = {*servers, *(each.server for each in config.held)}
+        unused = [] if names else sorted(entries.keys() - known)
+        rows += [
+            {"server": name, "state": "unused", "problem": f"{file} has it, the config has not"} for name in unused
+        ]
+    wrong = [row for row in rows if row["state"] not in ("locked", "not installed")]
+    if output.as_json:
+        output.print_json({"servers": rows, "ok": not wrong})
+    else:
+        for row in rows:
+            output.print_line(f"{row['server']}: {row['state']}{', ' + row['problem'] if row['problem'] else ''}")
+        output.info("update the lock: toolway lock" if wrong else f"{len(rows)} packages are locked")
+    return ExitCode.LINT if wrong else ExitCode.OK
+
+
+def _check_server(server: Server, entry: LockedEntry | None, malware: object) -> tuple[str, str]:
+    from toolway.packages.malware import MalwareIndex
+    from toolway.packages.start import matches, reject_malware, tree_platform
+    from toolway.packages.store import TreeStore
+
+    try:
+        command = require_command(server)
+    except ConfigError as exc:
+        return "not lockable", exc.detail
+    if entry is None:
+        return "not locked", ""
+    if not matches(entry, command):
+        return "changed", f"locked for {' '.join(entry.packages)}, the entry has {' '.join(command.packages)}"
+    try:
+        for platform in entry.contents if entry.ecosystem == "PyPI" else [""]:
+            reject_malware(entry, platform, malware if isinstance(malware, MalwareIndex) else None)
+    except ConfigError as exc:
+        return "malware", f"{exc.message} ({exc.detail})"
+    platform_name = tree_platform(entry)
+    if platform_name is None:
+        return "not installed", "it is not locked for this platform"
+    store = TreeStore.open(os.environ)
+    if not store.is_installed(entry.trees[platform_name], platform_name):
+        return "not installed", ""
+    problem = store.check(entry.trees[platform_name], platform_name)
+    return ("damaged", problem) if problem else ("locked", "")
+
+
+def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
+    """Import the malware records of OSV, replacing earlier ones, and compare them with the locked packages."""
+    from toolway.packages.malware import MalwareIndex, malware_path, read_osv, write_malware
+    from toolway.packages.start import reject_malware
+
+    output, target = context.output, malware_path(os.environ)
+    if target is None:
+        raise ConfigError("no state folder", detail="HOME is not set", hint="set HOME", code="E-STATE")
+    with output.spinner("reading the records"):
+        count = write_malware(target, read_osv(source))
+    malware = MalwareIndex.open(os.environ)
+    found: list[Json] = []
+    try:
+        files = lock_files(load_locked_config(context), [])
+    except ConfigError:
+        files = {}  # there is no configuration yet
+    for file, servers in files.items():
+        for name, entry in read_entries(file).items():
+            try:
+                for platform in entry.contents if entry.ecosystem == "PyPI" else [""]:
+                    reject_malware(entry, platform, malware)
+            except ConfigError as exc:
+                found.append({"server": name, "problem": exc.message, "record": exc.detail, "used": name in servers})
+    if output.as_json:
+        output.print_json({"packages": count, "file": os.fspath(target), "hits": found})
+    else:
+        output.info(f"{count} malicious packages are known: {target}")
+        for each in found:
+            output.print_line(f"{each['server']}: {each['problem']}, {each['record']}", "red")
+    return ExitCode.LINT if found else ExitCode.OK
+
+
+# -- shared with `toolway update` --------------------------------------------------------------------------------------
+
+
+def load_locked_config(context: CommandContext) -> LoadedConfig:
+    """Load the configuration of a command, with masked secrets."""
+    from toolway.cli.targets import load_masked_config
+
+    return load_masked_config(context.output, context.target_options.config)
+
+
+def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
+    """Return the locker with the least age of packages: that of the option, else of the configuration."""
+    from toolway.config.field_reader import parse_duration
+    from toolway.packages.locker import Locker
+    from toolway.packages.malware import MalwareIndex
+
+    seconds = config.gateway.min_age
+    if min_age is not None:
+        seconds = 0.0 if min_age.strip() == "0" else parse_duration("--min-age", min_age)
+    return Locker(dict(os.environ), seconds, MalwareIndex.open(os.environ))
+
+
+def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str, Server]]:
+    """Return the servers that run packages by the lock file beside their config file; only the named ones.
+
+    Raises `NotFound` if a named server is unknown, `ConfigError` if it runs no package.
+    """
+    wanted = list(names)
+    for name in wanted:
+        if name not in config.servers:
+            raise NotFound(f"unknown server {name!r}", hint=f"configured: {', '.join(config.servers) or 'none'}"[:300])
+        if config.servers[name].package_lock is None:
+            raise ConfigError(
+                f"{name} cannot be locked",
+                detail='it runs no package of npx or uvx, or its entry has "lock": false',
+                hint="lock servers with npx or uvx: toolway lock",
+                code="E-LOCK",
+            )
+    found: dict[str, dict[str, Server]] = {}
+    for name, server in config.servers.items():
+        if server.package_lock is not None and (not wanted or name in wanted):
+            found.setdefault(server.package_lock.file, {})[name] = server
+    return found
+
+
+def require_command(server: Server) -> PackageCommand:
+    """Return what a server runs. Raises `ConfigError` if it cannot be locked."""
+    from toolway.packages.runner_command import NotLockable, parse_command
+
+    assert server.command is not None
+    try:
+        command = parse_command([server.command, *map(str, server.args)])
+    except NotLockable as exc:
+        raise ConfigError(
+            "the entry cannot be locked",
+            detail=str(exc),
+            hint='name a package of a registry, or write "lock": false in the entry',
+            code="E-LOCK",
+        ) from None
+    assert command is not None
+    return command
+
+
+def read_entries(file: str) -> dict[str, LockedEntry]:
+    """Return the entries of a lock file; none if there is no file."""
+    from toolway.packages.lock_file import read_lock
+
+    return read_lock(file) or {}
+
+
+def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
+    """Write a lock file, unless it would be a new one without entries."""
+    from toolway.packages.lock_file import write_lock
+
+    if entries or os.path.exists(file):
+        write_lock(file, entries)
+
+
+def root_version(command: PackageCommand, entry: LockedEntry) -> str:
+    """Return the locked version of the package with the program."""
+    from toolway.packages.runner_command import normalize
+
+    if entry.ecosystem == "npm":
+        return str(entry.contents.get(f"node_modules/{command.name}", {}).get("version", ""))
+    found = [each.get(normalize(command.name), {}).get("version", "") for each in entry.contents.values()]
+    return str(found[-1]) if found else ""
+
+
+def _describe(name: str, command: PackageCommand, entry: LockedEntry, state: str) -> Json:
+    from toolway.packages.locker import script_packages
+    from toolway.packages.start import tree_platform
+
+    platform = tree_platform(entry) or ""
+    return {
+        "server": name,
+        "state": state,
+        "package": command.name,
+        "version": root_version(command, entry),
+        "packages": len(entry.iter_packages(platform)),
+        "tree": entry.trees.get(platform, ""),
+        "scripts": script_packages(entry),
+    }
+
+
+def _print_rows(output: Output, rows: list[Json]) -> None:
+    if output.as_json:
+        output.print_json({"servers": rows})
+        return
+    locked = [row for row in rows if "tree" in row]
+    if not rows:
+        output.info("no server runs a package of npx or uvx")
+    if locked:
+        columns = ("server", "state", "package", "version", "packages")
+        output.print_table(columns, [[str(row[column]) for column in columns] for row in locked])
+    for row in locked:
+        if row["scripts"]:
+            names = ", ".join(row["scripts"][:_MAX_SHOWN_CHANGES])
+            output.info(f"{row['server']}: install scripts of these packages were not run: {names}")

@@ -1,0 +1,150 @@
+"""`toolway update`: resolve newer packages, show what changes, and lock them after a confirmation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from toolway.cli.commands.approvals.lock import (
+    load_locked_config,
+    lock_files,
+    open_locker,
+    read_entries,
+    require_command,
+    write_entries,
+)
+from toolway.cli.exit_codes import ExitCode
+from toolway.cli.options import CommandContext
+from toolway.errors import CallError, NotFound
+
+if TYPE_CHECKING:
+    from toolway.catalog.pins import Reason, ServerPins
+    from toolway.cli.output import Output
+    from toolway.config.schema import Server
+    from toolway.packages.lock_file import LockedEntry
+    from toolway.packages.locker import VersionChange
+    from toolway.packages.runner_command import PackageCommand
+    from toolway.types import Json
+
+START_TIMEOUT_S: Final = 60.0
+_MAX_SHOWN: Final = 40
+
+
+async def run_update(
+    context: CommandContext, names: list[str], min_age: str | None, *, yes: bool, dry_run: bool
+) -> ExitCode:
+    """Show and lock the newer packages of the named servers."""
+    import asyncio
+
+    from toolway.cli.file_changes import confirm
+    from toolway.packages.locker import compare
+
+    output, config = context.output, load_locked_config(context)
+    locker = open_locker(config, min_age)
+    rows: list[Json] = []
+    for file, servers in lock_files(config, names).items():
+        entries = read_entries(file)
+        for name, server in servers.items():
+            if name not in entries:
+                raise NotFound(f"{name} is not locked", hint=f"toolway lock {name}")
+            command = require_command(server)
+            with output.spinner(f"resolving {name}"):
+                new = await asyncio.to_thread(locker.resolve, command)
+            changes = compare(entries[name], new)
+            row: Json = {"server": name, "changes": [each._asdict() for each in changes], "taken": False}
+            rows.append(row)
+            if not changes and new.trees.items() <= entries[name].trees.items():
+                output.info(f"{name} is up to date")
+                continue
+            row["definitions"], row["note"] = await _compare_definitions(name, server, command, new)
+            _print_changes(output, name, changes, row)
+            if dry_run or not confirm(output, f"Lock these packages of {name}?", yes):
+                continue
+            entries[name] = new
+            write_entries(file, entries)
+            row["taken"] = True
+            output.info(f"locked {name}; a running gateway restarts it", "green")
+    if output.as_json:
+        output.print_json({"servers": rows})
+    return ExitCode.OK
+
+
+def _print_changes(output: Output, name: str, changes: list[VersionChange], row: Json) -> None:
+    if output.as_json:
+        return
+    output.print_line(f"{name}: {len(changes)} packages change", "bold")
+    for each in changes[:_MAX_SHOWN]:
+        output.print_line(f"  {each.package}  {each.before or 'new'} → {each.after or 'removed'}")
+    if len(changes) > _MAX_SHOWN:
+        output.print_line(f"  and {len(changes) - _MAX_SHOWN} more")
+    for definition in row["definitions"]:
+        output.print_line(f"{definition['name']} ({definition['reason']})", "bold")
+        for change in definition["changes"]:
+            if change["old"] is not None:
+                output.print_line(f"- {change['path']}  {change['old'][:300]}", "red")
+            if change["new"] is not None:
+                output.print_line(f"+ {change['path']}  {change['new'][:300]}", "green")
+    output.info(row["note"])
+
+
+async def _compare_definitions(
+    name: str, server: Server, command: PackageCommand, entry: LockedEntry
+) -> tuple[list[Json], str]:
+    """Start the new version in the sandbox strict, and compare its tools with the pinned ones.
+
+    Return the tools that differ, and a note about the comparison.
+    """
+    pins = _find_pins(name, server)
+    if pins is None:
+        return [], "its definitions are not pinned, so they are not compared"
+    from toolway import Hub
+    from toolway.packages.start import tree_command
+
+    argv = tree_command(entry, command, None, os.environ)
+    trial = replace(
+        server, command=argv[0], args=tuple(argv[1:]), package_lock=None, sandbox="strict", enabled=True, lazy=False
+    )
+    async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
+        try:
+            tools = await hub.list_tools(server=name, timeout=START_TIMEOUT_S)
+        except CallError as exc:
+            return [], f"its definitions are not compared: {exc.message}{': ' + exc.detail if exc.detail else ''}"
+    found = _deviations(pins, {tool.name: dict(tool.raw) for tool in tools})
+    return found, f"{len(tools)} tools are compared with their pins, {len(found)} differ"
+
+
+def _find_pins(name: str, server: Server) -> ServerPins | None:
+    from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
+    from toolway.catalog.pins import server_key
+    from toolway.config.locations import gateway_state_folder
+    from toolway.hub.source import server_fingerprint
+
+    folder = gateway_state_folder(os.environ)
+    if folder is None:
+        return None
+    try:
+        stored = PinFile(folder / PIN_FILE_NAME).load()
+    except DamagedPinsError:
+        return None
+    return stored.get(server_key(name, hash_identity(server_fingerprint(server))))
+
+
+def _deviations(pins: ServerPins, tools: dict[str, Json]) -> list[Json]:
+    """Return the tools whose definition is new, changed or gone, each with its changes."""
+    from toolway.catalog.pin_report import describe_deviation
+    from toolway.catalog.pins import Deviation, definition_digest, pinned_parts
+
+    found = []
+    for tool, definition in sorted(tools.items()):
+        key, digest = f"tools/{tool}", definition_digest("tools", definition)
+        pin = pins.pins.get(key)
+        if pin is None or pin.digest != digest:
+            reason: Reason = "changed" if pin is not None else "new"
+            deviation = Deviation(digest, reason, 0.0, held=False, definition=pinned_parts("tools", definition))
+            found.append(describe_deviation(pins, key, deviation))
+    for key in sorted(pins.pins):
+        kind, _, tool = key.partition("/")
+        if kind == "tools" and tool not in tools:
+            found.append({"name": f"{pins.name}.{tool}", "reason": "removed", "changes": []})
+    return found

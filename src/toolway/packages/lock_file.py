@@ -1,0 +1,232 @@
+"""`toolway.lock`: the exact packages of the `npx` and `uvx` entries of the config file beside it.
+
+The file has versions, hashes of packages, and for each platform the digest of the installed tree. It has no address of
+a registry. The same content is always written with the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import field
+from typing import Any, Final, cast
+
+from toolway._lazy import compile_pattern, dataclass
+from toolway.errors import ConfigError
+from toolway.packages.runner_command import Ecosystem
+
+LOCK_NAME: Final = "toolway.lock"
+LOCK_CODE: Final = "E-LOCK"
+FORMAT: Final = 1
+MAX_LOCK_BYTES: Final = 32 * 1024 * 1024
+_DIGEST: Final = compile_pattern(r"[0-9a-f]{64}")
+_PROGRAM: Final = compile_pattern(r"(?:node_modules/\.bin|bin)/[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LockedEntry:
+    """Locked packages of one server entry."""
+
+    ecosystem: Ecosystem
+    packages: tuple[str, ...]  # requirements as the entry had them
+    program: str  # path in the tree
+    name: str = ""  # program that the command line named, if it named one
+    python: str = ""  # version of Python that the command line asked for
+    contents: Mapping[str, Any] = field(default_factory=dict, repr=False)  # npm: by path; PyPI: by platform, by name
+    trees: Mapping[str, str] = field(default_factory=dict)  # digest of the installed tree by platform
+
+    def versions(self, platform: str) -> dict[str, str]:
+        """Return the versions of all packages by name; an npm package with several versions has them joined."""
+        found: dict[str, set[str]] = {}
+        for name, version in self.iter_packages(platform):
+            found.setdefault(name, set()).add(version)
+        return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
+
+    def iter_packages(self, platform: str) -> list[tuple[str, str]]:
+        """Return name and version of each package."""
+        if self.ecosystem == "npm":
+            return [(npm_name(path, each), each["version"]) for path, each in self.contents.items()]
+        return [(name, each["version"]) for name, each in self.contents.get(platform, {}).items()]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageLock:
+    """State of one server entry in `toolway.lock`."""
+
+    file: str  # path of the lock file, which may not exist
+    exists: bool = False
+    entry: LockedEntry | None = None
+    problem: str = ""  # why the file cannot be used
+
+
+def npm_name(path: str, package: Mapping[str, Any]) -> str:
+    """Return the name of the package at a path such as `node_modules/a/node_modules/@b/c`."""
+    return str(package.get("name") or path.rpartition("node_modules/")[2])
+
+
+def lock_path(config_file: str) -> str:
+    """Return the path of the lock file beside a config file."""
+    return os.path.join(os.path.dirname(config_file), LOCK_NAME)
+
+
+def read_lock(path: str) -> dict[str, LockedEntry] | None:
+    """Return the entries of a lock file by server; None if there is no file.
+
+    Raises `ConfigError` if it cannot be read, or has another form.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_LOCK_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise _unusable(path, exc.strerror or str(exc)) from None
+    if len(data) > MAX_LOCK_BYTES:
+        raise _unusable(path, f"it is larger than {MAX_LOCK_BYTES} bytes")
+    try:
+        document = json.loads(data, object_pairs_hook=_reject_duplicates)
+        if document["version"] != FORMAT:
+            raise _unusable(path, f"its version is {document['version']!r}, not {FORMAT}")
+        return {str(name): _parse_entry(each) for name, each in document["servers"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise _unusable(path, f"{type(exc).__name__}: {exc}"[:200]) from None
+
+
+def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
+    """Write a lock file. Return False if it has this content already.
+
+    Raises `ConfigError` if it cannot be written.
+    """
+    import tempfile  # slow to load, and only commands write locks
+
+    text = format_lock(entries)
+    with suppress(OSError, UnicodeDecodeError), open(path, encoding="utf-8") as file:
+        if file.read() == text:
+            return False
+    try:
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".toolway.lock-")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as exc:
+        raise ConfigError(
+            f"{path} cannot be written", file=path, detail=exc.strerror or str(exc), code=LOCK_CODE
+        ) from None
+    return True
+
+
+def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageLock]:
+    """Return what the lock file beside a config file says about each of these servers."""
+    path = lock_path(config_file)
+    try:
+        entries = read_lock(path)
+    except ConfigError as exc:
+        return dict.fromkeys(servers, PackageLock(path, exists=True, problem=exc.detail))
+    if entries is None:
+        return dict.fromkeys(servers, PackageLock(path))
+    return {name: PackageLock(path, exists=True, entry=entries.get(name)) for name in servers}
+
+
+def format_lock(entries: Mapping[str, LockedEntry]) -> str:
+    """Return the text of a lock file: sorted, with one line for each package."""
+    servers = {name: _entry_to_json(entry) for name, entry in sorted(entries.items())}
+    return _dump({"version": FORMAT, "servers": servers}, 0) + "\n"
+
+
+def _entry_to_json(entry: LockedEntry) -> dict[str, Any]:
+    optional = {"name": entry.name, "python": entry.python}
+    return {
+        "ecosystem": entry.ecosystem,
+        "packages": list(entry.packages),
+        "program": entry.program,
+        **{key: value for key, value in optional.items() if value},
+        "contents": entry.contents,
+        "trees": entry.trees,
+    }
+
+
+def _dump(value: Any, level: int) -> str:
+    """Format JSON with sorted keys. Objects with a version are packages, and stay on one line."""
+    is_block = isinstance(value, Mapping) and value and (level < 2 or "version" not in value) and level < 6
+    if not is_block:
+        return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    indent = "  " * (level + 1)
+    rows = [f"{indent}{json.dumps(key, ensure_ascii=False)}: {_dump(value[key], level + 1)}" for key in sorted(value)]
+    return "{\n" + ",\n".join(rows) + "\n" + "  " * level + "}"
+
+
+def _parse_entry(value: Mapping[str, Any]) -> LockedEntry:
+    ecosystem = value["ecosystem"]
+    if ecosystem not in ("npm", "PyPI"):
+        raise ValueError(f"unknown ecosystem {ecosystem!r}")
+    program = _text(value["program"])
+    if not _PROGRAM.fullmatch(program):
+        raise ValueError(f"program {program!r} is not in the tree")
+    trees = {_text(platform): _text(digest) for platform, digest in value["trees"].items()}
+    if not all(_DIGEST.fullmatch(digest) for digest in trees.values()):
+        raise ValueError("a digest in trees is not SHA-256")
+    packages = tuple(_text(each) for each in value["packages"])
+    if not packages:
+        raise ValueError("packages is empty")
+    lists = [value["contents"]] if ecosystem == "npm" else list(value["contents"].values())
+    for found in lists:
+        for path, package in found.items():
+            _check_package(ecosystem, path, package)
+    return LockedEntry(
+        cast(Ecosystem, ecosystem),
+        packages,
+        program,
+        _text(value.get("name", "")),
+        _text(value.get("python", "")),
+        value["contents"],
+        trees,
+    )
+
+
+def _check_package(ecosystem: str, path: str, package: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for a package that is not from a registry, or has no hash."""
+    _text(package["version"])
+    if ecosystem == "PyPI":
+        if not package["hashes"] or not all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in package["hashes"]):
+            raise ValueError(f"{path} has no hashes")
+        return
+    if not path.startswith("node_modules/") or ".." in path.split("/"):
+        raise ValueError(f"path {path!r} is not in node_modules")
+    if "resolved" in package or "link" in package:
+        raise ValueError(f"{path} is not from the registry")
+    if not package.get("inBundle") and not re.match(r"sha(?:512|384|256|1)-", _text(package["integrity"])):
+        raise ValueError(f"{path} has no hash")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, found {type(value).__name__}")
+    return value
+
+
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _unusable(path: str, detail: str) -> ConfigError:
+    return ConfigError(
+        f"{path} cannot be used",
+        file=path,
+        detail=detail,
+        hint="restore it, or remove it and lock again: toolway lock",
+        code=LOCK_CODE,
+    )

@@ -1,0 +1,192 @@
+"""Locks the packages of server entries: resolve, check, install, and what `toolway.lock` gets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from toolway._lazy import dataclass
+from toolway.packages import npm, pypi
+from toolway.packages.lock_file import LockedEntry
+from toolway.packages.malware import MalwareIndex
+from toolway.packages.runner_command import PackageCommand
+from toolway.packages.start import matches, reject_malware
+from toolway.packages.store import TreeStore, machine_platform
+from toolway.packages.tool_process import LockError
+from toolway.packages.tree import hash_tree
+
+AGE_CODE: Final = "E-LOCK-AGE"
+_MAX_NAMED: Final = 5  # packages that a message names
+
+
+class VersionChange(NamedTuple):
+    """Change of one package between two locks. A version is "" if the package is not in that lock."""
+
+    package: str
+    before: str
+    after: str
+
+
+@dataclass(slots=True)
+class Locker:
+    """Resolves and installs the packages of entries.
+
+    `min_age` is the least age of a package in seconds; 0 accepts any age, and then no registry needs to have times.
+    """
+
+    environ: Mapping[str, str]
+    min_age: float
+    malware: MalwareIndex | None = None
+    now: float = field(default_factory=time.time)
+
+    @property
+    def store(self) -> TreeStore:
+        return TreeStore.open(self.environ)
+
+    def lock(self, command: PackageCommand, current: LockedEntry | None) -> tuple[LockedEntry, str]:
+        """Return the locked entry of a command, with its tree installed, and what was done: "" if nothing.
+
+        A `current` entry of the same packages is kept, and only installed if its tree is missing or damaged. Raises
+        `LockError`, and `ConfigError` for malware.
+        """
+        if current is None or not matches(current, command):
+            return self.resolve(command), "locked"
+        platform, python = self._platform(command)
+        digest = current.trees.get(platform)
+        if digest is not None:
+            reject_malware(current, platform, self.malware)
+            if not self.store.check(digest, platform):
+                return current, ""
+            self._install(command, current.contents, platform, python, digest)
+            return current, "installed"
+        if current.ecosystem == "npm":
+            reject_malware(current, platform, self.malware)
+            _, digest = self._install(command, current.contents, platform, python)
+            return replace(current, trees={**current.trees, platform: digest}), "installed"
+        versions: Mapping[str, Any] = next(iter(current.contents.values()), {})
+        added = self.resolve(command, [f"{name}=={each['version']}" for name, each in versions.items()])
+        contents = {**current.contents, **added.contents}
+        return replace(current, contents=contents, trees={**current.trees, **added.trees}), "installed"
+
+    def resolve(self, command: PackageCommand, constraints: list[str] | None = None) -> LockedEntry:
+        """Resolve a command to the newest packages that are old enough, and install them."""
+        platform, python = self._platform(command)
+        before = datetime.fromtimestamp(int(self.now - self.min_age), UTC) if self.min_age > 0 else None
+        with self.store.new_tree() as folder:
+            if python is None:
+                contents: dict[str, Any] = npm.resolve(command, self.environ, folder, self._npm_cache, before)
+            else:
+                found = pypi.resolve(command, python, self.environ, folder, before, constraints or [])
+                contents = {platform: found}
+        if before is not None and command.ecosystem == "npm":
+            self._check_age(contents, before)
+        entry = LockedEntry(command.ecosystem, command.packages, "", command.program, command.python, contents=contents)
+        reject_malware(entry, platform, self.malware)
+        program, digest = self._install(command, contents, platform, python)
+        return replace(entry, program=program, trees={platform: digest})
+
+    def _install(
+        self,
+        command: PackageCommand,
+        contents: Mapping[str, Any],
+        platform: str,
+        python: pypi.Python | None,
+        expected: str = "",
+    ) -> tuple[str, str]:
+        """Install a tree, and return its program and its digest, which must be `expected` if that is given."""
+        with self.store.new_tree() as folder:
+            if python is None:
+                npm.install(command.packages, contents, self.environ, folder, self._npm_cache)
+                modules = folder
+            else:
+                modules = pypi.install(contents[platform], python, self.environ, folder)
+                pypi.take_scripts(modules, folder)
+            digest = hash_tree(os.fspath(folder)).portable
+            if expected and digest != expected:
+                raise LockError(
+                    f"the tree of {command.packages[0]} differs from its lock",
+                    detail=f"installed {digest}, locked {expected}",
+                    hint="if the registry changed a package, do not use it; else lock it again: toolway update",
+                )
+            if python is not None:
+                pypi.complete(folder, self.store.folder(digest, platform), modules, python, self.environ)
+                program = pypi.find_program(command, folder)
+            else:
+                program = npm.find_program(command, folder)
+            self.store.add(folder, digest, platform)
+        return program, digest
+
+    def _platform(self, command: PackageCommand) -> tuple[str, pypi.Python | None]:
+        if command.ecosystem == "npm":
+            return machine_platform(), None
+        python = pypi.find_python(command.python, self.environ)
+        return python.platform, python
+
+    @property
+    def _npm_cache(self) -> Path:
+        cache = self.environ.get("XDG_CACHE_HOME") or f"{self.environ.get('HOME', '')}/.cache"
+        return Path(cache) / "toolway" / "npm"
+
+    def _check_age(self, contents: Mapping[str, Any], before: datetime) -> None:
+        """Raise `LockError` if a package is too young, or if its registry did not say when it was published."""
+        times = npm.publish_times(contents, self._npm_cache)
+        young = [f"{name} {version}" for (name, version), time in times.items() if time is not None and time > before]
+        unknown = [f"{name} {version}" for (name, version), time in times.items() if time is None]
+        days = f"{self.min_age / 86_400:g}"
+        if young:
+            raise LockError(
+                f"{len(young)} packages are younger than {days} days",
+                detail=_shorten(young),
+                hint="wait, or accept packages of any age: toolway lock --min-age 0",
+                code=AGE_CODE,
+            )
+        if unknown:
+            raise LockError(
+                "the age of packages cannot be checked",
+                detail=f"the registry does not say when these were published: {_shorten(unknown)}",
+                hint="use a registry with times, or accept packages of any age: toolway lock --min-age 0",
+                code=AGE_CODE,
+            )
+
+
+def compare(before: LockedEntry | None, after: LockedEntry) -> list[VersionChange]:
+    """Return the packages whose versions differ between two locks of one server."""
+    old = _all_versions(before) if before is not None else {}
+    new = _all_versions(after)
+    names = sorted({*old, *new})
+    return [
+        VersionChange(name, old.get(name, ""), new.get(name, ""))
+        for name in names
+        if old.get(name, "") != new.get(name, "")
+    ]
+
+
+def script_packages(entry: LockedEntry) -> list[str]:
+    """Return the npm packages that have install scripts, which were not run."""
+    if entry.ecosystem != "npm":
+        return []
+    return sorted(name for name, each in _npm_packages(entry) if each.get("hasInstallScript"))
+
+
+def _npm_packages(entry: LockedEntry) -> list[tuple[str, Mapping[str, Any]]]:
+    from toolway.packages.lock_file import npm_name
+
+    return [(npm_name(path, each), each) for path, each in entry.contents.items()]
+
+
+def _all_versions(entry: LockedEntry) -> dict[str, str]:
+    platforms = [""] if entry.ecosystem == "npm" else sorted(entry.contents)
+    found: dict[str, str] = {}
+    for platform in platforms:
+        found |= entry.versions(platform)
+    return found
+
+
+def _shorten(names: list[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,0 +1,226 @@
+"""Packages of PyPI: resolve them to wheels with hashes, and install those as an environment of Python.
+
+`uv` is used if it is installed, else pip of the interpreter. Only wheels are installed: no code of a package runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from toolway._lazy import compile_pattern, dataclass
+from toolway.packages.runner_command import PackageCommand, normalize, requirement_line
+from toolway.packages.store import machine_platform
+from toolway.packages.tool_process import LockError, find_tool, run_tool
+
+_FACTS: Final = (
+    "import json, os, platform, sys; "
+    "print(json.dumps([os.path.realpath(getattr(sys, '_base_executable', '') or sys.executable), "
+    "platform.python_version(), sys.implementation.name]))"
+)
+_PINNED: Final = compile_pattern(
+    r"^([A-Za-z0-9._-]+)==([^\s;\\]+)((?:\s*\\?\s*--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE
+)
+_INSTALL_FLAGS: Final = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
+_MIN_PIP_WITH_TIMES: Final = 26  # --uploaded-prior-to
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """Interpreter that runs a tree."""
+
+    path: str
+    version: str  # such as 3.12.3
+
+    @property
+    def platform(self) -> str:
+        """Return the platform of trees for it, such as `linux-x86_64-cp312`."""
+        return f"{machine_platform()}-cp{''.join(self.version.split('.')[:2])}"
+
+
+def find_python(wanted: str, environ: Mapping[str, str]) -> Python:
+    """Return the interpreter that uvx would use. Raises `LockError` if there is none."""
+    uv = find_tool("uv", environ)
+    if uv is not None:
+        path = run_tool([uv, "python", "find", "--no-project", *([wanted] if wanted else [])], environ).strip()
+    else:
+        path = find_tool(f"python{wanted or '3'}", environ) or ""
+    if not path:
+        raise LockError(f"Python {wanted or 3} is not installed", hint="install it, or install uv, which fetches it")
+    real, version, name = json.loads(run_tool([path, "-I", "-c", _FACTS], environ))
+    if name != "cpython" or not (version == wanted or version.startswith(f"{wanted}.") or not wanted):
+        raise LockError(f"{path} is {name} {version}, not Python {wanted}", hint=f"install Python {wanted}")
+    return Python(real, version)
+
+
+def resolve(
+    command: PackageCommand,
+    python: Python,
+    environ: Mapping[str, str],
+    folder: Path,
+    before: datetime | None,
+    constraints: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the wheels for a command: versions and hashes by name.
+
+    `before` is the newest time of publication, `constraints` are versions of another platform. Raises `LockError` if
+    there are no such wheels.
+    """
+    lines = [requirement_line(each) for each in command.packages]
+    file = folder / "constraints.txt"
+    file.write_text("\n".join(constraints) + "\n")
+    uv = find_tool("uv", environ)
+    if uv is not None:
+        return _resolve_with_uv(uv, lines, python, environ, file, before)
+    return _resolve_with_pip(lines, python, environ, file, before)
+
+
+def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, str], folder: Path) -> Path:
+    """Install locked wheels into `folder` and return the folder of the modules. Each wheel must have a locked hash."""
+    rows = [
+        f"{name}=={each['version']} {' '.join(f'--hash={digest}' for digest in each['hashes'])}"
+        for name, each in contents.items()
+    ]
+    requirements = folder / "requirements.txt"
+    requirements.write_text("\n".join(rows) + "\n")
+    modules = folder / "lib" / f"python{'.'.join(python.version.split('.')[:2])}" / "site-packages"
+    uv = find_tool("uv", environ)
+    pip = [*_pip(python), "install", "--no-compile", "--no-warn-script-location"]
+    manager = [uv, "pip", "install", "--python", python.path, "--link-mode", "copy", "--quiet"] if uv else pip
+    run_tool(
+        [*manager, *_INSTALL_FLAGS, "--target", os.fspath(modules), "-r", os.fspath(requirements)],
+        environ,
+        what="the wheels could not be installed",
+    )
+    requirements.unlink()
+    for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
+        (modules / name).unlink(missing_ok=True)  # of uv
+    for cached in modules.rglob("__pycache__"):
+        shutil.rmtree(cached)
+    return modules
+
+
+def take_scripts(modules: Path, folder: Path) -> None:
+    """Move the scripts of packages from their modules to the folder `bin` of the tree."""
+    written, programs = modules / "bin", folder / "bin"
+    if written.is_dir():
+        written.rename(programs)
+    else:
+        programs.mkdir()
+
+
+def complete(folder: Path, final: Path, modules: Path, python: Python, environ: Mapping[str, str]) -> None:
+    """Add interpreter and compiled modules to a tree that will be moved to `final`, and correct its scripts."""
+    programs = folder / "bin"
+    for script in sorted(programs.iterdir()):
+        _correct_script(script, final)
+    for name in ("python", "python3"):
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).symlink_to(python.path)
+    home = os.path.dirname(python.path)
+    settings = f"home = {home}\ninclude-system-site-packages = false\nversion = {python.version}\n"
+    (folder / "pyvenv.cfg").write_text(settings)
+    compiled = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    places = ["-s", os.fspath(folder), "-p", os.fspath(final), os.fspath(modules)]
+    try:
+        run_tool([python.path, "-I", *compiled, *places], environ)
+    except LockError:
+        return  # a package has files for other versions of Python, which are not compiled
+
+
+def find_program(command: PackageCommand, folder: Path) -> str:
+    """Return the path of the program that uvx would run. Raises `LockError` if there is none."""
+    name = command.program or command.name
+    if (folder / "bin" / name).is_file():
+        return f"bin/{name}"
+    names = sorted(each.name for each in (folder / "bin").iterdir() if not each.name.startswith("python"))
+    raise LockError(
+        f"{command.packages[0]} has no program {name}",
+        detail=f"its programs and those of its dependencies: {', '.join(names[:20]) or 'none'}",
+        hint=f"name one: uvx --from {command.packages[0]} PROGRAM",
+    )
+
+
+def _resolve_with_uv(
+    uv: str,
+    lines: Sequence[str],
+    python: Python,
+    environ: Mapping[str, str],
+    constraints: Path,
+    before: datetime | None,
+) -> dict[str, Any]:
+    flags = ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--no-annotate", "--quiet"]
+    flags += ["--exclude-newer", before.isoformat()] if before is not None else []
+    text = run_tool(
+        [uv, "pip", "compile", "-", "--python", python.path, "--constraint", os.fspath(constraints), *flags],
+        environ,
+        text="\n".join(lines) + "\n",
+        what=f"uv could not resolve {lines[0]}",
+    )
+    return {
+        normalize(found[1]): {
+            "version": found[2],
+            "hashes": sorted(re.findall(r"sha256:[0-9a-f]{64}", found[3])),
+        }
+        for found in _PINNED.finditer(text)
+    }
+
+
+def _resolve_with_pip(
+    lines: Sequence[str], python: Python, environ: Mapping[str, str], constraints: Path, before: datetime | None
+) -> dict[str, Any]:
+    extra: list[str] = []
+    try:
+        version = run_tool([*_pip(python), "--version"], environ).split()[1]
+    except LockError as exc:
+        raise LockError(
+            "neither uv nor pip is installed",
+            detail=f"{python.path}: {exc.detail}",
+            hint="install uv, which uvx entries need anyway",
+        ) from None
+    if before is not None:
+        if int(version.partition(".")[0]) < _MIN_PIP_WITH_TIMES:
+            raise LockError(
+                "the age of packages cannot be checked",
+                detail=f"pip {version} cannot compare times of publication",
+                hint="install uv or a newer pip, or accept packages of any age: toolway lock --min-age 0",
+                code="E-LOCK-AGE",
+            )
+        extra = ["--uploaded-prior-to", before.isoformat()]
+    report = constraints.with_name("report.json")
+    flags = ["--dry-run", "--ignore-installed", "--only-binary", ":all:", "--quiet", "--report", os.fspath(report)]
+    run_tool(
+        [*_pip(python), "install", *flags, *extra, "--constraint", os.fspath(constraints), *lines],
+        environ,
+        what=f"pip could not resolve {lines[0]}",
+    )
+    found = {}
+    for each in json.loads(report.read_text())["install"]:
+        name, version = normalize(each["metadata"]["name"]), each["metadata"]["version"]
+        digest = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
+        if not digest:
+            raise LockError(f"the index has no hash of {name} {version}", hint="use another index, or install uv")
+        found[name] = {"version": version, "hashes": [f"sha256:{digest}"]}
+    return dict(sorted(found.items()))
+
+
+def _pip(python: Python) -> list[str]:
+    return [python.path, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+
+
+def _correct_script(script: Path, final: Path) -> None:
+    """Let a script of a package name the interpreter of its tree."""
+    content = script.read_bytes()
+    first, newline, rest = content.partition(b"\n")
+    if first.startswith(b"#!") and b"python" in first:
+        content = f"#!{final}/bin/python".encode() + newline + rest
+    elif first.startswith(b"#!/bin/sh") and rest.startswith(b"'''exec'"):  # the path of the interpreter was too long
+        content = f"#!{final}/bin/python\n".encode() + rest.partition(b"\n")[2].partition(b"\n")[2]
+    script.write_bytes(content)
+    script.chmod(0o755)

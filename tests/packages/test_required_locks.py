@@ -1,0 +1,92 @@
+"""Gateways that require a lock: who decides it, and that `/admin` cannot avoid it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.edge_lab import edge
+from toolway.config.loader import load_file
+from toolway.config.settings import GatewaySettings, parse_gateway
+from toolway.doctor.command_lookup import CommandMatch
+from toolway.doctor.entry_checks import CheckTarget, check_command
+from toolway.errors import ConfigError, ServerUnavailable
+from toolway.packages.lock_file import LockedEntry, write_lock
+
+ISSUER = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
+
+
+@pytest.mark.parametrize(
+    ("block", "required"),
+    [
+        ({}, False),
+        ({"lock": "required"}, True),
+        ({"login": ISSUER}, True),
+        ({"login": ISSUER, "lock": "optional"}, False),
+    ],
+)
+def test_a_gateway_with_a_login_requires_a_lock_unless_it_is_set_otherwise(block, required: bool) -> None:
+    assert parse_gateway({"gateway": block}, {}).requires_lock == required
+
+
+def test_the_least_age_is_three_days_and_can_be_set() -> None:
+    assert GatewaySettings().min_age == 3 * 86_400
+    assert parse_gateway({"gateway": {"minAge": "7d"}}, {}).min_age == 7 * 86_400
+    assert parse_gateway({"gateway": {"minAge": 0}}, {}).min_age == 0
+    with pytest.raises(ConfigError):
+        parse_gateway({"gateway": {"lock": "maybe"}}, {})
+
+
+def test_entries_know_the_lock_beside_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    servers = {
+        "a": {"command": "npx", "args": ["x"]},
+        "b": {"command": "python3", "args": ["x"]},
+        "c": {"command": "uvx", "args": ["x"], "lock": False},
+    }
+    file.write_text(json.dumps({"mcpServers": servers}))
+    loaded = load_file(file)
+    assert str(tmp_path / "toolway.lock") in loaded.watched_files
+    found = loaded.servers["a"].package_lock
+    assert found is not None and not found.exists
+    assert (loaded.servers["b"].package_lock, loaded.servers["c"].package_lock) == (None, None)
+    write_lock(str(tmp_path / "toolway.lock"), {})
+    again = load_file(file).servers["a"]
+    assert again.package_lock is not None and again.package_lock.exists
+    assert again != loaded.servers["a"]  # so a reload restarts it
+
+
+def test_the_doctor_offers_a_lock(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"a": {"command": "npx", "args": ["x"]}}}))
+    server = load_file(file).servers["a"]
+    check = check_command(CheckTarget("a", server), server, CommandMatch("/usr/bin/npx"))
+    assert (check.state, "toolway lock a" in check.message) == ("ok", True)
+    entry = LockedEntry("npm", ("x",), "node_modules/.bin/x")
+    write_lock(str(tmp_path / "toolway.lock"), {"a": entry})
+    locked = load_file(file).servers["a"]
+    check = check_command(CheckTarget("a", locked), locked, CommandMatch())  # npx is not needed
+    assert (check.state, check.message) == ("ok", "runs the locked tree of x")
+
+
+@pytest.mark.anyio
+async def test_run_an_unlocked_package_through_admin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"old": {"command": "npx", "args": ["-y", "x@1.0.0"], "lazy": True}}}))
+    write_lock(str(tmp_path / "toolway.lock"), {})
+    policy = parse_gateway({"gateway": {"allowedCommands": ["npx"]}}, {}).admission
+    async with edge(tmp_path, servers={}, admission=lambda: policy) as gateway:
+        await gateway.hub.reload(load_file(file))
+        for name in ("old", "new"):
+            entry = {"command": "npx", "args": ["-y", "y@1.0.0"]}
+            refused = await gateway.ask("PUT", f"/admin/servers/{name}", json.dumps({**entry, "lock": False}).encode())
+            assert refused.status == 422
+            added = await gateway.ask("PUT", f"/admin/servers/{name}", json.dumps(entry).encode())
+            assert added.status == 200
+            lock = gateway.hub.servers[name].package_lock
+            assert lock is not None and lock.exists and lock.entry is None
+            with pytest.raises(ServerUnavailable, match="is not locked"):
+                await gateway.hub.wait_ready(name, timeout=30)
