@@ -76,6 +76,7 @@ def release(version: str | None, *, dry_run: bool) -> None:
     print("  python -m pypi_attestations sign dist/*.whl dist/*.tar.gz    # in a CI job with an identity")
     print("  python -m twine upload --attestations dist/*.whl dist/*.tar.gz")
     print(f"  .docs/bin/mike deploy --push --update-aliases {version} latest")
+    print("  .docs/bin/mike set-default --push latest    # after the first release: the page at the root of the site")
 
 
 # -- version and changelog --------------------------------------------------------------------------------------------
