@@ -5,11 +5,12 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from toolway.secrets import SecretsError, check_secret_name, open_store
-from toolway.secrets.encrypted_file import EncryptedFileStore
+from toolway.secrets.encrypted_file import EncryptedFileStore, read_private
 
 CANARY = "canary-5d1c0b7e"
 
@@ -164,3 +165,12 @@ def test_a_name_that_cannot_be_one_is_refused_and_not_repeated(name):
 def test_without_a_place_there_is_no_store():
     with pytest.raises(SecretsError, match="no folder"):
         open_store({"TOOLWAY_SECRETS": "file"})
+
+
+def test_only_the_mode_of_a_regular_file_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    changed: list[int] = []
+    monkeypatch.setattr(os, "fchmod", lambda handle, mode: changed.append(mode))
+    (tmp_path / "key").write_bytes(b"x")
+    (tmp_path / "key").chmod(0o644)
+    assert read_private(tmp_path / "key") == b"x" and changed == [0o600]
+    assert read_private(Path(os.devnull)) == b"" and changed == [0o600]  # root would take it from all programs

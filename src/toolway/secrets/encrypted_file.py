@@ -13,6 +13,7 @@ import fcntl
 import functools
 import json
 import os
+import stat
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -197,11 +198,11 @@ def _new_private(file: Path, data: bytes) -> Iterator[str]:
 def read_private(file: Path) -> bytes:
     """Return the content of `file`, and set its mode to 0600 if other users could read it.
 
-    Raises `OSError` if the file cannot be read.
+    A device such as /dev/null belongs to all programs: its mode is left alone. Raises `OSError` if the file cannot be read.
     """
     with open(file, "rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
-        if mode & 0o077:
+        if mode & 0o077 and stat.S_ISREG(mode):
             os.fchmod(opened.fileno(), 0o600)
         return opened.read()
 
