@@ -198,7 +198,8 @@ def _new_private(file: Path, data: bytes) -> Iterator[str]:
 def read_private(file: Path) -> bytes:
     """Return the content of `file`, and set its mode to 0600 if other users could read it.
 
-    A device such as /dev/null belongs to all programs: its mode is left alone. Raises `OSError` if the file cannot be read.
+    A device such as /dev/null belongs to all programs: its mode is left alone. Raises `OSError` if the file cannot be
+    read.
     """
     with open(file, "rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
