@@ -70,7 +70,7 @@ def test_the_examples_run(example):
 
 
 def test_the_guide_to_telemetry_shows_what_its_example_prints():
-    printed = python("examples/slow_calls.py").stdout
+    printed = re.sub(r"\d\.\d s", "0.2 s", python("examples/slow_calls.py").stdout)  # longer on a busy machine
     assert f"```text\n{printed}```" in (ROOT / "docs/howto/telemetry.md").read_text()
 
 

@@ -24,6 +24,7 @@ from toolway.cluster.db.tables import (
     CredentialRow,
     IdempotencyRow,
     NodeRow,
+    PinsRow,
     ServerListsRow,
     ServerRow,
     TenantRow,
@@ -82,7 +83,7 @@ async def _require_stopped_nodes(db: AsyncConnection) -> None:
 
 
 async def _list_tenants(db: AsyncConnection) -> Sequence[str]:
-    tables = (TenantRow, ServerRow, ApiKeyRow, CredentialRow, IdempotencyRow, TenantStateRow)
+    tables = (TenantRow, ServerRow, ApiKeyRow, CredentialRow, IdempotencyRow, PinsRow, TenantStateRow)
     return sorted((await db.execute(union(*(select(table.tenant) for table in tables)))).scalars())
 
 
@@ -105,6 +106,7 @@ class _Takeover:
 
     async def run(self) -> list[TakenRow]:
         found = [*await self._settings(), *await self._servers(), *await self._keys(), *await self._logins()]
+        found += await self._pins()
         await self._outcomes()
         await self._db.execute(delete(ApprovalRow).where(ApprovalRow.tenant == self._tenant))  # they are asked again
         if self._is_unsigned:
@@ -180,6 +182,20 @@ class _Takeover:
                 self._add("logins", row.id, row.revision)
             if row.sealed:
                 found.append(TakenRow(self._tenant, "logins", row.id[:12], self._action(is_kept)))
+        return found
+
+    async def _pins(self) -> list[TakenRow]:
+        """Keep signed pins. A server without pins is pinned again by its next list."""
+        query = select(PinsRow).where(PinsRow.tenant == self._tenant).order_by(PinsRow.server, PinsRow.identity)
+        found = []
+        for row in (await self._db.execute(query)).all():
+            is_kept = self._integrity.is_signed(row.mac, "pins", row.tenant, row.server, row.identity, row.body)
+            if is_kept:
+                self._add("pins", f"{row.server} {row.identity}", row.mac)
+            else:
+                where = (PinsRow.tenant == self._tenant) & (PinsRow.server == row.server)
+                await self._db.execute(delete(PinsRow).where(where, PinsRow.identity == row.identity))
+            found.append(TakenRow(self._tenant, "pins", row.server, "keep" if is_kept else "delete"))
         return found
 
     async def _outcomes(self) -> None:

@@ -15,11 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.cluster.db.encryption_keys import an_integrity
 from toolway.catalog.catalog import Catalog
-from toolway.catalog.pins import PinMode, definition_digest
+from toolway.catalog.pins import PinMode, ServerPins, definition_digest
 from toolway.catalog.tool_access import PIN_NOT_STORED
 from toolway.cluster.db.changes import ChangeReader
-from toolway.cluster.db.integrity import StateRefused
+from toolway.cluster.db.integrity import Integrity, StateRefused
 from toolway.cluster.db.pin_table import PinTable
+from toolway.cluster.db.takeover import take_over
+from toolway.cluster.keys import derive_tenant_key
 from toolway.cluster.replication.change_feed import ChangeFeed
 from toolway.cluster.replication.shared_pins import SharedPins
 from toolway.events import DefinitionReviewed, Event
@@ -177,6 +179,21 @@ async def test_pins_that_were_changed_in_the_database_are_refused(engine: AsyncE
     await asyncio.sleep(0.1)
     assert later.usable == {}, "a definition is not first seen because its pin was removed"
     await later.pins.wait_closed()
+
+
+async def test_a_taken_over_database_keeps_signed_pins(engine: AsyncEngine) -> None:
+    integrity = Integrity(derive_tenant_key(b"c" * 32, "t"))
+    table = PinTable(engine, "t", integrity)
+    for server in ("weather", "other"):
+        await table.change(server, "npx", lambda known, name=server: (ServerPins(name, "npx"), None))
+    async with engine.begin() as db:
+        await db.execute(text("UPDATE pins SET mac = 'x' WHERE server = 'other'"))
+    found = await take_over(engine, b"c" * 32)
+    assert {row.name: row.action for row in found} == {"weather": "keep", "other": "delete"}
+    await take_over(engine, b"c" * 32, found)
+    later = PinTable(engine, "t", Integrity(derive_tenant_key(b"c" * 32, "t")))
+    assert [each.name for each in (await later.load_changed())[1]] == ["weather"]
+    await later.change("other", "npx", lambda known: (ServerPins("other", "npx"), None))
 
 
 async def test_without_the_database_known_pins_stay_and_nothing_is_pinned(
