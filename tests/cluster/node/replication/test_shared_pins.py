@@ -184,8 +184,8 @@ async def test_pins_that_were_changed_in_the_database_are_refused(engine: AsyncE
 async def test_a_taken_over_database_keeps_signed_pins(engine: AsyncEngine) -> None:
     integrity = Integrity(derive_tenant_key(b"c" * 32, "t"))
     table = PinTable(engine, "t", integrity)
-    for server in ("weather", "other"):
-        await table.change(server, "npx", lambda known, name=server: (ServerPins(name, "npx"), None))
+    await table.change("weather", "npx", lambda known: (ServerPins("weather", "npx"), None))
+    await table.change("other", "npx", lambda known: (ServerPins("other", "npx"), None))
     async with engine.begin() as db:
         await db.execute(text("UPDATE pins SET mac = 'x' WHERE server = 'other'"))
     found = await take_over(engine, b"c" * 32)
