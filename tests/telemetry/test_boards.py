@@ -34,6 +34,7 @@ SELDOM = (
     "toolway_cluster_",
     "toolway_workflow_",
     "toolway_definitions_",
+    "toolway_approvals_",
 )
 OF_SCRAPES = {"job", "instance", "le"}  # labels that Prometheus adds, or the format
 
