@@ -78,7 +78,8 @@ def tree_command(
     program = os.path.join(folder, entry.program)
     if entry.ecosystem == "npm":
         return [program, *command.args]
-    return [os.path.join(folder, "bin", "python"), program, *command.args]
+    # -B: an import hook, such as that of beartype, would write further compiled modules into the tree.
+    return [os.path.join(folder, "bin", "python"), "-B", program, *command.args]
 
 
 def matches(entry: LockedEntry, command: PackageCommand) -> bool:
