@@ -310,7 +310,7 @@ async def test_run_a_command_planted_in_the_users_own_file(machine: Machine) -> 
             ".config/toolway/mcp.json", servers(good=first, planted=marking(mark), stealing=stealing, url=url)
         )
         await gateway.until_logged("2 new commands wait: toolway trust")
-        await gateway.until_logged("'url': 'added'")  # a plain URL is taken, and does not wait for the others
+        await gateway.until_logged("url added")  # a plain URL is taken, and does not wait for the others
         gateway.process.send_signal(signal.SIGHUP)
         await gateway.until_logged("nothing changed")
         shown = await asyncio.to_thread(machine.toolway, "ls", "--json")
@@ -326,7 +326,7 @@ async def test_run_a_command_planted_in_the_users_own_file(machine: Machine) -> 
             ".config/toolway/mcp.json", servers(good={**first, "env": {"LD_PRELOAD": "/tmp/evil.so"}}, url=url)
         )
         await gateway.until_logged("1 new command waits: toolway trust good")
-        assert "'good': 'changed'" not in gateway.log
+        assert "good changed" not in gateway.log
         assert not leak.exists()
 
 

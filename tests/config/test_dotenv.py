@@ -74,7 +74,7 @@ def test_env_beside_the_file_serves_for_references_and_the_environment_wins(tmp_
     server = loaded.servers["s"]
     assert (server.args, server.env) == (("a",), {"TOKEN": "from-file", "B": "real"})
     assert [(issue.severity, issue.location) for issue in loaded.issues] == [("note", f"{tmp_path}/.env:4")]
-    assert loaded.watched_files == (str(tmp_path / ".env"),)
+    assert loaded.watched_files == (str(tmp_path / ".env"), str(tmp_path / "toolway.lock"))
     assert "UNUSED" not in server.env
 
 

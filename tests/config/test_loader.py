@@ -106,7 +106,8 @@ def test_a_variable_that_is_not_set_is_told_with_its_line():
 
 def test_an_entry_may_be_text():
     found = loaded({"mcpServers": {"a": "npx -y pkg", "b": "https://b/mcp"}})
-    assert found.servers == {"a": Server(command="npx", args=("-y", "pkg")), "b": Server(url="https://b/mcp")}
+    assert (found.servers["a"].command, found.servers["a"].args) == ("npx", ("-y", "pkg"))
+    assert found.servers["b"] == Server(url="https://b/mcp")
 
 
 def test_a_file_is_read_with_its_name_in_every_problem(tmp_path):

@@ -110,7 +110,7 @@ async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
 
 
 async def _reload() -> Json:
-    return {"changed": []}
+    return {"changed": {}}
 
 
 async def _make_history(found: Edge) -> dict[str, str]:

@@ -221,6 +221,7 @@ class PinKeeper:
         if self._file is None:
             approved = approve(own, digests, self._now())
         else:
+            await self._finish_saving()
             approved = await asyncio.to_thread(self._file.approve, own, digests, self._now())
             self._reread(who)
         for key in approved if self._file is None else ():
@@ -270,6 +271,15 @@ class PinKeeper:
         """Write what the reviews changed in a thread, soon, so that reviews of many servers share a write."""
         if self.review_state.changed and self._save_timer is None and not self._saving:
             self._save_timer = self._call_later(SAVE_DELAY_S, self._start_save)
+
+    async def _finish_saving(self) -> None:
+        """Write what the reviews found, and wait for it: an approval is compared with the file."""
+        while (self._saving or self.review_state.changed) and self._run_in_thread is not None and not self._is_closed:
+            if not self._saving:
+                if self._save_timer is not None:
+                    self._save_timer.cancel()
+                self._start_save()
+            await asyncio.sleep(0.01)
 
     def _start_save(self) -> None:
         self._save_timer = None

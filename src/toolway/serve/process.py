@@ -454,7 +454,7 @@ class GatewayProcess:
             if self._api_keys is not None:
                 self._api_keys.reload()
             if not self._config_path:
-                return {"changed": []}  # without a file, only the database is used, and it is polled anyway
+                return {"changed": {}}  # without a file, only the database is used, and it is polled anyway
             loaded = await asyncio.to_thread(self._file_config.reload or partial(load_file, self._file_config.file))
             _reject_new_errors(self._file_config, loaded)
             self._report_held(loaded)
@@ -469,7 +469,7 @@ class GatewayProcess:
                 compile_conditions(loaded.gateway.approve)
                 await self._reject_broken_workflows(loaded)
                 await self._cluster_node.publish_config(loaded, force=True, only_changes=only_changes)
-                return {"changed": [], "published_to": "all nodes"}
+                return {"changed": {}, "published_to": "all nodes"}
             changes = await self._apply_config(loaded)
             if self._cluster_node is not None:
                 await self._cluster_node.publish_servers(loaded.servers)
@@ -540,7 +540,8 @@ class GatewayProcess:
             _log.exception("configuration not applied: internal error")
         else:
             changed = ", ".join(f"{name} {change}" for name, change in result["changed"].items())
-            _log.info("configuration reloaded: %s", changed or "nothing changed")
+            otherwise = "given to all nodes" if "published_to" in result else "nothing changed"
+            _log.info("configuration reloaded: %s", changed or otherwise)
 
     async def _watch_file(self) -> None:
         applied = seen = self._file_stamps()

@@ -348,7 +348,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
         }
     ),
     "Description": _ANY_OBJECT,
-    "Reload": _object({"changed": {"type": ["object", "array"]}, "problems?": _STRINGS, "published_to?": _STRING}),
+    "Reload": _object({"changed": {"type": "object"}, "problems?": _STRINGS, "published_to?": _STRING}),
     "Done": {**_ANY_OBJECT, "maxProperties": 1, "additionalProperties": _STRING},
     # servers
     "ServerStatus": _STATUS,
