@@ -6,6 +6,7 @@ A test compares the page with the figures. `python -m bench.page` writes the pag
 from __future__ import annotations
 
 import json
+import statistics
 
 from bench import report, verdicts
 from bench.formatting import cell, markdown, title
@@ -47,6 +48,7 @@ def page(result: Result) -> str:
         fast=f"{fast['turns']} rounds of {fast['seconds']:g} s after {fast['warm']:g} s of warm-up",
         other=f"{other['turns']} round of {other['seconds']:g} s after {other['warm']:g} s",
         longest=f"{other['longest']:g}",
+        noise=_noise(result),
         settings=markdown(["", "settings"], settings, right=False),
         absent="\n".join([*absent, ""] if absent else []),
         tables=report.tables({**result, "absent": {}}, "###"),
@@ -55,6 +57,15 @@ def page(result: Result) -> str:
         verdicts=verdicts.table(result),
     )
     return text + section.published_text()
+
+
+def _noise(result: Result) -> str:
+    """Return how much the rounds of one case differ: differences between peers that are not larger mean nothing."""
+    spreads = [row["spread"] for row in result["rows"] if row.get("spread")]
+    if not spreads:
+        return "Differences below 20 % are noise."
+    half = f"{statistics.median(spreads):.0%}".replace("%", " %")
+    return f"Slowest and fastest round of a case differ by {half} of its median, in half of the cases by more."
 
 
 _TEXT = """# Benchmarks
@@ -79,7 +90,7 @@ another: {other}. If a connection has fewer than two results by then, the peer g
 may still have finished none.
 
 A cell contains calls per second and, in brackets, CPU-µs per call of all processes of the gateway. On a shared machine
-the CPU time is more stable. Differences below 20 % are noise. `echo` returns about 200 bytes, `big` 100 kB; × n is the
+the CPU time is more stable. {noise} `echo` returns about 200 bytes, `big` 100 kB; × n is the
 number of connections. Modern clients use 2026-07-28, legacy clients 2025-11-25 with one session per connection. MB is
 resident memory under load. A dash means: not supported by the peer, or not measured.
 
