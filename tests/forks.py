@@ -94,6 +94,8 @@ class Forks:
                 os.kill(fork.pid, signal.SIGINT)
             for fork in self._forks:
                 os.waitpid(fork.pid, 0)
+        if left := sum(map(len, (*self._few, *self._groups))):
+            raise self._session.Failed(f"{left} tests were not run")
 
     def _start(self, queues: Sequence[deque[list[int]]]) -> None:
         self._count += 1

@@ -127,7 +127,7 @@ def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):
 
 
 def test_the_log_of_a_running_gateway_is_that_of_its_own_file(log, machine):
-    """The commands run in a folder with a project file that nobody trusts, as beside `serve -c mcp.json`."""
+    """The commands run in a folder with a project file that is not trusted, as beside `serve -c mcp.json`."""
     named = machine.write("named.json", {"mcpServers": {}, "toolway": {"audit": {"to": log.to}}})
     (machine.project / "mcp.json").write_text('{"mcpServers": {"x": {"command": "x"}}}')
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})

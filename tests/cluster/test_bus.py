@@ -172,7 +172,7 @@ async def test_who_listens_again_after_a_while_hears_as_before(monkeypatch: pyte
     async with nats_server() as server, _nodes(server, a):
         async with a.bus.watch("nobody") as first:
             await _until_silent(first, 60)
-        await _until(lambda: not a.bus._listeners, 30)  # nobody needs it any more
+        await _until(lambda: not a.bus._listeners, 30)  # it is not needed any more
         async with a.bus.watch("nobody") as second:
             assert second is not first
             await _until_silent(second, 60)

@@ -237,7 +237,7 @@ async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
         assert shown.keys() == SCHEMAS["Approval"]["properties"].keys()
         assert (shown["caller"], shown["arguments"]) == ("boss", [{"name": "text", "value": '"pay 100"'}])
         status, error = await admin(boss, "POST", f"/{id_}", {"yes": True})
-        assert (status, error["error"]["code"]) == (422, "E-APPROVAL-OWN"), "nobody approves a call of its own"
+        assert (status, error["error"]["code"]) == (422, "E-APPROVAL-OWN"), "no caller approves its own call"
         assert (await admin(made(keyring, "guest"), "POST", f"/{id_}", {"yes": True}))[0] == 403
         assert (await admin("tw_owner", "POST", f"/{id_}", {"yes": "yes"}))[0] == 400
         assert (await admin("tw_owner", "POST", "/unknown", {"yes": True}))[0] == 404

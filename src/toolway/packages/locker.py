@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from toolway._lazy import dataclass
 from toolway.packages import npm, pypi
-from toolway.packages.lock_file import LockedEntry
+from toolway.packages.lock_file import LockedEntry, npm_name
 from toolway.packages.malware import MalwareIndex
 from toolway.packages.runner_command import PackageCommand
 from toolway.packages.start import matches, reject_malware
@@ -170,13 +170,7 @@ def script_packages(entry: LockedEntry) -> list[str]:
     """Return the npm packages that have install scripts, which were not run."""
     if entry.ecosystem != "npm":
         return []
-    return sorted(name for name, each in _npm_packages(entry) if each.get("hasInstallScript"))
-
-
-def _npm_packages(entry: LockedEntry) -> list[tuple[str, Mapping[str, Any]]]:
-    from toolway.packages.lock_file import npm_name
-
-    return [(npm_name(path, each), each) for path, each in entry.contents.items()]
+    return sorted(npm_name(path, each) for path, each in entry.contents.items() if each.get("hasInstallScript"))
 
 
 def _all_versions(entry: LockedEntry) -> dict[str, str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from toolway.events import BatchSink, CallFinished
 
-MAX_CALLS: Final = 100  # counting them takes less than a millisecond, during which no other call is handled
+MAX_CALLS: Final = 100  # few, because no other call is handled while they are counted
 MAX_DELAY_S: Final = 1.0
 MAX_ARGUMENT_CHARS: Final = 8192  # larger arguments are not kept
 MAX_ARGUMENT_VALUES: Final = 200

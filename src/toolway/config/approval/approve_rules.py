@@ -19,7 +19,13 @@ from fnmatch import translate
 from typing import Any, Final, Literal, cast
 
 from toolway._lazy import dataclass
-from toolway.config.field_reader import CONFIG_KEY_CODE, field_error, shorten_key
+from toolway.config.field_reader import (
+    CONFIG_KEY_CODE,
+    field_error,
+    json_type_name,
+    quote_plain_word,
+    shorten_key,
+)
 from toolway.errors import ConfigError
 
 ApprovedBy = Literal["client", "operator", "none"]
@@ -66,7 +72,13 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
         detail, hint = ", ".join(unknown)[:200], "known keys: by and when"
         raise ConfigError(f"unknown key in {path}", detail=detail, hint=hint, code=CONFIG_KEY_CODE)
     if by not in APPROVERS:
-        raise field_error(path, "'client', 'operator' or 'none', or an object with `by` and `when`", by)
+        found = quote_plain_word(by) if isinstance(by, str) else json_type_name(by)
+        raise ConfigError(
+            f"{path} must be 'client', 'operator' or 'none', or an object with `by` and `when`",
+            detail=f"found {found}",
+            hint='write "operator" if an administrator approves, "client" if the user of the client does',
+            code=CONFIG_KEY_CODE,
+        )
     if not isinstance(when, str) or len(when) > MAX_CONDITION_CHARS:
         raise field_error(f"{path}.when", f"a CEL expression of at most {MAX_CONDITION_CHARS} characters", when)
     if by == "none" and (when or key == DESTRUCTIVE):

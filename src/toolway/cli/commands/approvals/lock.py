@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from toolway.config.schema import Server
     from toolway.packages.lock_file import LockedEntry
     from toolway.packages.locker import Locker
+    from toolway.packages.malware import MalwareIndex
     from toolway.packages.runner_command import PackageCommand
     from toolway.types import Json
 
@@ -137,8 +138,7 @@ def run_check(context: CommandContext, names: list[str]) -> ExitCode:
     return ExitCode.LINT if wrong else ExitCode.OK
 
 
-def _check_server(server: Server, entry: LockedEntry | None, malware: object) -> tuple[str, str]:
-    from toolway.packages.malware import MalwareIndex
+def _check_server(server: Server, entry: LockedEntry | None, malware: MalwareIndex | None) -> tuple[str, str]:
     from toolway.packages.start import matches, reject_malware, tree_platform
     from toolway.packages.store import TreeStore
 
@@ -152,7 +152,7 @@ def _check_server(server: Server, entry: LockedEntry | None, malware: object) ->
         return "changed", f"locked for {' '.join(entry.packages)}, the entry has {' '.join(command.packages)}"
     try:
         for platform in entry.contents if entry.ecosystem == "PyPI" else [""]:
-            reject_malware(entry, platform, malware if isinstance(malware, MalwareIndex) else None)
+            reject_malware(entry, platform, malware)
     except ConfigError as exc:
         return "malware", f"{exc.message} ({exc.detail})"
     platform_name = tree_platform(entry)
