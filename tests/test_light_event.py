@@ -1,4 +1,4 @@
-"""A flag: whoever waits goes on when it is set, once, and leaves nothing behind."""
+"""`LightEvent`: waiters continue when it is set, once, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ async def test_one_who_left_keeps_nobody_from_going_on() -> None:
     flag.set()
     await asyncio.wait_for(stayer, 30)
     assert leaver.cancelled() or (await asyncio.gather(leaver, return_exceptions=True))
+
+
+async def test_a_future_of_it_is_done_when_it_is_set() -> None:
+    flag = LightEvent()
+    waiting, cancelled = flag.future(), flag.future()
+    cancelled.cancel()
+    flag.set()
+    await asyncio.wait_for(waiting, 30)
+    assert flag.future().done()
+    await asyncio.sleep(0)
+    assert flag._waiters is None
 
 
 async def test_work_is_done_unless_a_flag_is_set_first() -> None:

@@ -126,6 +126,22 @@ class LightEvent:
         try:
             await waiter
         finally:
+            self._forget(waiter)
+
+    def future(self) -> asyncio.Future[None]:
+        """Return a future that is done when the event is set, for a wait without a task. Cancel it afterwards."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._set:
+            waiter.set_result(None)
+            return waiter
+        if self._waiters is None:
+            self._waiters = set()
+        self._waiters.add(waiter)
+        waiter.add_done_callback(self._forget)
+        return waiter
+
+    def _forget(self, waiter: asyncio.Future[None]) -> None:
+        if self._waiters is not None:
             self._waiters.discard(waiter)
             if not self._waiters:
                 self._waiters = None
@@ -141,16 +157,17 @@ async def wait_unless(event: LightEvent, work: Coroutine[Any, Any, T]) -> T:
     If the event is set first, `work` is cancelled and `Interrupted` is raised.
     """
     loop = asyncio.get_running_loop()
-    task, interrupt = loop.create_task(work), loop.create_task(event.wait())
+    task, interrupt = loop.create_task(work), event.future()
     try:
-        await asyncio.wait({task, interrupt}, return_when=asyncio.FIRST_COMPLETED)
+        both: tuple[asyncio.Future[Any], ...] = (task, interrupt)
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         raise Interrupted
     finally:
-        for each in (task, interrupt):
-            each.cancel()
-        await asyncio.gather(task, interrupt, return_exceptions=True)
+        interrupt.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 # -------------------- aside

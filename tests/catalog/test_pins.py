@@ -507,7 +507,7 @@ def test_a_write_that_failed_is_not_taken_for_the_content_of_the_file(
     for name in ("first", "unwritten", "last"):
         with monkeypatch.context() as patch:
             if name == "unwritten":
-                patch.setattr("toolway.catalog.pin_keeper.write_private", full)
+                patch.setattr("toolway.catalog.pin_keeper.write_private_parts", full)
             found.list_tools(name)
             found.settle()
     assert {each.name for each in found.file.load().values()} == {"first", "last"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,7 +19,7 @@ from toolway.catalog.pin_review import PinReview, ReviewedServer, count_held
 from toolway.catalog.pins import Deviation, PinMode, ServerPins, approve, merge_review, merge_without_store, server_key
 from toolway.errors import ConfigError
 from toolway.events import DefinitionReviewed, Event, ServerLog
-from toolway.secrets.encrypted_file import locked, read_private, write_private
+from toolway.secrets.encrypted_file import locked, read_private, write_private_parts
 from toolway.types import Json
 
 PIN_FILE_NAME: Final = "pins.json"
@@ -119,7 +119,17 @@ class PinFile:
         return (found.st_ino, found.st_mtime_ns)
 
     def _write(self, servers: dict[str, ServerPins]) -> None:
-        write_private(self.path, msgspec.json.encode(_Content(_FORMAT_VERSION, servers)))
+        write_private_parts(self.path, _encode(servers))
+
+
+def _encode(servers: Mapping[str, ServerPins]) -> Iterator[bytes]:
+    """Return the content of the file in parts. As one text it would be megabytes, at each write."""
+    yield b'{"format":%d,"servers":{' % _FORMAT_VERSION
+    before = b""
+    for key, pins in servers.items():
+        yield before + msgspec.json.encode(key) + b":" + msgspec.json.encode(pins)
+        before = b","
+    yield b"}}"
 
 
 class PinKeeper:

@@ -15,7 +15,7 @@ import json
 import os
 import stat
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,7 +159,12 @@ def write_private(file: Path, data: bytes) -> None:
 
     Raises `OSError` if the file cannot be written. Its old content then stays.
     """
-    with _new_private(file, data) as new:
+    write_private_parts(file, (data,))
+
+
+def write_private_parts(file: Path, parts: Iterable[bytes]) -> None:
+    """Replace the content of `file` as `write_private` does, without having all parts in memory at once."""
+    with _new_private(file, parts) as new:
         os.replace(new, file)
     _fsync_folder(file.parent)
 
@@ -172,21 +177,21 @@ def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
     """
     with contextlib.suppress(FileNotFoundError):
         return read_private(file)
-    with _new_private(file, make()) as new, contextlib.suppress(FileExistsError):
+    with _new_private(file, (make(),)) as new, contextlib.suppress(FileExistsError):
         os.link(new, file)
     return read_private(file)
 
 
 @contextlib.contextmanager
-def _new_private(file: Path, data: bytes) -> Iterator[str]:
-    """Write `data` to a new file next to `file`, with mode 0600 and synced to disk. Remove it in the end."""
+def _new_private(file: Path, parts: Iterable[bytes]) -> Iterator[str]:
+    """Write `parts` to a new file next to `file`, with mode 0600 and synced to disk. Remove it in the end."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     import tempfile  # slow to import
 
     handle, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(data)
+            out.writelines(parts)
             out.flush()
             os.fsync(out.fileno())
         yield new

@@ -58,9 +58,12 @@ class HealthMonitor:
 
         `check_requested` triggers a ping at once.
         """
-        watches = [asyncio.ensure_future(self._watch_pings(session, check_requested))]
-        if self._server.health.url is not None:
-            watches.append(asyncio.ensure_future(self._watch_url(session)))
+        if self._server.health.url is None:
+            return await self._watch_pings(session, check_requested)
+        watches = [
+            asyncio.ensure_future(self._watch_pings(session, check_requested)),
+            asyncio.ensure_future(self._watch_url(session)),
+        ]
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()

@@ -225,35 +225,42 @@ class Supervisor:
         assert self.session is not None
         session = self.session
         ready_since = self.history.state_since
+        # An idle server has as few tasks as possible: there may be thousands of servers, and a task takes 2 kB.
         background_tasks = [
             self._loop.create_task(work)
             for work in (
                 self.lists.run_refresh(session),
                 self.lists.run_change_stream(session),
                 self.subscriptions.run(session),
-                self._stop_when_unused(session),
             )
         ]
         end_tasks = [
             self._loop.create_task(session.transport.wait_closed()),
             self._loop.create_task(self.health.watch(session, self.check_requested)),
-            self._loop.create_task(self._wait_restart_requested()),
         ]
+        stop, restart = self.stop_requested.future(), self.restart_requested.future()
+        unused = self._loop.create_task(self._wait_unused(session)) if self.server.idle_timeout else None
+        waiting: list[asyncio.Future[Any]] = [*end_tasks, stop, restart]
+        if unused is not None:
+            waiting.append(unused)
         try:
-            first = asyncio.wait([*end_tasks, background_tasks[-1]], return_when=asyncio.FIRST_COMPLETED)
-            done, _ = await wait_unless(self.stop_requested, first)
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*background_tasks, *end_tasks):
-                task.cancel()
-            await asyncio.gather(*background_tasks, *end_tasks, return_exceptions=True)
-        if background_tasks[-1] in done:
+            for each in (*background_tasks, *waiting):
+                each.cancel()
+            await asyncio.gather(*background_tasks, *waiting, return_exceptions=True)
+        if done == {stop}:
+            raise Interrupted
+        if unused in done:
             if self._in_use(session):
                 return None
             self.start_requested.clear()
             self.history.last_failure = None
             await self._close_session()
             return StateEvent.UNUSED
-        disconnect = next(task.result() for task in end_tasks if task in done)
+        disconnect = next(
+            (task.result() for task in end_tasks if task in done), Disconnect("restart requested", "E-RESTART")
+        )
         if disconnect.moved:
             await self._close_session()
             return StateEvent.UNUSED  # the next call starts it where it runs then
@@ -261,10 +268,6 @@ class Supervisor:
         session.ended_by = disconnect
         await self._close_session()
         return self._record_end(disconnect, ready_for=self._loop.time() - ready_since)
-
-    async def _wait_restart_requested(self) -> Disconnect:
-        await self.restart_requested.wait()
-        return Disconnect("restart requested", "E-RESTART")
 
     def _record_end(self, disconnect: Disconnect, ready_for: float) -> StateEvent:
         return self.history.record_end(disconnect, ready_for, self._loop.time())
@@ -289,10 +292,9 @@ class Supervisor:
 
     # -- while it is ready --------------------------------------------------------------------------------------------
 
-    async def _stop_when_unused(self, session: Session) -> None:
+    async def _wait_unused(self, session: Session) -> None:
+        """Wait until no call has used the server for its idle timeout."""
         limit = self.server.idle_timeout
-        if not limit:
-            await asyncio.Event().wait()
         while True:
             await asyncio.sleep(max(self.last_used + limit - self._loop.time(), 0.05))
             if not self._in_use(session):
