@@ -54,7 +54,7 @@ def rank_all(method: str, sets: dict[str, SearchSet], peers: Path | None) -> dic
         return "not installed: make search-score"
     command = [str(peers), "-m", "bench.search.peers", method, *sets]
     path = f"{ROOT}:{ROOT / 'src'}:{ROOT / 'packages' / 'toolway-search-minilm' / 'src'}"
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": path}, timeout=1800)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": path}, timeout=7200)
     if result.returncode != 0:
         return (result.stderr.strip().splitlines() or ["it failed"])[-1]
     found: dict[str, Ids | None] = json.loads(result.stdout.splitlines()[-1])
