@@ -43,8 +43,7 @@ _FOREIGN_ENTRY_KEYS: Final[Mapping[str, _Advice]] = {
     ),
     "oauth": _Advice("these login settings are of another host", 'write "auth": {"type": "oauth", …}'),
     "dev": _Advice("VS Code restarts or debugs a server during development", "remove it"),
-    "sandbox": _Advice("another host isolates the server; Toolway does not", "run the command in a container"),
-    "sandboxEnabled": _Advice("another host isolates the server; Toolway does not", "run the command in a container"),
+    "sandboxEnabled": _Advice("another host isolates the server by it", 'write "sandbox": "strict"'),
     "watchPaths": _Advice("another host restarts the server when these files change", "use: toolway restart NAME"),
     "settings": _Advice("these settings are for an extension of an editor", "give the server its settings in env"),
     "authProviderType": _Advice("Google credentials are not supported", 'use "auth": {"type": "oauth", …} or headers'),
@@ -63,7 +62,8 @@ _FOREIGN_ROOT_KEYS: Final[Mapping[str, _Advice]] = {
         "store each value: toolway secrets set SERVER.NAME, and write ${keyring:SERVER.NAME} in place of ${input:NAME}",
     ),
     "smartRouting": _Advice(
-        "Toolway does not select tools by meaning", "remove it, or give each client a group: toolway.groups"
+        "another host selects tools by meaning with it",
+        'connect clients to /mcp/search; for search by meaning: "toolway": {"search": {"model": "minilm"}}',
     ),
     "globalShortcut": _Advice("it is a setting of a desktop program", "remove it"),
     "defaults": _Advice("each entry has its own settings", 'for the timeout of all servers: "toolway": {"timeout": …}'),
