@@ -4,6 +4,7 @@
     python scripts/cluster_run.py short                    little of most of it, in a minute or so
     python scripts/cluster_run.py kills [--times 20] [--every 5]
     python scripts/cluster_run.py pause [--seconds 30]
+    python scripts/cluster_run.py budgets [--calls 100000]
 
 Each prints what it found, and fails where a promise was broken. In network namespaces where they can be made, which
 takes root; else on loopback, without what needs a network that can be cut.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `tests`, which is no package of ours
 
-from tests.faults.cluster import cost, logins, repeats, scenarios
+from tests.faults.cluster import budgets, cost, logins, repeats, scenarios
 from tests.faults.cluster.cluster import Cluster, cluster
 from tests.faults.cluster.engines import missing_engines
 from tests.faults.cluster.engines_setup import why_no_namespaces
@@ -103,6 +104,11 @@ async def check_logins(options: Options) -> list[Report]:
         return [_told(await logins.run(folder, 4 * options.times))]
 
 
+async def check_budgets(options: Options) -> list[Report]:
+    with _folder(options) as folder:
+        return [_told(await budgets.run(folder, options.calls, options.clients))]
+
+
 @contextmanager
 def _folder(options: Options) -> Iterator[Path]:
     """A folder for one cluster, with the logs of its replicas."""
@@ -131,6 +137,7 @@ async def check_all(options: Options) -> list[Report]:
         *await check_hop(options),
         *await check_stateless(options),
         *await check_logins(options),
+        *await check_budgets(options),
     ]
 
 
@@ -148,6 +155,7 @@ def main() -> None:
         "hop": check_hop,
         "stateless": check_stateless,
         "logins": check_logins,
+        "budgets": check_budgets,
     }
     parser.add_argument("check", nargs="*", default=["all"], metavar="CHECK", help=", ".join([*checks, *ACTS]))
     parser.add_argument("--times", type=int, default=0, help="kills, repeats or turns (20, 5, 5)")

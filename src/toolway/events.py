@@ -255,9 +255,10 @@ class AccessEvent(Event, frozen=True):
 
     `server` is set for logins and logouts at servers, else empty. `token_accepted` is the first use of an access token
     of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider.
+    `budgets_open` and `budgets_closed` say that calls pass without a count of budgets, and that they do no more.
     """
 
-    action: str  # refused, throttled, key_created, key_revoked, login, logout, token_accepted, logins_ended or keys_…
+    action: str  # refused, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or budgets_…
     reason: str = ""
     principal_id: str = ""  # API key id or caller id
 

@@ -67,6 +67,7 @@ WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4
 )  # they ask a gateway, and none runs
+WRONG["budgets"] = 4  # as those
 WRONG |= dict.fromkeys((f"approvals {name}" for name in ("ls", "show", "yes", "no")), 4)  # as those
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept

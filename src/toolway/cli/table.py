@@ -142,6 +142,7 @@ COMMANDS: Final = {
     "keys": CommandSpec("Manage the API keys and tokens of the gateway.", subcommands=KEYS_COMMANDS),
     "who": CommandSpec("Show who you are at the gateway.", "people:who"),
     "sessions": CommandSpec("List people who logged in, and end logins.", subcommands=SESSIONS_COMMANDS),
+    "budgets": CommandSpec("Show budgets and their use.", "approvals.budgets:budgets"),
     "approvals": CommandSpec("Approve or deny calls that wait.", subcommands=APPROVALS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
@@ -162,7 +163,7 @@ SECTIONS: Final = {
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox", "lock", "update"),
-    "Gateway": ("serve", "ui", "keys", "who", "sessions", "approvals", "audit", "cluster"),
+    "Gateway": ("serve", "ui", "keys", "who", "sessions", "budgets", "approvals", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }
 

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from toolway.cluster.replication.shared_pins import SharedPins
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
     from toolway.gateway.approvals.records import ApprovalStore, RequestSealer
+    from toolway.gateway.budgets.ledger import BudgetLedger
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
@@ -218,6 +219,12 @@ class ClusterNode:
         from toolway.cluster.db.approvals import DbApprovalStore
 
         return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
+
+    def open_budgets(self) -> BudgetLedger:
+        """Return the ledger of budgets that all nodes of the cluster share."""
+        from toolway.cluster.db.budget_ledger import DbLedger
+
+        return DbLedger(self.engine, self.options.tenant)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.

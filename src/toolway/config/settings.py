@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from toolway.config.admission.entry import AdmissionPolicy
     from toolway.config.agent_settings import ConfiguredAgent
     from toolway.config.approval.approve_rules import ApproveRule
+    from toolway.config.call_rules.call_budgets import GroupBudgets
     from toolway.config.identity.login_settings import LoginSettings
     from toolway.types import Json
 
@@ -195,6 +196,8 @@ class GatewaySettings:
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
+    budgets: GroupBudgets = field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
+    budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -260,6 +263,10 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         login=login,
         access=access,
         approve=_parse_approve(block),
+        budgets=_parse_budgets(block),
+        budgets_fail=FieldReader({"budgetsFail": block.get("budgetsFail")}, variables).get_choice(
+            "budgetsFail", ("closed", "open"), "closed"
+        ),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -319,6 +326,19 @@ def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
     from toolway.config.approval.approve_rules import parse_approve
 
     return parse_approve(block["approve"])
+
+
+def _parse_budgets(block: Mapping[str, Any]) -> GroupBudgets:
+    """Return the budgets of `toolway.budgets`. A misspelt key is rejected: it would limit nothing."""
+    for key in block:
+        if key not in ("budgets", "budgetsFail") and str(key).lower().startswith("budg"):
+            hint = "write 'budgets' or 'budgetsFail'"
+            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
+    if block.get("budgets") is None:
+        return {}
+    from toolway.config.call_rules.call_budgets import parse_budgets
+
+    return parse_budgets(block["budgets"])
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:

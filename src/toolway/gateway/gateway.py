@@ -21,6 +21,7 @@ from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
 from toolway.gateway.admin.approvals import ApprovalsAdmin
+from toolway.gateway.admin.budgets import BudgetsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.admin.dashboard import BrowserSessions, DashboardEndpoint, EndedSessions
@@ -34,6 +35,7 @@ from toolway.gateway.admin.servers import ServersAdmin
 from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.budgets.call_budgets import CallBudgets
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp.context import ForwardedCall, Notify
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
@@ -79,7 +81,8 @@ class Gateway:
     If `api_keys` is None, authentication is off: for tests, or behind another proxy. `access` returns the tool patterns
     of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
     cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
-    are of agents. `approvals` is the gate of the hub, for administrators.
+    are of agents. `approvals` is the gate of the hub, for administrators. `budgets` are closed by their
+    creator; without them, what was used is kept in memory.
     """
 
     def __init__(
@@ -107,16 +110,19 @@ class Gateway:
         workflows: Callable[[], Workflows | None] = lambda: None,
         agents: Callable[[], AgentReader | None] = lambda: None,
         approvals: CallApprovals | None = None,
+        budgets: CallBudgets | None = None,
     ) -> None:
         self._hub = hub
         self._api_keys = api_keys
         sealer = self._sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()
+        self.budgets = budgets if budgets is not None else CallBudgets(emit=hub.emit)
         self._dispatcher = RequestDispatcher(
             hub,
             sealer,
             self.pending_calls,
             rate_limiter if rate_limiter is not None else LocalRateLimiter(time.monotonic),
+            self.budgets,
             cluster,
             config_history.held_servers if config_history is not None else tuple,
             drops_nulls,
@@ -156,6 +162,7 @@ class Gateway:
             AgentsAdmin(agents, workflows, calls.key_names, hub.mask, hub.emit),
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
+            BudgetsAdmin(self.budgets, api_keys),
             SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,

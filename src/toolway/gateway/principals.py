@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from toolway._lazy import compile_pattern
+from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
 from toolway.protocol.sanitize import remove_invisible
@@ -28,6 +29,7 @@ from toolway.secrets.encrypted_file import read_or_create, write_private
 
 TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
+MAX_CONCURRENT: Final = 100_000  # calls of one key under way
 ACCESS_PREFIX: Final = "access:"  # scope of a person: a group of the identity provider; no API key can have it
 PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
@@ -52,6 +54,8 @@ class Principal(msgspec.Struct, frozen=True):
     is_node: bool = False  # another node of the cluster, which forwards calls of callers named by a call token
     expires_at: float | None = None  # seconds since 1970 at which an API key ends; None: it does not
     granted: tuple[str, ...] = ()  # scopes of the token of a person, of those that some tools require
+    budgets: tuple[CallBudget, ...] = ()  # of this API key
+    concurrent: int | None = None  # calls under way at the same time; None = unlimited
 
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.
@@ -89,6 +93,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     search: bool = False  # /mcp and all groups list the meta-tools of tool search
     expires: float | None = None  # seconds since 1970 from which it is rejected; None: it has no end
     ended_person: str = ""  # principal id
+    budgets: tuple[CallBudget, ...] = ()
+    concurrent: int | None = None
 
     def to_principal(self) -> Principal:
         return Principal(
@@ -100,6 +106,8 @@ class ApiKey(msgspec.Struct, frozen=True):
             self.rate,
             self.search,
             expires_at=self.expires,
+            budgets=self.budgets,
+            concurrent=self.concurrent,
         )
 
     def has_expired(self) -> bool:
@@ -176,6 +184,8 @@ class ApiKeyStore(ABC):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
+        budgets: Sequence[CallBudget] = (),
+        concurrent: int | None = None,
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
 
@@ -234,8 +244,10 @@ class FileApiKeyStore(ApiKeyStore):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
+        budgets: Sequence[CallBudget] = (),
+        concurrent: int | None = None,
     ) -> tuple[str, ApiKey]:
-        return self.create_key_sync(name, scopes, admin, now, rate, search, expires)
+        return self.create_key_sync(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
 
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
@@ -254,12 +266,14 @@ class FileApiKeyStore(ApiKeyStore):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
+        budgets: Sequence[CallBudget] = (),
+        concurrent: int | None = None,
     ) -> tuple[str, ApiKey]:
         """Create an API key and write the file; blocks. Return its token and its stored entry.
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
         with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
@@ -343,6 +357,8 @@ def generate_key(
     rate: Rate | None,
     search: bool = False,
     expires: float | None = None,
+    budgets: Sequence[CallBudget] = (),
+    concurrent: int | None = None,
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
@@ -354,6 +370,13 @@ def generate_key(
             "the end of an API key must be in the future",
             detail=f"the time is {expires:.0f} seconds since 1970",
             hint="write --expires 90d, or a date such as 2027-01-31",
+            code="E-KEYS-NEW",
+        )
+    if concurrent is not None and not 0 < concurrent <= MAX_CONCURRENT:
+        raise ConfigError(
+            "invalid number of concurrent calls of an API key",
+            detail=str(concurrent)[:20],
+            hint=f"write a number from 1 to {MAX_CONCURRENT}",
             code="E-KEYS-NEW",
         )
     if not is_valid_key_name(name):
@@ -381,7 +404,8 @@ def generate_key(
             )
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     hashed = _hash_token(token)
-    return token, ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
+    key = ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
+    return token, msgspec.structs.replace(key, budgets=check_budgets(budgets), concurrent=concurrent)
 
 
 def is_valid_scope(scope: str) -> bool:

@@ -46,7 +46,7 @@ from toolway.serve.sockets import (
     no_auth_error,
     raise_file_limit,
 )
-from toolway.serve.wiring import Telemetry, create_approvals
+from toolway.serve.wiring import Telemetry, create_approvals, create_budgets
 from toolway.serve.workflows import JOURNAL_NAME, SERVER_NAME, GatewayRunAccess, WorkflowService
 from toolway.types import Json
 
@@ -105,6 +105,10 @@ class GatewayProcess:
             self.hub, state_dir.folder, key, self._cluster_node if self._shares_config else None
         )
         self._apply_approve_rules(settings)
+        self._budgets = create_budgets(
+            self.hub, state_dir.folder, self._cluster_node, shares_config=self._shares_config
+        )
+        self._apply_budgets(settings)
         self.hub.spawner.requires_lock = settings.requires_lock
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
@@ -129,6 +133,7 @@ class GatewayProcess:
             workflows=lambda: self._workflows.engine,
             agents=partial(_agent_reader, state_dir.folder),
             approvals=self._approvals,
+            budgets=self._budgets,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -163,6 +168,9 @@ class GatewayProcess:
         """Apply `toolway.approve`. Raises `ConfigError` if a condition is invalid; then the old rules stay."""
         if self._approvals.set_rules(settings.approve):
             self.hub.on_approval_rules_changed()
+
+    def _apply_budgets(self, settings: GatewaySettings) -> None:
+        self._budgets.set_rules(settings.budgets, fails_open=settings.budgets_fail == "open")
 
     def _pin_mode(self, server: str) -> PinMode:
         """Return how changed definitions of a server are treated.
@@ -271,6 +279,7 @@ class GatewayProcess:
                 await self._workflows.close(0.0 if self._fast_shutdown.is_set() else WORKFLOW_DRAIN_S)
                 await self.telemetry.close()
                 await self._approvals.close()
+                await self._budgets.close()
         if self._parent is not None:
             self._parent.clean_up()
 
@@ -360,6 +369,7 @@ class GatewayProcess:
     async def _start_cluster_node(self) -> None:
         if self._cluster_node is not None:
             self._apply_approve_rules(self._active_config.gateway)
+            self._apply_budgets(self._active_config.gateway)
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
                 from toolway.cluster.workers.group import WorkerKeyStore
@@ -418,6 +428,7 @@ class GatewayProcess:
             await self._workflows.close(0.0)
             await self.telemetry.close()
             await self._approvals.close()
+            await self._budgets.close()
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -493,6 +504,7 @@ class GatewayProcess:
         """Apply the configuration `loaded`: restart only the servers that changed."""
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
         self._apply_approve_rules(loaded.gateway)
+        self._apply_budgets(loaded.gateway)
         await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
         servers = self._workflows.with_server(servers)
         self.hub.spawner.requires_lock = loaded.gateway.requires_lock

@@ -1,4 +1,4 @@
-"""Parts of a gateway, created from its settings: metrics and traces, and the approvals of calls."""
+"""Parts of a gateway, created from its settings: metrics and traces, approvals of calls, budgets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from toolway.errors import ConfigError
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
+from toolway.gateway.budgets.call_budgets import CallBudgets
+from toolway.gateway.budgets.sqlite_ledger import BUDGETS_FILE_NAME, SqliteLedger
 from toolway.hub.core import HubCore
 from toolway.telemetry.metrics import Metrics
 
@@ -99,3 +101,13 @@ def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode |
     approvals = CallApprovals(store, hub.mask, hub.emit)
     hub.use_approvals(approvals)
     return approvals
+
+
+def create_budgets(hub: HubCore, folder: Path, node: ClusterNode | None, *, shares_config: bool) -> CallBudgets:
+    """Return the budgets of a gateway. Their use is in the database of the cluster, if the nodes share one.
+
+    Else it is in a file of the state folder, which all workers share.
+    """
+    is_shared = node is not None and shares_config
+    ledger = node.open_budgets() if node is not None and is_shared else SqliteLedger(folder / BUDGETS_FILE_NAME)
+    return CallBudgets(ledger, hub.emit, node.context.node_count if node is not None else lambda: 1)

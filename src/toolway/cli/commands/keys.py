@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -30,6 +30,14 @@ _UNIT_SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 7 * 86_400.0
 _MAX_UNITS: Final = 100_000
 
 
+class KeyLimits(NamedTuple):
+    """Limits of a new key, as they were given."""
+
+    rate: str | None = None
+    budgets: Sequence[str] = ()
+    concurrent: int | None = None
+
+
 def keys_create(
     context: CommandContext,
     name: Annotated[str, typer.Argument(help="Name of the key's holder.", show_default=False)],
@@ -42,6 +50,13 @@ def keys_create(
         str | None,
         typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 1000/h, 5000/day."),
     ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option("--budget", metavar="AMOUNT", help="Calls, or bytes of results: 5000/day, 500MB/month."),
+    ] = None,
+    concurrent: Annotated[
+        int | None, typer.Option("--concurrent", metavar="CALLS", help="Calls under way at the same time.")
+    ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
     ] = False,
@@ -50,7 +65,8 @@ def keys_create(
         typer.Option("--expires", metavar="WHEN", help="End of the key: 12h, 90d, or a date such as 2027-01-31."),
     ] = None,
 ) -> CommandResult:
-    return run_keys_create(context.output, context.target_options, name, scope or [], admin, rate, search, expires)
+    limits = KeyLimits(rate, budget or (), concurrent)
+    return run_keys_create(context.output, context.target_options, name, scope or [], admin, limits, search, expires)
 
 
 def keys_ls(context: CommandContext) -> CommandResult:
@@ -78,12 +94,13 @@ async def run_keys_create(
     name: str,
     scopes: Sequence[str],
     admin: bool,
-    rate: str | None = None,
+    limits: KeyLimits,
     search: bool = False,
     expires: str | None = None,
 ) -> ExitCode:
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
+    from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
     from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name
     from toolway.gateway.rate_limit import Rate
     from toolway.gateway.state_dir import StateDir
@@ -97,7 +114,8 @@ async def run_keys_create(
             hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
         )
     try:
-        limit = Rate.parse(rate) if rate is not None else None
+        limit = Rate.parse(limits.rate) if limits.rate is not None else None
+        budgets = check_budgets([CallBudget.parse(each) for each in limits.budgets])
     except ValueError as exc:
         raise UsageError(str(exc)) from None
     ends_at = _parse_expiry(expires) if expires is not None else None
@@ -107,13 +125,17 @@ async def run_keys_create(
         created = await gateway.request_admin(
             "POST",
             "keys",
-            {"name": name, "scopes": scope_list, "admin": admin, "rate": rate}
+            {"name": name, "scopes": scope_list, "admin": admin, "rate": limits.rate}
+            | ({"budgets": list(limits.budgets)} if limits.budgets else {})
+            | ({"concurrent": limits.concurrent} if limits.concurrent is not None else {})
             | ({"search": True} if search else {})
             | ({"expires": ends_at} if ends_at is not None else {}),
         )
     else:
         store = StateDir.default(os.environ).open_key_store()
-        token, key = store.create_key_sync(name, scope_list, admin, time.time(), limit, search, ends_at)
+        token, key = store.create_key_sync(
+            *(name, scope_list, admin, time.time(), limit, search, ends_at, budgets, limits.concurrent)
+        )
         created = {**_key_to_json(key), "token": token}
     if output.as_json:
         output.print_raw_json(created)
@@ -167,7 +189,8 @@ async def run_keys_revoke(output: Output, target_options: TargetOptions, id_: st
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**fields, "rate": rate, "search": key.search, "expires": key.expires}
+    limits = {"rate": rate, "budgets": [str(each) for each in key.budgets], "concurrent": key.concurrent}
+    return {**fields, **limits, "search": key.search, "expires": key.expires}
 
 
 def describe_access(key: Json) -> str:
@@ -176,7 +199,10 @@ def describe_access(key: Json) -> str:
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
     access = f"{access}, by search" if key.get("search") else access
-    return f"{access}, {key['rate']}" if key.get("rate") else access  # an old gateway sends no rate
+    limits = [key.get("rate"), *(key.get("budgets") or ())]  # an old gateway sends none
+    if key.get("concurrent"):
+        limits.append(f"{key['concurrent']} at once")
+    return ", ".join([access, *(str(each) for each in limits if each)])
 
 
 def _describe_expiry(key: Json) -> str:

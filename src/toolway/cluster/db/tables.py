@@ -331,6 +331,17 @@ class SpentAnswerRow(Base):
     until: Mapped[float] = mapped_column(index=True)
 
 
+class BudgetUseRow(Base):
+    """Use of one budget in its period: units that were spent, or are leased by a node."""
+
+    __tablename__ = "budget_use"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)  # id of the account
+    period: Mapped[int] = mapped_column(Number)  # its start, in seconds since 1970
+    used: Mapped[int] = mapped_column(Number)
+
+
 class RunDefinitionRow(Base):
     """Definition of a workflow as its runs were started with it. It never changes."""
 

@@ -7,7 +7,7 @@ message finds the revocation in the database a second later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from toolway.cluster.bootstrap import database_unavailable
 from toolway.cluster.db.client_state import API_KEYS_CHANGE, ApiKeyTable
 from toolway.cluster.replication.change_feed import ChangeFeed
+from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.gateway.principals import ENDED_LOGINS_S, ApiKey, ApiKeyStore, generate_ended_login, generate_key
 from toolway.gateway.rate_limit import Rate
 from toolway.types import Json
@@ -57,8 +58,10 @@ class DbApiKeyStore(ApiKeyStore):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
+        budgets: Sequence[CallBudget] = (),
+        concurrent: int | None = None,
     ) -> tuple[str, ApiKey]:
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
         await self._add(key)
         return token, key
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ import msgspec
 from toolway.cluster.node_context import NodeContext
 from toolway.cluster.options import WorkerPlace
 from toolway.cluster.session_handover import NodeRequests, tag_for_node
+from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.events import CallFinished
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import WorkerReport
@@ -299,8 +300,10 @@ class WorkerKeyStore(FileApiKeyStore):
         rate: Rate | None = None,
         search: bool = False,
         expires: float | None = None,
+        budgets: Sequence[CallBudget] = (),
+        concurrent: int | None = None,
     ) -> tuple[str, ApiKey]:
-        created = await super().create_key(name, scopes, admin, now, rate, search, expires)
+        created = await super().create_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
         await self._announce()
         return created
 

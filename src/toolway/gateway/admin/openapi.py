@@ -257,6 +257,8 @@ _KEY: Final = _object(
         "admin": _BOOLEAN,
         "created": _NUMBER,
         "rate": _nullable("string"),
+        "budgets": _array(_STRING),
+        "concurrent": _nullable("integer"),
         "search": _BOOLEAN,
         "expires": _nullable("number"),
     }
@@ -453,6 +455,19 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
+    "BudgetList": _object(
+        {
+            "budgets": _array(
+                _object(
+                    {
+                        **dict.fromkeys(("holder", "name", "tools", "budget", "unit"), _STRING),
+                        **dict.fromkeys(("amount", "used", "resets_at"), _INTEGER),
+                    }
+                )
+            ),
+            "concurrent": _array(_object({"holder": _STRING, "name": _STRING, "limit": _INTEGER})),
+        }
+    ),
     "Approval": _APPROVAL,
     "ApprovalList": _object({"enabled": _BOOLEAN, "requests": _array(_ref("Approval"))}),
     "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING}),
@@ -519,6 +534,8 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "scopes?": _STRINGS,
             "admin?": _BOOLEAN,
             "rate?": _STRING,
+            "budgets?": _array(_STRING),
+            "concurrent?": _INTEGER,
             "search?": _BOOLEAN,
             "expires?": _NUMBER,
         }

@@ -16,11 +16,13 @@ from urllib.parse import unquote
 
 from toolway._lazy import dataclass
 from toolway._version import __version__
+from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
 from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
 from toolway.gateway.admin.approvals import ApprovalsAdmin
+from toolway.gateway.admin.budgets import BudgetsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
 from toolway.gateway.admin.pins import PinsAdmin
@@ -367,6 +369,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.approvals.decide(r.decoded("id"), r.body, r.principal),
         body="ApprovalAnswer",
     ),
+    # -- budgets ------------------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/budgets",
+        "Budgets of keys and groups, and how much of them is used in the current period",
+        "BudgetList",
+        lambda a, r: a.budgets.list_budgets(),
+    ),
     # -- pinned definitions -------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -551,6 +561,7 @@ class AdminEndpoint:
         agents: AgentsAdmin,
         pins: PinsAdmin,
         approvals: ApprovalsAdmin,
+        budgets: BudgetsAdmin,
         sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
@@ -566,6 +577,7 @@ class AdminEndpoint:
         self.agents: AgentsAdmin = agents
         self.pins: PinsAdmin = pins
         self.approvals: ApprovalsAdmin = approvals
+        self.budgets: BudgetsAdmin = budgets
         self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub
@@ -648,7 +660,7 @@ class AdminEndpoint:
             )
 
 
-_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires"})
+_KEY_FIELDS: Final = frozenset({"name", "scopes", "admin", "rate", "search", "expires", "budgets", "concurrent"})
 
 
 class KeysAdmin:
@@ -679,6 +691,8 @@ class KeysAdmin:
             _read_rate(body),
             body.get("search") is True,
             _read_expiry(body),
+            _read_budgets(body),
+            _read_concurrent(body),
         )
         self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
         return {**_key_to_json(key), "token": token}
@@ -693,7 +707,9 @@ class KeysAdmin:
 def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
-    return {**facts, "rate": rate, "search": key.search, "expires": key.expires}
+    budgets = [str(each) for each in key.budgets]
+    limits = {"rate": rate, "budgets": budgets, "concurrent": key.concurrent}
+    return {**facts, **limits, "search": key.search, "expires": key.expires}
 
 
 def _read_text(body: Json, name: str) -> str:
@@ -722,6 +738,20 @@ def _read_expiry(body: Json) -> float | None:
 def _read_rate(body: Json) -> Rate | None:
     value = body.get("rate")
     return Rate.parse(str(value)) if value is not None else None
+
+
+def _read_budgets(body: Json) -> tuple[CallBudget, ...]:
+    value = body.get("budgets") or []
+    if not isinstance(value, list):
+        raise ValueError("budgets must be a list of texts such as 5000/day")
+    return check_budgets([CallBudget.parse(str(each)) for each in value])
+
+
+def _read_concurrent(body: Json) -> int | None:
+    value = body.get("concurrent")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError("concurrent must be a number of calls")
+    return value
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:

@@ -28,6 +28,13 @@ from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
 from toolway.gateway.authenticator import ThrottleLog
+from toolway.gateway.budgets.call_budgets import (
+    LEDGER_RETRY_S,
+    BudgetExceeded,
+    CallBudgets,
+    LedgerUnavailable,
+    TooManyCalls,
+)
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
@@ -59,7 +66,7 @@ from toolway.protocol.constants import (
     PROTOCOL_VERSION_META_KEY,
 )
 from toolway.protocol.headers import check_param_headers
-from toolway.protocol.jsonrpc import RawResult
+from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json
@@ -96,6 +103,7 @@ class RequestDispatcher:
         sealer: Sealer,
         pending_calls: PendingCalls,
         rate_limiter: RateLimiter,
+        budgets: CallBudgets,
         cluster: ClusterHooks = NO_CLUSTER,
         held_servers: Callable[[], Iterable[str]] = tuple,
         drops_nulls: Callable[[], bool] = lambda: False,
@@ -105,6 +113,7 @@ class RequestDispatcher:
         #: scopes that the token of a principal lacks for a call of `server.tool`
         self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         self.rate_limiter = rate_limiter
+        self.budgets = budgets
         self._throttle_log = ThrottleLog(hub.emit)
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
@@ -297,7 +306,47 @@ class RequestDispatcher:
         assert isinstance(result, dict)
         return result
 
-    async def _forward(
+    def _forward(
+        self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
+    ) -> Coroutine[Any, Any, RpcResult]:
+        """Return the coroutine that forwards one request to a server, within the budgets of its principal."""
+        work = self._forward_now(context, method, params, server, name, keep_raw=keep_raw)
+        principal = context.principal
+        has_limits = self.budgets.has_rules or principal.budgets or principal.concurrent is not None
+        if has_limits and context.forwarded is None:  # else the node that forwards it has charged it
+            return self._forward_in_budget(principal, method, f"{server}.{name}", work)
+        return work
+
+    async def _forward_in_budget(
+        self, principal: Principal, method: str, target: str, work: Coroutine[Any, Any, RpcResult]
+    ) -> RpcResult:
+        """Run `work` if the budgets of the principal allow it; charge its result. Raises `RpcFailure`."""
+        budgets = self.budgets
+        accounts = budgets.find(principal, target)
+        if method in _TASK_METHODS:  # the call that created the task was counted; its result is that of the task
+            accounts = [each for each in accounts if each.budget.unit == "bytes"]
+        try:
+            is_counted = budgets.enter(principal)
+            try:
+                await budgets.take(accounts)
+                result = await work
+            finally:
+                if is_counted:
+                    budgets.leave(principal)
+        except BudgetExceeded as exc:
+            self._throttle_log.add(principal.id, exc.account.budget, "budget")
+            raise errors.budget_failure(exc) from None
+        except TooManyCalls as exc:
+            raise errors.concurrency_failure(exc.limit) from None
+        except LedgerUnavailable as exc:
+            raise errors.ledger_failure(str(exc), LEDGER_RETRY_S) from None
+        finally:
+            work.close()
+        if any(each.budget.unit == "bytes" for each in accounts):
+            budgets.add_bytes(accounts, _count_bytes(result))
+        return result
+
+    async def _forward_now(
         self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
     ) -> RpcResult:
         """Forward one request to a server through the hub, adapted to the eras of client and server.
@@ -585,6 +634,12 @@ def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, c
         return finalize_result(era, result)
 
     return view.encoded_page(kind, cursor, (era, complete), build_result)
+
+
+def _count_bytes(result: RpcResult) -> int:
+    if isinstance(result, RawResult):
+        return len(result.prefix) + len(result.received) + len(result.suffix)
+    return len(encode_json(result))
 
 
 def _owner(context: RequestContext) -> tuple[str, str]:

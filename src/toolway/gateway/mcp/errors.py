@@ -7,6 +7,7 @@ a 5xx would invite a resend.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from toolway.catalog.tool_access import TOOL_DENIED_CODE, TOOL_HELD_CODE
@@ -23,6 +24,7 @@ from toolway.errors import (
     ServerUnavailable,
     ToolwayError,
 )
+from toolway.gateway.budgets.call_budgets import BudgetExceeded
 from toolway.gateway.rate_limit import Rate
 from toolway.middleware.approval import APPROVAL_CODE, APPROVAL_DENIED_CODE, ApprovalRequired
 from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
@@ -37,12 +39,12 @@ from toolway.types import Call, Era, Json
 UNAVAILABLE: Final = -31001  # the server cannot be reached or started
 DEADLINE: Final = -31002  # the deadline passed before the request was sent
 OVERLOADED: Final = -31003  # too many calls are active in the gateway
-QUOTA: Final = -31004  # this principal has too many active requests, or exceeds the rate limit of its key
+QUOTA: Final = -31004  # this principal has too many active requests, or exceeds a rate limit or a budget
 OUTCOME_UNKNOWN: Final = -31005  # the call may have been executed; sent with HTTP 200, so that clients do not resend it
 THROTTLED: Final = -31006  # the server itself asked the caller to wait
 CANCELLED: Final = -31007  # the client cancelled the request
 KEY_MISMATCH: Final = -31008  # the idempotency key was used before with other arguments
-STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, or the audit log, cannot be written
+STORE_UNAVAILABLE: Final = -31009  # the store of idempotency keys, approvals or budgets, or the audit log, is unusable
 DENIED: Final = -31010  # the call was denied before it was attempted
 UPSTREAM_PROTOCOL: Final = -31012  # the server sent an invalid response
 SHUTTING_DOWN: Final = -31013  # the gateway is shutting down
@@ -167,6 +169,41 @@ def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
     }
     message = f"rate limit of {rate} exceeded: retry in {wait:.1f} s"
     return RpcFailure(QUOTA, message, data, retry_after=wait)
+
+
+def budget_failure(exc: BudgetExceeded) -> RpcFailure:
+    """Return the error of a call whose budget is used up."""
+    holder, pattern, budget = exc.account
+    resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
+    data = _not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or let the operator raise the budget")
+    data |= {"budget": str(budget), "of": holder, "tools": pattern, "resetAt": resets_at}
+    message = f"budget of {budget} of {holder} for {pattern} is used up: it begins again at {resets_at}"
+    return RpcFailure(QUOTA, message, data, retry_after=exc.wait)
+
+
+def concurrency_failure(limit: int) -> RpcFailure:
+    """Return the error of a call of a key that has as many calls under way as it may have."""
+    data = _not_sent("E-CONCURRENT", _MIN_RETRY_AFTER_S, "wait for the result of another call")
+    return RpcFailure(QUOTA, f"this API key has {limit} calls under way, as many as it may have", data)
+
+
+def ledger_failure(detail: str, wait: float) -> RpcFailure:
+    """Return the error of a call if it is not known how much of its budget is used."""
+    data = _not_sent("E-BUDGET-STORE", wait, "try again; the operator finds the cause in the log of the gateway")
+    message = f"the use of a budget is unknown, so the call was not sent: {detail}"
+    return RpcFailure(STORE_UNAVAILABLE, message, data, retry_after=wait)
+
+
+def _not_sent(code: str, wait: float, fix: str) -> Json:
+    return {
+        "executed": "no",
+        "certainty": Certainty.NOT_SENT.code,
+        "retryable": True,
+        "attempts": 0,
+        "code": code,
+        "fix": fix,
+        "retryAfterMs": max(1, round(wait * 1000)),
+    }
 
 
 def _call_data(call: Call, code: str) -> Json:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
+from toolway.gateway.budgets.ledger import BudgetAccount
 from toolway.gateway.mcp.call_reader import (
     PARAMS,
     CallReader,
@@ -169,18 +170,28 @@ class ClientFlights:
         return True
 
     def _start(self, flight: ClientFlight, principal: Principal, capabilities: Json) -> bool:
-        """Begin a call, and charge it to the rate limit of its API key if the key has one.
+        """Begin a call, and charge it to the rate limit and the budgets of its principal, if it has any.
 
         Return False if the router must handle the request: then nothing was sent, and nothing was charged.
         """
-        rate, limiter = principal.rate, self.dispatcher.rate_limiter
-        if rate is None:
+        rate, limiter, budgets = principal.rate, self.dispatcher.rate_limiter, self.dispatcher.budgets
+        accounts: Sequence[BudgetAccount] = ()
+        if budgets.has_rules or principal.budgets or principal.concurrent is not None:
+            accounts = budgets.find(principal, flight.plan.target)
+            if principal.concurrent is not None or any(each.budget.unit == "bytes" for each in accounts):
+                return False  # they are counted when the call has ended
+        if rate is None and not accounts:
             return flight.begin(capabilities)
-        if limiter.try_acquire(principal.id, rate) > 0:
+        if accounts and not budgets.try_take(accounts):
+            return False
+        if rate is not None and limiter.try_acquire(principal.id, rate) > 0:
+            budgets.give_back(accounts)
             return False
         if flight.begin(capabilities):
             return True
-        limiter.give_back(principal.id)
+        budgets.give_back(accounts)
+        if rate is not None:
+            limiter.give_back(principal.id)
         return False
 
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:

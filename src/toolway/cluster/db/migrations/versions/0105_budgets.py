@@ -1,0 +1,19 @@
+"""Add the use of budgets. Earlier versions do not count it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0105"
+down_revision = "0104"
+
+
+def upgrade() -> None:
+    op.create_table(
+        "budget_use",
+        sa.Column("tenant", sa.Text(), primary_key=True),
+        sa.Column("key", sa.Text(), primary_key=True),
+        sa.Column("period", sa.BigInteger(), nullable=False),
+        sa.Column("used", sa.BigInteger(), nullable=False),
+    )

@@ -1,0 +1,321 @@
+"""Budgets of a gateway: charges each call to the budgets of its key and its groups.
+
+A usual call takes units that this process holds. If they are too few, it waits for the ledger. Nothing is spent on
+credit, so a budget is never exceeded while the ledger can be used. If it cannot, what was leased is spent; then calls
+are refused, or pass for at most an hour (`"budgetsFail": "open"`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from toolway.config.call_rules.call_budgets import BudgetRules, GroupBudgets
+from toolway.events import AccessEvent, Event
+from toolway.gateway.budgets.held_units import HeldUnits
+from toolway.gateway.budgets.ledger import BudgetAccount, BudgetLease, BudgetLedger, LeaseRequest, MemoryLedger
+from toolway.gateway.principals import ACCESS_PREFIX, Principal
+
+MAX_ACCOUNTS: Final = 10_000  # in use at the same time; calls of further ones are refused
+MAX_CACHED: Final = 10_000  # callers and tools whose accounts are remembered
+MAX_WAIT_S: Final = 10.0  # seconds that a call waits for units
+LEDGER_TIMEOUT_S: Final = 3.0
+CHECK_INTERVAL_S: Final = 0.5  # seconds between two checks for unused units
+PROBE_INTERVAL_S: Final = 1.0  # seconds between two requests to a ledger that failed
+MAX_OPEN_S: Final = 3600.0  # seconds that calls may pass without a ledger
+LEDGER_RETRY_S: Final = 5.0  # seconds after which a caller may try again if the ledger failed
+QUERY_BATCH: Final = 200  # accounts in one request
+_log = logging.getLogger("toolway.gateway")
+
+
+class BudgetExceeded(Exception):
+    """Raised if a budget of a call is used up."""
+
+    def __init__(self, account: BudgetAccount, wait: float, resets_at: int) -> None:
+        super().__init__(account.id)
+        self.account = account
+        self.wait = wait
+        self.resets_at = resets_at
+
+
+class LedgerUnavailable(Exception):
+    """Raised if it is unknown how much of a budget is used."""
+
+
+class TooManyCalls(Exception):
+    """Raised if a key has as many calls under way as it may have. `limit` is that of this process."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class CallBudgets:
+    """Budgets of all callers of one process. `now` is monotonic; `node_count` returns how many processes there are."""
+
+    def __init__(
+        self,
+        ledger: BudgetLedger | None = None,
+        emit: Callable[[Event], None] = lambda event: None,
+        node_count: Callable[[], int] = lambda: 1,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger if ledger is not None else MemoryLedger(time.time)
+        self._emit = emit
+        self._node_count = node_count
+        self._now = now
+        self.rules = BudgetRules({})
+        self.has_rules = False
+        self.fails_open = False
+        self._held: dict[str, HeldUnits] = {}
+        self._found: dict[tuple[str, str], tuple[Principal, Sequence[BudgetAccount]]] = {}
+        self._active: dict[str, int] = {}  # calls under way by principal, if their number is limited
+        self._wake = asyncio.Event()
+        self._settled: asyncio.Future[None] | None = None  # done when the next requests to the ledger have ended
+        self._task: asyncio.Task[None] | None = None
+        self._lost_at: float | None = None  # when the ledger failed first
+        self._probe_at = 0.0
+        self._passed = 0  # calls that passed without a ledger
+        self._is_open_reported = False
+
+    def set_rules(self, budgets: GroupBudgets, *, fails_open: bool) -> None:
+        """Use these budgets of groups from now on. What was used stays used."""
+        if budgets != self.rules.settings:
+            self.rules = BudgetRules(budgets)
+            self.has_rules = bool(self.rules)
+            self._found.clear()
+        self.fails_open = fails_open
+
+    def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
+        """Return the accounts that count a call of `server.tool` by a principal."""
+        key = (principal.id, target)
+        known = self._found.get(key)
+        if known is not None and (known[0] is principal or known[0] == principal):
+            return known[1]
+        own = [BudgetAccount(f"key {principal.id}", "*", budget) for budget in principal.budgets]
+        groups = [scope.removeprefix(ACCESS_PREFIX) for scope in principal.scopes or ()]
+        shared = self.rules.find(groups, target)
+        found = (*own, *(BudgetAccount(f"group {group}", pattern, budget) for group, pattern, budget in shared))
+        if len(self._found) >= MAX_CACHED:
+            self._found.clear()  # cheap to find again
+        self._found[key] = (principal, found)
+        return found
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def try_take(self, accounts: Sequence[BudgetAccount]) -> bool:
+        """Charge one call to accounts of calls. Return False, with nothing charged, if units are not at hand."""
+        now = self._now()
+        held = [self._hold(account, now) for account in accounts]
+        if not all(each is not None and each.has_unit(now) for each in held):
+            return False
+        for each in held:
+            assert each is not None
+            if each.account.budget.unit == "calls":
+                each.spend(1, now)
+            if each.is_due(now):
+                self._wake.set()
+        return True
+
+    def give_back(self, accounts: Sequence[BudgetAccount]) -> None:
+        """Return the units of a call that was not made, right after `try_take`."""
+        now = self._now()
+        for account in accounts:
+            found = self._held.get(account.id)
+            if found is not None and account.budget.unit == "calls":
+                found.give_back(1, now)
+
+    async def take(self, accounts: Sequence[BudgetAccount]) -> None:
+        """Charge one call; wait for units if necessary.
+
+        Raises `BudgetExceeded` if a budget is used up, `LedgerUnavailable` if that cannot be known.
+        """
+        began = self._now()
+        while not self.try_take(accounts):
+            now = self._now()
+            held = [self._require(account, now) for account in accounts]
+            for each in held:
+                each.used_at = now  # else units of one account would be returned while the call waits for another
+            short = [each for each in held if not each.has_unit(now)]
+            for each in short:
+                if each.is_used_up(now) or (self._lost_at is not None and now < each.over_until):
+                    raise BudgetExceeded(each.account, max(0.0, each.until - now), each.end)
+            if self._lost_at is not None and now < self._probe_at:
+                self._pass_or_refuse(accounts, now)
+                return
+            if now - began >= MAX_WAIT_S:
+                raise LedgerUnavailable("the ledger is slow")
+            await self._wait_settled(short)
+
+    def _pass_or_refuse(self, accounts: Sequence[BudgetAccount], now: float) -> None:
+        """Let a call pass without a ledger, if the operator said so; at most an hour. Raises `LedgerUnavailable`."""
+        assert self._lost_at is not None
+        if not self.fails_open or now - self._lost_at >= MAX_OPEN_S:
+            self._report_open(is_open=False)
+            raise LedgerUnavailable("the ledger cannot be used")
+        self._report_open(is_open=True)
+        self._passed += 1
+        for account in accounts:
+            if account.budget.unit == "calls":
+                self._require(account, now).spend(1, now)
+
+    def add_bytes(self, accounts: Sequence[BudgetAccount], size: int) -> None:
+        """Charge the bytes of a result to the accounts of bytes, when the call has ended."""
+        now = self._now()
+        for account in accounts:
+            if account.budget.unit == "bytes":
+                each = self._require(account, now)
+                each.spend(size, now)
+                if each.is_due(now):
+                    self._wake.set()
+
+    def enter(self, principal: Principal) -> bool:
+        """Count a call of a principal with a limit of concurrent calls. Raises `TooManyCalls`.
+
+        Return False if there is no limit. In a cluster each process has its share of the limit.
+        """
+        if principal.concurrent is None:
+            return False
+        limit, active = max(1, principal.concurrent // max(1, self._node_count())), self._active.get(principal.id, 0)
+        if active >= limit:
+            raise TooManyCalls(limit)
+        self._active[principal.id] = active + 1
+        return True
+
+    def leave(self, principal: Principal) -> None:
+        """Stop counting a call for which `enter` returned True."""
+        left = self._active[principal.id] - 1
+        if left:
+            self._active[principal.id] = left
+        else:
+            del self._active[principal.id]
+
+    # -- what was used ------------------------------------------------------------------------------------------------
+
+    async def read(self, accounts: Sequence[BudgetAccount]) -> Mapping[str, BudgetLease]:
+        """Return the use of accounts by their ids, without the units that this process holds.
+
+        Raises `LedgerError` or `TimeoutError`.
+        """
+        found: dict[str, BudgetLease] = {}
+        now = self._now()
+        for start in range(0, len(accounts), QUERY_BATCH):
+            requests = [LeaseRequest(account, 0) for account in accounts[start : start + QUERY_BATCH]]
+            async with asyncio.timeout(LEDGER_TIMEOUT_S):
+                found |= await self._ledger.lease(requests)
+        for id_, lease in found.items():
+            held = self._held.get(id_)
+            if held is not None and held.period == lease.period and now < held.until:
+                found[id_] = lease._replace(used=max(0, lease.used - held.units + held.debt))
+        return found
+
+    # -- ledger -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Return unused units to the ledger, if it can be used, and close it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        now = self._now()
+        requests = [each.final_request(now, each.debt) for each in self._held.values() if each.units or each.debt]
+        with suppress(Exception):
+            for start in range(0, len(requests), QUERY_BATCH):
+                async with asyncio.timeout(LEDGER_TIMEOUT_S):
+                    await self._ledger.lease(requests[start : start + QUERY_BATCH])
+        self._held.clear()
+        await self._ledger.close()
+
+    def _hold(self, account: BudgetAccount, now: float) -> HeldUnits | None:
+        """Return the units of an account that this process holds; None if there are too many accounts."""
+        found = self._held.get(account.id)
+        if found is not None:
+            found.account = account  # its amount may have changed
+            return found
+        if len(self._held) >= MAX_ACCOUNTS:
+            return None
+        found = self._held[account.id] = HeldUnits(account, now)
+        return found
+
+    def _require(self, account: BudgetAccount, now: float) -> HeldUnits:
+        found = self._hold(account, now)
+        if found is None:
+            raise LedgerUnavailable(f"more than {MAX_ACCOUNTS} budgets are in use")
+        return found
+
+    async def _wait_settled(self, short: Sequence[HeldUnits]) -> None:
+        """Wait until the ledger was asked for units of these accounts."""
+        if self._settled is None:
+            self._settled = asyncio.get_running_loop().create_future()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        for each in short:
+            each.waiting += 1
+        self._wake.set()
+        try:
+            await asyncio.shield(self._settled)
+        finally:
+            for each in short:
+                each.waiting -= 1
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_INTERVAL_S if self._held else None):
+                    await self._wake.wait()
+            self._wake.clear()
+            settled, self._settled = self._settled, None
+            try:
+                await self._settle()
+            finally:
+                if settled is not None and not settled.done():
+                    settled.set_result(None)
+
+    async def _settle(self) -> None:
+        now = self._now()
+        if self._lost_at is not None and now < self._probe_at:
+            return
+        due = []
+        for id_, each in list(self._held.items()):
+            if each.is_due(now):
+                due.append(each)
+            elif each.is_removable(now):
+                del self._held[id_]
+        for start in range(0, len(due), QUERY_BATCH):
+            await self._ask([(each, each.next_request(now)) for each in due[start : start + QUERY_BATCH]])
+
+    async def _ask(self, asked: Sequence[tuple[HeldUnits, LeaseRequest]]) -> None:
+        sent_at = self._now()
+        try:
+            async with asyncio.timeout(LEDGER_TIMEOUT_S):
+                leases = await self._ledger.lease([request for _, request in asked])
+        except Exception as exc:
+            for each, request in asked:
+                each.restore(request)
+            now = self._now()
+            if self._lost_at is None:
+                self._lost_at = now
+                _log.warning("the ledger of the budgets cannot be used: %s", type(exc).__name__)
+            self._probe_at = now + PROBE_INTERVAL_S
+            return
+        if self._lost_at is not None:
+            self._lost_at = None
+            _log.warning("the ledger of the budgets can be used again")
+            self._report_open(is_open=False)
+        now = self._now()
+        for each, request in asked:
+            each.apply(leases[each.account.id], request, sent_at, now)
+
+    def _report_open(self, *, is_open: bool) -> None:
+        """Emit one event when calls begin to pass without a ledger, and one when that ends, with their number."""
+        if is_open == self._is_open_reported:
+            return
+        self._is_open_reported = is_open
+        if is_open:
+            self._emit(AccessEvent("", "budgets_open", "the ledger of the budgets cannot be used: calls pass"))
+        else:
+            self._emit(AccessEvent("", "budgets_closed", f"{self._passed} calls passed without a ledger"))
+            self._passed = 0

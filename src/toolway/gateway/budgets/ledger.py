@@ -1,0 +1,104 @@
+"""Ledger of budgets: how much of each was used in its period.
+
+Units are leased: they count as used in the ledger before a call spends them. So all processes together never spend
+more than a budget, also if one is killed. Unused units are returned. The decisions are here, for all stores. Pure:
+`now` is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from toolway.config.call_rules.call_budgets import MAX_AMOUNT, CallBudget
+
+#: A lease has at most this part of what is free, so that the last units of a budget do not stay with one process.
+LEASE_FRACTION: Final = 8
+MAX_USED: Final = 4 * MAX_AMOUNT  # stored values beyond it make no sense
+KEEP_USE_S: Final = 62 * 86_400  # seconds after which the use of a budget is deleted: no period is so long
+
+
+class LedgerError(Exception):
+    """Raised if the ledger cannot be read or written."""
+
+
+class BudgetAccount(NamedTuple):
+    """One budget of one holder, which counts some calls."""
+
+    holder: str  # `key ID` or `group NAME`
+    pattern: str  # of server.tool
+    budget: CallBudget
+
+    @property
+    def id(self) -> str:
+        """Name in the ledger. It has no amount: a budget that is raised keeps its use."""
+        return f"{self.holder}|{self.pattern}|{self.budget.unit}/{self.budget.period}"
+
+
+class LeaseRequest(NamedTuple):
+    """Request for units of one account."""
+
+    account: BudgetAccount
+    wanted: int
+    spent: int = 0  # units to count without a lease; negative: units of a lease that are returned
+    period: int = 0  # start of the period of `spent`; 0: the current one
+
+
+class BudgetLease(NamedTuple):
+    """Units that a process may spend, and the state of their account."""
+
+    units: int
+    used: int  # in this period, with these units
+    period: int  # start of the period, in seconds since 1970
+    end: int  # end of the period
+    seconds_left: float  # until that end, by the clock of the ledger
+
+
+class StoredUse(NamedTuple):
+    """Use of an account as it is stored."""
+
+    period: int
+    used: int
+
+
+class BudgetLedger(Protocol):
+    """Store of the use of budgets. Methods raise `LedgerError`."""
+
+    async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
+        """Lease units of several accounts in one transaction. Return the leases by the ids of the accounts."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) -> tuple[BudgetLease, StoredUse]:
+    """Return the lease for a request, and the use to store."""
+    budget = request.account.budget
+    start, end = budget.period_at(now)
+    if stored is not None and stored.period > start:  # the clock was set back: what was used stays used
+        start, end = budget.period_at(stored.period)
+    used = min(max(0, stored.used), MAX_USED) if stored is not None and stored.period == start else 0
+    if request.spent and request.period in (0, start):
+        used = min(max(0, used + request.spent), MAX_USED)
+    free = max(0, budget.amount - used)
+    units = min(request.wanted, max(1, free // LEASE_FRACTION)) if free else 0
+    lease = BudgetLease(units, used + units, start, end, max(0.0, end - now))
+    return lease, StoredUse(start, used + units)
+
+
+class MemoryLedger:
+    """Ledger of one process, lost with it."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._used: dict[str, StoredUse] = {}
+
+    async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
+        leases = {}
+        for request in requests:
+            id_ = request.account.id
+            leases[id_], self._used[id_] = decide_lease(self._used.get(id_), request, self._now())
+        return leases
+
+    async def close(self) -> None:
+        """Keep nothing."""
