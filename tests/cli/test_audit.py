@@ -61,6 +61,12 @@ def test_records_that_are_only_in_the_journal_are_counted(log, machine):
     result = machine.toolway("audit", "verify")
     assert result.exit_code == 0 and "2 more records are in the journal" in result.stdout
     assert json.loads(machine.toolway("audit", "verify", "--json").stdout)["unstored"] == 2
+    listed = json.loads(machine.toolway("audit", "ls", "--kind", "test", "--json").stdout)["records"]
+    exported = map(json.loads, machine.toolway("audit", "export", "--kind", "test").stdout.splitlines())
+    expected = [{"entry": number, "kind": "test", "unstored": True} for number in (900, 901)]
+    assert listed == list(exported) == expected
+    signed = machine.toolway("audit", "export", "--sign", "--kind", "test").stdout.splitlines()
+    assert list(map(json.loads, signed[:-1])) == expected
     [file] = Path(log.file).parent.glob("*.journal-*")
     file.write_bytes(file.read_bytes().replace(b'"entry":900', b'"entry":800') + b"x" * 100)
     assert machine.toolway("audit", "verify").exit_code == 9
@@ -85,6 +91,10 @@ def test_an_end_that_was_cut_off_is_found_with_the_head_that_was_kept(log, machi
     else:
         lines = Path(log.file).read_bytes().splitlines(keepends=True)
         Path(log.file).write_bytes(b"".join(lines[:5]))
+    found = machine.toolway("audit", "verify")  # by the checkpoint that was noted beside the key
+    assert found.exit_code == 9 and "its end was removed" in found.stderr
+    for note in Path(log.signing_key_file).parent.glob("*.checkpoints-*"):
+        note.unlink()
     assert machine.toolway("audit", "verify").exit_code == 0
     result = machine.toolway("audit", "verify", "--head", head)
     assert result.exit_code == 9
@@ -115,9 +125,48 @@ def test_an_export_has_every_record_with_its_hash(log, machine, tmp_path):
     records = [json.loads(line) for line in lines]
     assert [each["seq"] for each in records] == list(range(1, len(records) + 1))
     assert all(after["prev"] == before["hash"] for before, after in itertools.pairwise(records))
-    machine.toolway("audit", "export", "--to", str(tmp_path / "out.jsonl"), "--kind", "call")
+    machine.toolway("audit", "export", "-o", str(tmp_path / "out.jsonl"), "--kind", "call")
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
     assert (tmp_path / "out.jsonl").stat().st_mode & 0o077 == 0
+    moved = machine.toolway("audit", "export", "--to", str(tmp_path / "out.jsonl"))
+    assert moved.exit_code == 2 and "--output FILE" in moved.stderr
+
+
+def test_a_signed_export_is_checked_with_the_public_key_alone(log, machine, tmp_path):
+    file, key = str(tmp_path / "out.jsonl"), str(tmp_path / "public.pem")
+    Path(key).write_text(machine.toolway("audit", "key").stdout)
+    span = ("--from", "2020-01-01", "--to", "2100-01-01T00:00:00+01:00")
+    assert machine.toolway("audit", "export", "--sign", *span, "-o", file).exit_code == 0
+    result = machine.toolway("audit", "check", file, "--key", key)
+    assert result.exit_code == 0 and result.stdout.startswith("intact: ")
+    facts = json.loads(machine.toolway("audit", "check", file, "--key", key, "--json").stdout)
+    assert facts["size"] == len(Path(file).read_text().splitlines()) - 1
+    assert facts["selection"] == {"from": "2020-01-01T00:00:00.000000Z", "to": "2099-12-31T23:00:00.000000Z"}
+    call = next(json.loads(line)["call"] for line in Path(file).read_text().splitlines() if "call.intent" in line)
+    Path(tmp_path / "proof").write_text(machine.toolway("audit", "prove", file, call).stdout)
+    assert len((tmp_path / "proof").read_text().splitlines()) == 2  # intent and outcome
+    assert "intact: 2 of" in machine.toolway("audit", "check", str(tmp_path / "proof"), "--key", key).stdout
+    Path(file).write_bytes(Path(file).read_bytes().replace(b'"outcome":"ok"', b'"outcome":"no"', 1))
+    altered = machine.toolway("audit", "check", file, "--key", key)
+    assert altered.exit_code == 9 and "E-AUDIT-ALTERED" in altered.stderr
+    assert machine.toolway("audit", "prove", file, call).exit_code == 9
+
+
+def test_without_a_key_there_is_no_signed_file(log, machine, tmp_path):
+    file = tmp_path / "out.jsonl"
+    Path(log.signing_key_file).unlink()
+    result = machine.toolway("audit", "export", "--sign", "-o", str(file))
+    assert result.exit_code == 9 and "E-AUDIT-KEY" in result.stderr
+    assert not file.exists() and list(tmp_path.iterdir()) == [each for each in tmp_path.iterdir() if each.is_dir()]
+    assert machine.toolway("audit", "export", "--sign").stdout == ""
+
+
+def test_an_altered_log_is_not_signed(log, machine, tmp_path):
+    data = bytearray(Path(log.file).read_bytes())
+    data[data.index(b'"kind":"call.intent"') + 9] ^= 4
+    Path(log.file).write_bytes(data)
+    result = machine.toolway("audit", "export", "--sign", "-o", str(tmp_path / "out.jsonl"))
+    assert result.exit_code == 9 and not (tmp_path / "out.jsonl").exists()
 
 
 def test_where_no_log_is_kept_it_says_how_to_keep_one(machine):

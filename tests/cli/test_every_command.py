@@ -53,6 +53,8 @@ WORDS = {
     "workflow settle": ["no-run", "--happened"],
     "workflow resume": ["no-run"],
     "workflow cancel": ["no-run"],
+    "audit check": ["no-file.jsonl", "--key", "no-key.pem"],
+    "audit prove": ["no-file.jsonl", "1"],
     "workflow import": ["no-file.yaml"],
     "agent run": ["hello", "--model", "no-such-provider:m"],
     "agent show": ["no-run"],
@@ -71,6 +73,7 @@ WRONG["budgets"] = 4  # as those
 WRONG |= dict.fromkeys((f"approvals {name}" for name in ("ls", "show", "yes", "no")), 4)  # as those
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
+WRONG |= dict.fromkeys(("audit check", "audit prove"), 2)  # there is no such file
 WRONG |= dict.fromkeys(("workflow run", "workflow check", "workflow import"), 3)  # there is no such file
 WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "approve", "answer", "settle", "resume", "cancel")), 1)
 WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "approve", "resume", "replay")), 1)

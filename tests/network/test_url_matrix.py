@@ -29,7 +29,7 @@ from toolway.auth.token_store import Credential, MemoryTokenStore, OAuthClient, 
 from toolway.config.schema import OAuth, OpenApi
 from toolway.doctor.http_checks import probe_server
 from toolway.events import Alert
-from toolway.telemetry.webhook import Webhook
+from toolway.telemetry.webhook import Webhook, encode_alert
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +118,7 @@ async def of_the_doctor(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
 async def of_a_webhook(chosen: list[Cell], policy: NetworkPolicy) -> list[str]:
     """Nobody waits for it: it says what went wrong in the log."""
     trust = ssl.create_default_context()
-    matter = Alert("", "given-up", "it failed")
+    matter = encode_alert(Alert("", "given-up", "it failed"))
 
     async def one(cell: Cell) -> str:
         why, again = await Webhook(cell.url("/hook"), {}, policy)._post(matter, trust)

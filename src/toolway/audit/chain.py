@@ -38,6 +38,7 @@ from toolway.config.settings import SECONDS_PER_DAY
 from toolway.errors import Certainty
 
 if TYPE_CHECKING:
+    from toolway.audit.checkpoints import CheckpointNotes
     from toolway.audit.journal import Journal
 
 MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
@@ -76,10 +77,12 @@ class AuditChain:
         *,
         macs: RecordMacs | None = None,
         journal: Journal | None = None,
+        notes: CheckpointNotes | None = None,
         wall_clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sink = sink
+        self._notes = notes
         self._journal = journal
         self._run = secrets.token_hex(16) if journal is not None else ""
         self._macs = macs
@@ -97,13 +100,15 @@ class AuditChain:
         """
         truncated = self.sink.open()
         self._head = head = self.sink.head()
+        after = self._notes.check_log(self.sink, head) if self._notes is not None else None
         last_run = self._read_last_run()
         self._require_macs_after(self._head.seq)
         set_aside = self._store_journal(self._journal, last_run) if self._journal is not None else ""
         if self._head != head:
             last_run = self._read_last_run()
         recovered = [_unknown_outcome(intent) for intent in last_run.interrupted]
-        entries = [self._encode_entry(LOG_OPENED, self._opened_fields())]
+        opened = {**self._opened_fields(), "after": after} if after is not None else self._opened_fields()
+        entries = [self._encode_entry(LOG_OPENED, opened)]
         if truncated is not None:
             entries.append(self._encode_entry(LOG_TRUNCATED, {"bytes": truncated.size, "moved_to": truncated.moved_to}))
         if set_aside:
@@ -151,6 +156,11 @@ class AuditChain:
             self._needs_reopen = True
             raise
         self._head = ChainHead(rows[-1].seq, rows[-1].hash)
+
+    @property
+    def head(self) -> ChainHead:
+        """Return the last record that is on stable storage."""
+        return self._head
 
     def prune(self, keep_s: float) -> bool:
         """Remove one batch of audit records older than `keep_s` seconds.

@@ -10,29 +10,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolway.audit.chain import read_last_run
 from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.middleware import AuditMiddleware
 from toolway.audit.recorder import AuditRecorder
-from toolway.audit.sink import AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
-from toolway.audit.verify import TamperedLog
+from toolway.audit.sink import LOG_OPENED, AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
+from toolway.audit.verify import TamperedLog, record_to_json
 from toolway.audit.writer import AuditWriter
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
 from toolway.config.settings import AuditSettings
 from toolway.errors import ConfigError
 from toolway.events import AuditFailed, AuditResumed, CallRecovered, Event
+from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.secrets.detection import mask_secrets
 from toolway.telemetry.redaction import Redactor
 from toolway.types import Call
 
 if TYPE_CHECKING:
-    from toolway.audit.journal import Journal
+    from toolway.audit.checkpoint_task import CheckpointTask
+    from toolway.audit.checkpoints import CheckpointNotes
+    from toolway.audit.journal import Journal, JournalContent
 
+READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes meanwhile
 SinkFactory = Callable[[AuditSettings, bool], AuditSink]  # arguments: settings, read_only
 
 #: Kind of log → module and function that create its sink. Imported on use: PostgreSQL needs an optional package.
@@ -65,20 +69,59 @@ def create_journal(settings: AuditSettings) -> Journal | None:
     return Journal(settings.file, load_audit_key(settings, create=False))
 
 
+def read_journal(settings: AuditSettings) -> JournalContent | None:
+    """Read what the journal has now. Read it before the log: a record that is stored meanwhile is then in both.
+
+    Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
+    """
+    for attempt in range(READ_ATTEMPTS):
+        journal = create_journal(settings)
+        try:
+            return journal.read() if journal is not None else None
+        except FileNotFoundError:  # a running gateway removed a segment meanwhile
+            if attempt == READ_ATTEMPTS - 1:
+                raise
+    return None
+
+
+def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
+    """Return the records of a journal that are not in the log yet: of a running or a killed gateway.
+
+    `sink` is open. Reads the log backward up to the newest record of the journal, or to the begin of the run.
+    """
+    entries = dict(found.entries) if found is not None else {}
+    if found is None or not entries:
+        return []
+    for row in sink.read_backward():
+        fields = record_to_json(row)
+        number = fields.get("entry")
+        if fields.get("kind") == LOG_OPENED:
+            return list(entries.values()) if fields.get("run") == found.run else []
+        if isinstance(number, int) and number in entries:
+            is_same = entries[number][1:-1] in row.body  # else the journal belongs to another log
+            return [record for each, record in entries.items() if each > number] if is_same else []
+    return []
+
+
 def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
     """Return the records that are in the journal and not yet in the log: of a running or a killed gateway.
 
     `sink` is open. Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
     """
-    journal = create_journal(settings)
-    left = journal.left_run() if journal is not None else ""
-    if journal is None or not left:
-        return []
-    found = journal.read()  # before the log: a record that is stored meanwhile is in both
-    last_run = read_last_run((row, True) for row in sink.read_backward())
-    if found is None or left != last_run.name:
-        return []
-    return [msgspec.json.decode(record) for number, record in found.entries if number > last_run.last_entry]
+    return [msgspec.json.decode(record) for record in find_unstored(read_journal(settings), sink)]
+
+
+def create_notes(settings: AuditSettings) -> CheckpointNotes:
+    """Create the notes of checkpoints beside the private key of the settings.
+
+    A log in a database is not refused because of them: another node may have continued or replaced it.
+    """
+    from toolway.audit.checkpoints import CheckpointNotes
+
+    if not settings.signing_key_file and not settings.file:
+        return CheckpointNotes(None)  # a program with a log in a database has no folder
+    file = Path(settings.signing_key_file or f"{settings.file}.signing.pem")
+    return CheckpointNotes(file, refuses=bool(settings.file))
 
 
 def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
@@ -94,13 +137,20 @@ class AuditLog:
     """Opens and closes the audit log of a hub, and emits an event when writing fails or resumes."""
 
     def __init__(
-        self, settings: AuditSettings, emit: Callable[[Event], None], servers: Mapping[str, Server] | None = None
+        self,
+        settings: AuditSettings,
+        emit: Callable[[Event], None],
+        servers: Mapping[str, Server] | None = None,
+        network_policy: NetworkPolicy = PUBLIC_ONLY,
     ) -> None:
         """Create the audit log; `open` opens it. `emit` gets events about failures.
 
-        `servers` is a live view of the server entries: secrets in them are hidden in records.
+        `servers` is a live view of the server entries: secrets in them are hidden in records. `network_policy` applies
+        to the webhook of checkpoints.
         """
         self._settings = settings
+        self._network_policy = network_policy
+        self._checkpoints: CheckpointTask | None = None
         self._emit = emit
         live = servers if servers is not None else {}
         self._mask = create_mask(lambda: live)
@@ -120,6 +170,7 @@ class AuditLog:
                 create_sink(settings),
                 macs=macs,
                 journal=await asyncio.to_thread(create_journal, settings),
+                notes=create_notes(settings) if settings.checkpoints else None,
                 keep_s=settings.retention,
                 on_state_change=self._emit_state,
             )
@@ -128,6 +179,8 @@ class AuditLog:
             raise _open_error(settings, exc) from exc
         now = asyncio.get_running_loop().time
         self.writer = writer
+        if settings.checkpoints:
+            self._checkpoints = self._start_checkpoints(writer)
         self.recorder = AuditRecorder(
             writer,
             redactor,
@@ -141,7 +194,25 @@ class AuditLog:
             self._emit(CallRecovered(str(fields.get("server", "")), texts["call"], texts["tool"], texts["caller"]))
         return AuditMiddleware(self.recorder)
 
+    def _start_checkpoints(self, writer: AuditWriter) -> CheckpointTask:
+        # lazy: few programs have an audit log
+        from toolway.audit.checkpoint_task import CheckpointTask
+        from toolway.audit.signing import load_signer
+
+        settings, webhook = self._settings, None
+        if settings.checkpoint_webhook:
+            from toolway.telemetry.webhook import Webhook
+
+            webhook = Webhook(settings.checkpoint_webhook, {}, self._network_policy)
+        task = CheckpointTask(
+            writer, lambda: load_signer(settings, create=True), create_notes(settings), webhook=webhook
+        )
+        task.start()
+        return task
+
     async def close(self) -> None:
+        if self._checkpoints is not None:
+            await self._checkpoints.close()
         if self.writer is not None:
             await self.writer.close()
 

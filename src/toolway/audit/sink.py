@@ -37,6 +37,7 @@ LOG_OPENED: Final = "log.open"  # a process started writing; calls open before i
 LOG_CLOSED: Final = "log.close"
 LOG_PRUNED: Final = "log.pruned"  # all records up to `through`, with hash `hash`, were removed because of their age
 LOG_TRUNCATED: Final = "log.torn"  # the last record was written partially, and was moved away
+LOG_CHECKPOINT: Final = "log.checkpoint"  # signature of the record `through`, with hash `head`
 LOG_RESUMED: Final = "log.resumed"  # the log could not be written for a while
 
 _encode = msgspec.json.Encoder().encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
-from itertools import groupby, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from itertools import chain, groupby, islice
 from typing import Final
 
 import msgspec
@@ -61,6 +61,9 @@ class VerifiedLog:
     without_mac: int = 0  # records of an older version, which have no MAC
     pruned: tuple[PrunedRecords, ...] = ()
     unstored: int = 0  # records that are only in the journal yet
+    checkpoints: int = 0  # signed checkpoints in the log
+    signed_through: int = 0  # last record that a checkpoint covers
+    signed_at: str = ""
 
 
 def verify_log(
@@ -74,7 +77,7 @@ def verify_log(
     a record was changed, is missing, or was written without the key of the log.
     """
     head = start = ChainHead()
-    pruned: list[_Summary] = []
+    pruned: list[RecordSummary] = []
     checker = MacChecker(macs)
     intents: set[str] = set()
     count = intent_count = 0
@@ -84,7 +87,7 @@ def verify_log(
         head = verify_link(row, head)
         checker.check(row)
         count += 1
-        found = _summarize(row)
+        found = decode_summary(row)
         if found.kind == CALL_INTENT:
             intent_count += 1
             intents.add(found.call)
@@ -100,7 +103,7 @@ def verify_log(
     )
 
 
-def _is_pruned(start: ChainHead, pruned: Iterable[_Summary]) -> bool:
+def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
     """Return True if the log has a record about the removal of everything up to `start`.
 
     Removal may be incomplete: the record may also name later records, which are still stored.
@@ -109,7 +112,7 @@ def _is_pruned(start: ChainHead, pruned: Iterable[_Summary]) -> bool:
     return start in named or any(each.seq > start.seq for each in named)
 
 
-def _join_pruned(pruned: Iterable[_Summary]) -> Iterator[PrunedRecords]:
+def _join_pruned(pruned: Iterable[RecordSummary]) -> Iterator[PrunedRecords]:
     """Yield one entry for all consecutive records about removals by the same rule."""
     for (keep_days, has_valid_mac), group in groupby(pruned, key=lambda each: (each.keep_days, bool(each.mac))):
         steps = list(group)
@@ -171,8 +174,8 @@ def verify_link(row: StoredRecord, before: ChainHead) -> ChainHead:
     return ChainHead(row.seq, row.hash)
 
 
-class _Summary(msgspec.Struct):
-    """Fields of an audit record that `verify_log` needs, decoded without the other fields."""
+class RecordSummary(msgspec.Struct):
+    """Fields of an audit record that checks and exports need, decoded without the other fields."""
 
     kind: str = ""
     call: str = ""
@@ -183,12 +186,13 @@ class _Summary(msgspec.Struct):
     mac: str = ""
 
 
-_decode_summary = msgspec.json.Decoder(_Summary).decode
+_decode = msgspec.json.Decoder(RecordSummary).decode
 
 
-def _summarize(row: StoredRecord) -> _Summary:
+def decode_summary(row: StoredRecord) -> RecordSummary:
+    """Decode the fields that most checks need. Raises `TamperedLog` if the record cannot be read."""
     try:
-        return _decode_summary(row.body)
+        return _decode(row.body)
     except ValueError as exc:
         raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
 
@@ -203,9 +207,20 @@ class AuditQuery:
     fields: Mapping[str, str] = field(default_factory=dict)  # exact values by field name
     kind: str = ""  # or its prefix: `call`, `log`
     since: str = ""  # an ISO time in UTC
+    until: str = ""  # an ISO time in UTC; records of this time and later do not match
+
+    def starting(self, since: str) -> AuditQuery:
+        """Return the same filter for records from the time `since` on."""
+        return replace(self, since=since)
+
+    def includes(self, kind: str, time: str) -> bool:
+        """Return True if a record of this kind and time matches. `fields` are not compared."""
+        return kind.startswith(self.kind) and time >= self.since and (not self.until or time < self.until)
 
     def matches(self, found: RecordFields) -> bool:
         if self.kind and not str(found.get("kind", "")).startswith(self.kind):
+            return False
+        if self.until and str(found.get("time", "")) >= self.until:
             return False
         return all(found.get(name) == value for name, value in self.fields.items())
 
@@ -213,32 +228,37 @@ class AuditQuery:
         return bool(self.since) and str(found.get("time", "")) < self.since
 
 
-def find_newest(sink: AuditSink, query: AuditQuery, limit: int) -> list[RecordFields]:
+def find_newest(sink: AuditSink, query: AuditQuery, limit: int, unstored: Sequence[bytes] = ()) -> list[RecordFields]:
     """Return the newest `limit` records of a log that match `query`, ordered oldest first.
 
-    Raises `SinkBroken` if stored data is not a record.
+    `unstored` are records that are only in the journal yet. Raises `SinkBroken` if stored data is not a record.
     """
-    return list(islice(_find_backward(sink, query), limit))[::-1]
+    newest = (unstored_to_json(each) for each in reversed(unstored))
+    return list(islice(_find_backward(chain(newest, map(record_to_json, sink.read_backward())), query), limit))[::-1]
 
 
-def _find_backward(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
-    for row in sink.read_backward():
-        found = record_to_json(row)
+def _find_backward(records: Iterable[RecordFields], query: AuditQuery) -> Iterator[RecordFields]:
+    for found in records:
         if query.is_too_old(found):
             return
         if query.matches(found):
             yield found
 
 
-def find_all(sink: AuditSink, query: AuditQuery) -> Iterator[RecordFields]:
+def find_all(sink: AuditSink, query: AuditQuery, unstored: Iterable[bytes] = ()) -> Iterator[RecordFields]:
     """Yield all records of a log that match `query`, oldest first.
 
-    Raises `SinkBroken` if stored data is not a record.
+    `unstored` are records that are only in the journal yet. Raises `SinkBroken` if stored data is not a record.
     """
-    for row in sink.read_forward():
-        found = record_to_json(row)
+    for found in chain(map(record_to_json, sink.read_forward()), map(unstored_to_json, unstored)):
         if not query.is_too_old(found) and query.matches(found):
             yield found
+
+
+def unstored_to_json(record: bytes) -> RecordFields:
+    """Return the fields of a record that is only in the journal: it has no number and no hash yet."""
+    fields: RecordFields = msgspec.json.decode(record)
+    return {**fields, "unstored": True}
 
 
 def record_to_json(row: StoredRecord) -> RecordFields:

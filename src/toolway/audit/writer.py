@@ -49,10 +49,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from toolway._async import settle_future
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain, OpenedLog
 from toolway.audit.mac import RecordMacs
-from toolway.audit.sink import LOG_RESUMED, AuditSink, RecordFields, encode_record, encode_stamped
+from toolway.audit.sink import LOG_RESUMED, AuditSink, ChainHead, RecordFields, encode_record, encode_stamped
 from toolway.secrets.detection import mask_secrets
 
 if TYPE_CHECKING:
+    from toolway.audit.checkpoints import CheckpointNotes
     from toolway.audit.journal import Journal
 
 T = TypeVar("T")
@@ -107,18 +108,20 @@ class AuditWriter:
         *,
         macs: RecordMacs | None = None,
         journal: Journal | None = None,
+        notes: CheckpointNotes | None = None,
         keep_s: float = 0.0,
         write_timeout: float = WRITE_TIMEOUT_S,
         wall_clock: Callable[[], float] = time.time,
         on_state_change: Callable[[str, int], None] = lambda reason, lost: None,
     ) -> None:
         """Create the writer. `macs` adds a MAC to every record. `journal` gets records before the log does.
-        `keep_s`: seconds for which records are stored; 0 = no limit.
+        `notes`: a log whose noted end is missing is not opened. `keep_s`: seconds for which records are stored;
+        0 = no limit.
 
         `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an
         empty reason and the number of lost records.
         """
-        self._chain = AuditChain(sink, macs=macs, journal=journal, wall_clock=wall_clock)
+        self._chain = AuditChain(sink, macs=macs, journal=journal, notes=notes, wall_clock=wall_clock)
         self._journal = journal
         self._next_entry = 1  # number of the next record in the journal
         self._unstored: list[bytes] = []  # records in the journal that are not in the log yet
@@ -144,7 +147,7 @@ class AuditWriter:
         self._failure_recorded = False  # the write in progress contains the record about the failure
         self._retry_delay = RETRY_DELAYS_S[0]
         self._closed = True
-        self.location = sink.location
+        self._sink = sink
         self.failure: WriteFailure | None = None
         self.lost = 0  # records dropped since the log became unwritable
         self.lost_total = 0
@@ -202,6 +205,16 @@ class AuditWriter:
             self._store_thread.stop()
             for waiters in (self._group.waiters if self._group is not None else [], self._waiters):
                 _call_waiters(waiters, "the audit log is closed")
+
+    @property
+    def location(self) -> str:
+        """Return the name of the log. In PostgreSQL it is known when the log is open."""
+        return self._sink.location
+
+    @property
+    def head(self) -> ChainHead:
+        """Return the last record that is in the log, on stable storage."""
+        return self._chain.head
 
     @property
     def pending(self) -> int:

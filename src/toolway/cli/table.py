@@ -22,9 +22,12 @@ SESSIONS_COMMANDS: Final = {
 }
 
 AUDIT_COMMANDS: Final = {
-    "verify": CommandSpec("Check that the log was not altered.", "audit:audit_verify", CONFIG_OPTIONS),
-    "ls": CommandSpec("Show the newest records.", "audit:audit_ls", CONFIG_OPTIONS),
-    "export": CommandSpec("Write the records as JSON lines.", "audit:audit_export", CONFIG_OPTIONS),
+    "verify": CommandSpec("Check that the log was not altered.", "audit.verify:audit_verify", CONFIG_OPTIONS),
+    "ls": CommandSpec("Show the newest records.", "audit.verify:audit_ls", CONFIG_OPTIONS),
+    "export": CommandSpec("Write the records as JSON lines.", "audit.export:audit_export", CONFIG_OPTIONS),
+    "check": CommandSpec("Check a signed export or a proof.", "audit.export:audit_check", OUTPUT_OPTIONS),
+    "prove": CommandSpec("Prove that a record is in a signed export.", "audit.export:audit_prove", OUTPUT_OPTIONS),
+    "key": CommandSpec("Print the public key of signed exports.", "audit.export:audit_key", CONFIG_OPTIONS),
 }
 
 CONFIG_COMMANDS: Final = {

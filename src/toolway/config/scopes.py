@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import dataclass
-from toolway.config.approval.held_entries import HELD_CODE, RELOAD_ALL_NAME, ApprovalGate, HeldEntry
+from toolway.config.approval.held_entries import HELD_CODE, SETTING_NAMES, SIGNER_NAME, ApprovalGate, HeldEntry
 from toolway.config.approval.trust_store import TrustStore, content_digest, open_trust_store
 from toolway.config.dotenv import env_file_error, read_dotenv_beside
 from toolway.config.editing import jsonc
@@ -215,11 +215,19 @@ def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: Appro
     servers, held = dict(config.servers), list(config.held)
     for each in gate.find_held(config.file, entries, find_toolway_block(document), config.dotenv):
         name = each.name if each.name in servers else normalize_name(each.name)
-        if each.name == RELOAD_ALL_NAME or servers.pop(name, None) is not None:
-            server = name if each.name != RELOAD_ALL_NAME else RELOAD_ALL_NAME
+        if each.name in SETTING_NAMES or servers.pop(name, None) is not None:
+            server = each.name if each.name in SETTING_NAMES else name
             held.append(replace(each, server=server, line=document.lines.get((*root, each.name))))
     new = [each.issue for each in held if each not in config.held]
-    return replace(config, servers=servers, issues=(*config.issues, *new), held=tuple(held))
+    gateway = without_held_signer(config.gateway, held)
+    return replace(config, servers=servers, issues=(*config.issues, *new), held=tuple(held), gateway=gateway)
+
+
+def without_held_signer(gateway: GatewaySettings, held: Iterable[HeldEntry]) -> GatewaySettings:
+    """Return the settings with a signer of the audit log that is not used, if it waits for approval."""
+    if gateway.audit is None or not any(each.name == SIGNER_NAME for each in held):
+        return gateway
+    return replace(gateway, audit=replace(gateway.audit, signer_held=True))
 
 
 def _raise_no_servers(merged: MergedConfig) -> None:
@@ -274,7 +282,8 @@ class _ScopeMerger:
             self._paths,
             self._servers,
             tuple(self._issues),
-            parse_gateway(self._block, self._environment),  # valid: the block of each file was parsed before
+            # valid: the block of each file was parsed before
+            without_held_signer(parse_gateway(self._block, self._environment), self._held),
             tuple(self._files),
             tuple(value for values in self._values.values() for value in values),
             self._overridden,

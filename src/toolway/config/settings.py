@@ -76,6 +76,14 @@ class AuditSettings:
     digest_key_file: str = ""  # file with the key of the digests; default: next to the log
     shared_name: bool = False  # cluster: the nodes use one log name in the same table, each with its own hash chain
     digest_key: bytes = field(default=b"", repr=False)  # cluster: key of the digests, instead of a file
+    checkpoints: bool = True  # sign the end of the log every hour, so that a removed end is found
+    checkpoint_webhook: str = field(
+        default="", repr=False
+    )  # URL that gets each checkpoint. In a file: checkpointWebhook
+    signer: str = ""  # "command:…": program that signs, of an HSM or KMS; default: a key in the state folder
+    signer_key: str = ""  # file with the public key of that program, in PEM form. In a file: signerKey
+    signing_key_file: str = ""  # file with the private key; default: next to the log
+    signer_held: bool = False  # the signer was not written by a person, and waits for approval
 
     @staticmethod
     def from_location(location: str | os.PathLike[str] | AuditSettings) -> AuditSettings:
@@ -91,7 +99,12 @@ class AuditSettings:
         """Return the settings with files in `folder` for the log and its digest key, if not set."""
         folder_path = os.fspath(folder)
         file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
-        return replace(self, file=file, digest_key_file=self.digest_key_file or os.path.join(folder_path, "audit.key"))
+        return replace(
+            self,
+            file=file,
+            digest_key_file=self.digest_key_file or os.path.join(folder_path, "audit.key"),
+            signing_key_file=self.signing_key_file or os.path.join(folder_path, "audit-signing.pem"),
+        )
 
     def for_cluster(self, tenant_key: bytes) -> AuditSettings:
         """Return the settings for a node (gateway process) of a cluster.
@@ -521,8 +534,17 @@ def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
         arguments=fields.get_bool("arguments", False),
         redact=fields.get_texts("redact"),
         max_text_chars=min(fields.get_int("maxTextChars", 2048), 2048),
+        checkpoints=fields.get_bool("checkpoints", True),
+        checkpoint_webhook=_get_plain_text(fields, "checkpointWebhook"),
+        signer=_get_plain_text(fields, "signer"),
+        signer_key=os.path.expanduser(_get_plain_text(fields, "signerKey")),
     )
-    fields.reject_unknown("toolway.audit", "to, file, address, name, keepDays, arguments, redact and maxTextChars")
+    fields.reject_unknown(
+        "toolway.audit",
+        "to, file, address, name, keepDays, arguments, redact, maxTextChars, checkpoints, checkpointWebhook, signer "
+        "and signerKey",
+    )
+    _check_audit_signing(settings)
     if settings.to == "postgresql" and not settings.address:
         raise ConfigError(
             "toolway.audit has no database URL",
@@ -530,6 +552,32 @@ def _parse_audit_fields(fields: FieldReader) -> AuditSettings:
             code=CONFIG_KEY_CODE,
         )
     return settings
+
+
+def _check_audit_signing(settings: AuditSettings) -> None:
+    """Raise `ConfigError` if the signer or the webhook of checkpoints is invalid."""
+    import shlex  # few files have a signer
+
+    webhook = settings.checkpoint_webhook
+    if webhook and not webhook.startswith(("https://", "http://")):
+        raise ConfigError("toolway.audit.checkpointWebhook is not a URL", hint="write https://…", code=CONFIG_KEY_CODE)
+    try:
+        words = shlex.split(settings.signer.removeprefix("command:"))
+    except ValueError:
+        words = []
+    if settings.signer and not (settings.signer.startswith("command:") and words):
+        raise ConfigError(
+            "toolway.audit.signer is not a command",
+            hint='write "command:/usr/local/bin/sign-with-kms --key audit"',
+            code=CONFIG_KEY_CODE,
+        )
+    if bool(settings.signer) != bool(settings.signer_key):
+        raise ConfigError(
+            "toolway.audit needs signer and signerKey together",
+            detail="signatures of the command are checked with its public key",
+            hint='add "signer": "command:…" and "signerKey": "public.pem"',
+            code=CONFIG_KEY_CODE,
+        )
 
 
 def parse_alerts(block: Any, variables: Mapping[str, str]) -> AlertSettings | None:

@@ -290,7 +290,9 @@ class HubCore:
         if audit_log is not None:
             from toolway.audit.log import AuditLog
 
-            self._audit_log = AuditLog(AuditSettings.from_location(audit_log), self.emit, self._servers)
+            self._audit_log = AuditLog(
+                AuditSettings.from_location(audit_log), self.emit, self._servers, self._network_policy
+            )
         self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in texts of servers
         self._library = library
         self._hub_log = HubLog(self.mask, lambda call: self._policies.retry_policy(call).max_attempts)

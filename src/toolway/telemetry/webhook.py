@@ -1,4 +1,4 @@
-"""Webhook notification for each alert. Imported only if a webhook is configured.
+"""Webhook notification for each alert, and for checkpoints of the audit log. Imported only if one is configured.
 
 One POST of a JSON object; chat programs display its `text`. Failed requests are retried a few times with exponential
 backoff, unless the response status says that a retry is useless. Redirects are not followed, and the network policy
@@ -34,7 +34,7 @@ _log = logging.getLogger("toolway.alerts")
 
 
 class Webhook:
-    """Sends alerts to a webhook URL, one POST each, from a bounded queue and with retries."""
+    """Sends messages to a webhook URL, one POST each, from a bounded queue and with retries."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class Webhook:
         self._headers = {"content-type": "application/json", **headers}
         self._network_policy = network_policy.allowing(url)
         self._initial_backoff = initial_backoff
-        self._queue: deque[Alert] = deque(maxlen=MAX_QUEUED)
+        self._queue: deque[tuple[str, bytes]] = deque(maxlen=MAX_QUEUED)  # name and body
         self._wakeup = asyncio.Event()
-        self._idle = asyncio.Event()  # set while no alert is queued or being sent
+        self._idle = asyncio.Event()  # set while no message is queued or being sent
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
@@ -65,14 +65,18 @@ class Webhook:
                 await self._task
 
     def enqueue(self, alert: Alert) -> None:
-        """Queue an alert for delivery. If the queue is full, the oldest alert is dropped."""
+        """Queue an alert for delivery. If the queue is full, the oldest message is dropped."""
+        self.enqueue_body(f"the alert {alert.key}", encode_alert(alert))
+
+    def enqueue_body(self, name: str, body: bytes) -> None:
+        """Queue a JSON body. `name` is logged if it is not accepted."""
         self.dropped += len(self._queue) == MAX_QUEUED
-        self._queue.append(alert)
+        self._queue.append((name, body))
         self._idle.clear()
         self._wakeup.set()
 
     async def drained(self) -> None:
-        """Wait until every queued alert was sent or dropped."""
+        """Wait until every queued message was sent or dropped."""
         await self._idle.wait()
 
     async def _run(self) -> None:
@@ -80,25 +84,25 @@ class Webhook:
         while True:
             await self._wakeup.wait()
             while self._queue:
-                await self._deliver(self._queue.popleft(), ssl_context)
+                await self._deliver(*self._queue.popleft(), ssl_context)
             self._wakeup.clear()
             self._idle.set()
 
-    async def _deliver(self, alert: Alert, ssl_context: ssl.SSLContext) -> None:
+    async def _deliver(self, name: str, body: bytes, ssl_context: ssl.SSLContext) -> None:
         error = ""
         for attempt in range(MAX_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(self._initial_backoff * 2 ** (attempt - 1) * random.uniform(0.8, 1.2))
-            error, retryable = await self._post(alert, ssl_context)
+            error, retryable = await self._post(body, ssl_context)
             if not error:
                 return
             if not retryable:
                 break
         self.dropped += 1
-        _log.error("webhook at %s did not accept the alert %s: %s", self._host, alert.key, error)
+        _log.error("webhook at %s did not accept %s: %s", self._host, name, error)
 
-    async def _post(self, alert: Alert, ssl_context: ssl.SSLContext) -> tuple[str, bool]:
-        """Send an alert in one POST. Return the error ("" on success) and True if a retry may help."""
+    async def _post(self, body: bytes, ssl_context: ssl.SSLContext) -> tuple[str, bool]:
+        """Send a body in one POST. Return the error ("" on success) and True if a retry may help."""
         try:
             async with (
                 asyncio.timeout(REQUEST_TIMEOUT_S),
@@ -106,7 +110,7 @@ class Webhook:
                     transport=PinnedTransport(self._network_policy, ssl_context), timeout=REQUEST_TIMEOUT_S
                 ) as client,
             ):
-                request = httpx2.Request("POST", self._url, headers=self._headers, content=encode_alert(alert))
+                request = httpx2.Request("POST", self._url, headers=self._headers, content=body)
                 response = await client.send(request, stream=True, follow_redirects=False)
                 await response.aclose()
         except AddressError as exc:

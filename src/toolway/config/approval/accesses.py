@@ -44,9 +44,18 @@ class Access:
 def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]:
     """Return the programs that server entries and their `toolway` block run, and the data they read and send."""
     found = [access for name, entry in servers.items() for access in entry_accesses(entry, name)]
+    if signer := audit_signer(block):
+        found.append(Access("runs", signer, "toolway.audit.signer"))
     for key, text in iter_texts(block):
         found += _reference_accesses(text, f"toolway.{key}", "", _block_receiver(block, key, text))
     return found
+
+
+def audit_signer(block: Any) -> str:
+    """Return the command of `toolway.audit.signer` in a `toolway` block; "" if there is none."""
+    audit = block.get("audit") if isinstance(block, Mapping) else None
+    signer = audit.get("signer") if isinstance(audit, Mapping) else None
+    return signer if isinstance(signer, str) else ""
 
 
 def entry_accesses(entry: Any, server: str = "") -> list[Access]:

@@ -3,7 +3,7 @@
 An entry that runs a command, or sends a secret or a variable, is used only if a person approved its content: by
 writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust NAME`. What is there at the first start
 counts as approved. A plain URL needs no approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all of
-its entries; the setting itself must be approved like an entry.
+its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command.
 
 The library (`Hub`) holds nothing: a program decides itself which files it reads.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from toolway._lazy import dataclass
 from toolway.config.admission.variables import is_never_allowed
-from toolway.config.approval.accesses import Access, entry_accesses, iter_texts
+from toolway.config.approval.accesses import Access, audit_signer, entry_accesses, iter_texts
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.masking import mask_value
@@ -34,6 +34,8 @@ HELD_CODE: Final = "E-CONFIG-HELD"
 #: there at the start, because a person named it, "hold" takes them only at the very first start.
 NamedFileRule = Literal["ignore", "take", "hold"]
 RELOAD_ALL_NAME: Final = "toolway.gateway.reload"  # `"reload": "all"` is approved like an entry of this name
+SIGNER_NAME: Final = "toolway.audit.signer"  # the command that signs the audit log is approved like an entry
+SETTING_NAMES: Final = frozenset({RELOAD_ALL_NAME, SIGNER_NAME})
 #: Keys without influence on what an entry runs, reads and sends: a change of them needs no approval.
 HARMLESS_KEYS: Final = frozenset(
     {
@@ -68,12 +70,14 @@ class HeldEntry:
     def accesses(self) -> list[Access]:
         if self.name == RELOAD_ALL_NAME:
             return []
+        if self.name == SIGNER_NAME:
+            return [Access("runs", str(self.entry), SIGNER_NAME)]
         values = [Access("reads", f"{name}={value}", DOTENV_NAME, self.name) for name, value in self.dotenv.items()]
         return [*entry_accesses(self.entry, self.name), *values]
 
     @property
     def issue(self) -> ConfigIssue:
-        shown = entry_accesses(mask_value(self.entry), self.name)
+        shown = self.accesses if self.name == SIGNER_NAME else entry_accesses(mask_value(self.entry), self.name)
         what = str(shown[0]) if shown else "it approves all later entries of the file"
         return ConfigIssue(
             self.name,
@@ -145,8 +149,9 @@ class ApprovalGate:
         if digests.get(RELOAD_ALL_NAME) in approved:
             return []
         return [
-            HeldEntry(name, file, entries.get(name), digest, dotenv=_used_variables(entries.get(name), dotenv))
+            HeldEntry(name, file, entry, digest, dotenv=_used_variables(entry, dotenv))
             for name, digest in digests.items()
+            for entry in [audit_signer(block) if name == SIGNER_NAME else entries.get(name)]
             if digest not in approved
         ]
 
@@ -225,4 +230,6 @@ def _digests(entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) 
     gateway = block.get("gateway") if isinstance(block, Mapping) else None
     if isinstance(gateway, Mapping) and gateway.get("reload") == "all":
         found[RELOAD_ALL_NAME] = json_digest({RELOAD_ALL_NAME: "all"})
+    if signer := audit_signer(block):
+        found[SIGNER_NAME] = entry_digest({SIGNER_NAME: signer}, dotenv)
     return found

@@ -1,18 +1,15 @@
-"""`toolway audit`: verify the audit log, list and export its records."""
+"""`toolway audit verify` and `ls`: verify the audit log, list its records. `export.py` has the other commands."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from heapq import merge
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +21,7 @@ from toolway.cli.output import Output
 from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:
+    from toolway.audit.journal import JournalContent
     from toolway.audit.mac import RecordMacs
     from toolway.audit.sink import AuditSink, ChainHead, RecordFields, StoredRecord
     from toolway.audit.verify import AuditQuery, VerifiedLog
@@ -63,9 +61,24 @@ def audit_verify(
         Path | None,
         typer.Option("--key", metavar="FILE", help="Key file of a log at another path.", show_default=False),
     ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="FILE",
+            help="Checkpoints that a webhook received, one per line.",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--public-key", metavar="FILE", help="Public key of checkpoints; may be repeated.", show_default=False
+        ),
+    ] = None,
 ) -> CommandResult:
     """Verify the whole log. Exit with 9 if a record was changed, removed or added."""
-    return run_audit_verify(context, log, head, first, key)
+    return run_audit_verify(context, log, head, first, key, checkpoints, public_key)
 
 
 def audit_ls(
@@ -90,48 +103,53 @@ def audit_ls(
     return run_audit_ls(context, log, field_filters, kind, since, lines)
 
 
-def audit_export(
-    context: CommandContext,
-    log: LogFile = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Output file. Default: stdout.", show_default=False)
-    ] = None,
-    kind: Kind = "",
-    since: Since = "",
-) -> CommandResult:
-    """Write the oldest record of the audit log first, each record with its hash."""
-    return run_audit_export(context, log, kind, since, to)
-
-
-# -- verify, list and export -------------------------------------------------------------------------------------------
+# -- verify and list -------------------------------------------------------------------------------------------
 
 
 def run_audit_verify(
-    context: CommandContext, file: str | None, head: str | None, first: int | None, key: Path | None
+    context: CommandContext,
+    file: str | None,
+    head: str | None,
+    first: int | None,
+    key: Path | None,
+    checkpoints: Path | None = None,
+    public_keys: Sequence[Path] | None = None,
 ) -> ExitCode:
     """Verify all records of the audit log and print a summary. Returns 9 if it was altered."""
+    from toolway.audit.log import find_unstored
     from toolway.audit.sink import SinkBroken
     from toolway.audit.verify import TamperedLog, verify_log
+    from toolway.cli.commands.audit.checkpoints import LogCheckpoints
 
-    output, settings = context.output, _audit_settings(context, file)
-    macs = _load_macs(settings, key)
+    output, settings = context.output, audit_settings(context, file)
+    macs = load_macs(settings, key)
+    signed = LogCheckpoints(with_cluster_key(settings), checkpoints, public_keys or ())
     expected_head = _parse_head(head) if head is not None else None
     matching_heads: list[ChainHead] = []
     found: dict[str, VerifiedLog] = {}
-    with _open_logs(settings) as logs, output.spinner("verifying the log") as update:
+    with open_logs(settings) as logs, output.spinner("verifying the log") as update:
         for sink in logs:
             try:
-                verified = verify_log(
-                    _rows_tracking_head(sink, expected_head, matching_heads), _verify_progress(update), macs
-                )
+                journal = read_unstored(settings, key)
+                checker = signed.checker(sink.location, is_only=len(logs) == 1)
+                rows = checker.rows(_rows_tracking_head(sink, expected_head, matching_heads))
+                verified = verify_log(rows, _verify_progress(update), macs)
                 _check_beginning(verified, first, has_key=macs is not None)
-                found[sink.location] = replace(verified, unstored=_count_unstored(settings, key, sink))
+                unstored = len(find_unstored(journal, sink))
+                newest = checker.newest
+                found[sink.location] = replace(
+                    verified,
+                    unstored=unstored,
+                    checkpoints=checker.count,
+                    signed_through=newest.through if newest is not None else 0,
+                    signed_at=newest.time if newest is not None else "",
+                )
             except (TamperedLog, SinkBroken) as exc:
-                return _report_altered(output, sink.location, str(exc))
+                return report_altered(output, sink.location, str(exc))
     if expected_head is not None and expected_head not in matching_heads:
         differs = f"record {expected_head.seq} differs from the given head"
         detail = f"{differs}: records were removed from the end, or all rewritten"
-        return _report_altered(output, " and ".join(found), detail)
+        return report_altered(output, " and ".join(found), detail)
     if len(found) > 1 and output.as_json:
         output.print_json(
             {"intact": True, "logs": [_verified_to_json(location, each) for location, each in found.items()]}
@@ -141,6 +159,8 @@ def run_audit_verify(
             _print_verified(output, location, each, show_location=len(found) > 1)
         if macs is None:
             output.info("MACs were not checked, because the key of the log was not found: --key FILE")
+        if any(each.checkpoints for each in found.values()) and not signed.has_keys:
+            output.info("signatures were not checked, because the public key was not found: --public-key FILE")
     return ExitCode.OK
 
 
@@ -153,14 +173,15 @@ def run_audit_ls(
     limit: int,
 ) -> ExitCode:
     """Print the newest audit records that match the filters."""
+    from toolway.audit.log import find_unstored
     from toolway.audit.verify import find_newest
 
-    output, settings = context.output, _audit_settings(context, file)
-    record_filter = _build_filter(settings, field_filters, kind, since)
-    with _open_logs(settings) as logs:
-        found = sorted((each for sink in logs for each in find_newest(sink, record_filter, limit)), key=_timestamp)[
-            -limit:
-        ]
+    output, settings = context.output, audit_settings(context, file)
+    record_filter = build_filter(settings, field_filters, kind, since)
+    with open_logs(settings) as logs:
+        journal = read_unstored(settings)
+        newest = (find_newest(sink, record_filter, limit, find_unstored(journal, sink)) for sink in logs)
+        found = sorted((each for some in newest for each in some), key=timestamp)[-limit:]
     if output.as_json:
         output.print_json({"records": found})
     elif found:
@@ -174,25 +195,10 @@ def run_audit_ls(
     return ExitCode.OK
 
 
-def run_audit_export(context: CommandContext, file: str | None, kind: str, since: str, to: Path | None) -> ExitCode:
-    """Write audit records as JSON lines, oldest first, with their hashes, to a file or stdout."""
-    from toolway.audit.verify import find_all
-
-    output, settings = context.output, _audit_settings(context, file)
-    count = 0
-    record_filter = _build_filter(settings, {}, kind, since)
-    with _open_logs(settings) as logs, _open_output(to) as out:
-        for each in merge(*(find_all(sink, record_filter) for sink in logs), key=_timestamp):
-            out.write(json.dumps(each, ensure_ascii=False) + "\n")
-            count += 1
-    output.info(f"{count} records")
-    return ExitCode.OK
-
-
 # -- selection of the log ----------------------------------------------------------------------------------------------
 
 
-def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
+def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
     """Return the settings of the audit log `file`, the configured log, or the default log.
 
     Without `--config`, the file of the running gateway is used, which may be any. Raises `ConfigError` if the config
@@ -218,7 +224,7 @@ def _audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
 
 
 @contextmanager
-def _open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
+def open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
     """Open the audit log for reading, or the logs of all gateways that share its name.
 
     Raises `ConfigError` if the log does not exist or cannot be read.
@@ -250,20 +256,11 @@ def _open_logs(settings: AuditSettings) -> Iterator[Sequence[AuditSink]]:
         sink.close()
 
 
-@contextmanager
-def _open_output(to: Path | None) -> Iterator[TextIO]:
-    if to is None:
-        yield sys.stdout
-        return
-    with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        yield out
-
-
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
-def _build_filter(
-    settings: AuditSettings, field_filters: Mapping[str, str | None], kind: str, since: str
+def build_filter(
+    settings: AuditSettings, field_filters: Mapping[str, str | None], kind: str, since: str, until: str = ""
 ) -> AuditQuery:
     from toolway.audit.log import load_redactor
     from toolway.audit.verify import AuditQuery
@@ -271,20 +268,20 @@ def _build_filter(
     fields = {name: value for name, value in field_filters.items() if value is not None}
     if "key" in fields:
         try:
-            fields["key"] = load_redactor(_with_cluster_key(settings), create=False).digest(fields["key"])
+            fields["key"] = load_redactor(with_cluster_key(settings), create=False).digest(fields["key"])
         except OSError as exc:
             raise UsageError("a search by key needs the key file of the log", detail=str(exc)) from None
-    return AuditQuery(fields, kind, _parse_since(since))
+    return AuditQuery(fields, kind, _parse_since(since), until)
 
 
-def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
+def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
     """Return the object that checks the MACs of the log, or None if there is no key file.
 
     Raises `UsageError` if the file `key` cannot be read.
     """
     from toolway.audit.mac import RecordMacs
 
-    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else _with_cluster_key(settings)
+    settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else with_cluster_key(settings)
     try:
         return RecordMacs.load(settings, create=False)
     except OSError as exc:
@@ -293,21 +290,21 @@ def _load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
         return None
 
 
-def _count_unstored(settings: AuditSettings, key: Path | None, sink: AuditSink) -> int:
-    """Return the number of records in the journal that are not in the log yet; 0 if the key is missing.
+def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
+    """Read the journal; None if there is none, or if its key is missing. Read it before the log.
 
     Raises `SinkBroken` if the journal was changed.
     """
-    from toolway.audit.log import read_unstored
+    from toolway.audit.log import read_journal
 
     settings = replace(settings, digest_key_file=os.fspath(key)) if key is not None else settings
     try:
-        return len(read_unstored(settings, sink))
+        return read_journal(settings)
     except OSError:  # without the key, or because a running gateway removes the journal
-        return 0
+        return None
 
 
-def _with_cluster_key(settings: AuditSettings) -> AuditSettings:
+def with_cluster_key(settings: AuditSettings) -> AuditSettings:
     """Return the settings with the tenant's key from the environment, if it is set: cluster nodes use no key file."""
     from toolway.cluster.options import tenant_key_from_env
 
@@ -332,6 +329,24 @@ def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) ->
             hint="give the key file of the log: toolway audit verify --key FILE",
             code="E-AUDIT-OPEN",
         )
+
+
+def parse_time(option: str, text: str) -> str:
+    """Return a time as in records: from an ISO date or time, in UTC if it names no zone, or from an age such as 7d."""
+    if not text:
+        return ""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return _parse_since(text)
+        except UsageError:
+            hint = "write 2026-11-01, 2026-11-01T08:30:00Z or 7d"
+            if option == "--to":
+                hint += "; the output file is named by --output FILE"
+            raise UsageError(f"{option} must be a time or an age", hint=hint) from None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return found.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _parse_since(text: str) -> str:
@@ -397,7 +412,9 @@ def _verified_to_json(location: str, found: VerifiedLog) -> RecordFields:
         for each in found.pruned
     ]
     calls = {"intents": found.intent_count, "open": found.open_intents}
-    return {**fields, **calls, "unstored": found.unstored, "withoutMac": found.without_mac, "pruned": pruned}
+    signed = {"checkpoints": found.checkpoints, "signedThrough": found.signed_through}
+    more = {"unstored": found.unstored, "withoutMac": found.without_mac}
+    return {**fields, **calls, **signed, **more, "pruned": pruned}
 
 
 def _format_head(head: ChainHead) -> str:
@@ -421,6 +438,9 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
         output.print_line(
             f"{found.unstored:,} more records are in the journal; a running gateway stores them, or the next start"
         )
+    if found.checkpoints:
+        signed = f"signed through record {found.signed_through} at {found.signed_at[:19].replace('T', ' ')}"
+        output.print_line(f"{signed}; {found.checkpoints:,} checkpoints")
     output.print_line(f"head {head}")
     output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
 
@@ -446,7 +466,8 @@ def _describe_missing_macs(found: VerifiedLog) -> str:
     return f"{found.without_mac:,} records have no MAC: {who}, or it was rewritten without its key"
 
 
-def _report_altered(output: Output, location: str, why: str) -> ExitCode:
+def report_altered(output: Output, location: str, why: str) -> ExitCode:
+    """Print that a log was altered, and return 9."""
     from toolway.secrets.detection import mask_secrets
 
     error = ConfigError(
@@ -459,7 +480,7 @@ def _report_altered(output: Output, location: str, why: str) -> ExitCode:
     return ExitCode.LINT
 
 
-def _timestamp(found: RecordFields) -> str:
+def timestamp(found: RecordFields) -> str:
     return str(found.get("time", ""))
 
 

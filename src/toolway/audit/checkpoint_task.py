@@ -1,0 +1,108 @@
+"""Hourly checkpoints of an audit log that is being written: signed in a thread, stored, noted and sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from toolway.audit.checkpoints import Checkpoint, CheckpointNotes, sign_checkpoint
+from toolway.audit.sink import LOG_CHECKPOINT, ChainHead, encode_fields, format_time
+from toolway.audit.writer import AuditUnavailable, AuditWriter, WriterThread
+from toolway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from toolway.audit.signing import Signer
+    from toolway.telemetry.webhook import Webhook
+
+CHECKPOINT_INTERVAL_S: Final = 3600.0
+FIRST_DELAY_S: Final = 60.0  # a gateway that just started is checkpointed soon; and the delay after a failure
+LAST_TIMEOUT_S: Final = 3.0  # at the end: a signer that does not respond must not delay it
+_log = logging.getLogger("toolway.audit")
+
+
+class CheckpointTask:
+    """Signs the end of the log every hour and when it is closed. A failure stops no call: it is logged, and retried."""
+
+    def __init__(
+        self,
+        writer: AuditWriter,
+        load_signer: Callable[[], Signer],
+        notes: CheckpointNotes,
+        *,
+        webhook: Webhook | None = None,
+        interval: float = CHECKPOINT_INTERVAL_S,
+        first_delay: float = FIRST_DELAY_S,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create the task; `start` starts it. `load_signer` may block, and create the key."""
+        self._writer = writer
+        self._load_signer = load_signer
+        self._notes = notes
+        self._webhook = webhook
+        self._interval = interval
+        self._first_delay = first_delay
+        self._wall_clock = wall_clock
+        self._last = ChainHead()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        # Not an executor: the interpreter waits for its threads at exit, and a signer may never respond.
+        self._thread = WriterThread("toolway-audit-sign")
+        if self._webhook is not None:
+            self._webhook.start()
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        delay = self._first_delay
+        while True:
+            await asyncio.sleep(delay)
+            delay = self._interval if await self.make() else self._first_delay
+
+    async def make(self, timeout: float | None = None) -> bool:
+        """Make a checkpoint, unless no record was added since the last one. Return False if it failed."""
+        head, location = self._writer.head, self._writer.location
+        if head.seq - self._last.seq <= 1:  # at most the last checkpoint itself
+            return True
+        try:
+            found = await self._thread.run(lambda: self._sign(location, head, timeout), timeout or 60.0)
+        except (ConfigError, OSError, TimeoutError) as exc:
+            reason = f"{exc.message}: {exc.detail}" if isinstance(exc, ConfigError) else str(exc) or "timeout"
+            _log.error("no checkpoint of the audit log was made: %s", reason)
+            return False
+        self._last = head
+        self._writer.enqueue(LOG_CHECKPOINT.encode(), encode_fields(found.to_record()))
+        if self._webhook is not None:
+            self._webhook.enqueue_body(f"checkpoint {found.through}", msgspec.json.encode(found))
+        return True
+
+    def _sign(self, location: str, head: ChainHead, timeout: float | None) -> Checkpoint:
+        """Sign and note a checkpoint. Runs in the thread."""
+        signer = self._load_signer()
+        limit = {} if timeout is None else {"timeout": timeout}
+        now = format_time(self._wall_clock())
+        found = sign_checkpoint(location, head, now, signer.public.id, lambda message: signer.sign(message, **limit))
+        self._notes.add(location, found)
+        return found
+
+    async def close(self) -> None:
+        """Make a last checkpoint and end the task. The log is still open."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(AuditUnavailable, TimeoutError):
+            async with asyncio.timeout(LAST_TIMEOUT_S):
+                await self._writer.flush()
+            await self.make(LAST_TIMEOUT_S)
+        self._thread.stop()
+        if self._webhook is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_TIMEOUT_S):
+                    await self._webhook.drained()
+            await self._webhook.close()

@@ -1,0 +1,258 @@
+"""Checkpoints of an audit log: signatures of its end, made every hour, so that a removed end is found.
+
+A checkpoint names a record by number and hash. The hash covers all records before it, so the signature does too.
+
+    {"log":"audit.sqlite","through":48212,"hash":"9f1c…","time":"2026-11-15T12:00:00.000000Z","key":"…","signature":"…"}
+
+Each is stored as a record of the log (`log.checkpoint`), noted in a file beside the private key (`CheckpointNotes`),
+and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is an older copy.
+
+A log that was removed begins again with record 1. Its first record names the end of the earlier one (`after`), so that
+the notes of the earlier log are explained, and put aside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from toolway.audit.sink import LOG_OPENED, AuditSink, ChainHead, RecordFields, StoredRecord
+from toolway.audit.verify import TamperedLog
+
+if TYPE_CHECKING:  # cryptography is slow to load
+    from toolway.audit.signing import PublicKey
+
+MAX_NOTES: Final = 1_000  # newest checkpoints in the file: six weeks
+MAX_NOTES_BYTES: Final = 1024 * 1024
+MAX_DISTANCE: Final = 50_000  # records between a checkpoint and the record that it names
+_CONTEXT: Final = b"toolway audit checkpoint 1\n"  # a signature is valid for nothing else
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Signed statement that a log had the record `through` with this hash at a time."""
+
+    log: str  # file name, or name in PostgreSQL
+    through: int
+    hash: str
+    time: str
+    key: str  # id of the public key
+    signature: str = ""  # hex
+
+    def message(self) -> bytes:
+        """Return the bytes that are signed."""
+        return _CONTEXT + msgspec.json.encode([self.log, self.through, self.hash, self.time, self.key])
+
+    def to_record(self) -> RecordFields:
+        """Return the fields of the record. `time` and `hash` of a record are its own, so they are `at` and `head`."""
+        return {_RECORD_NAMES.get(name, name): value for name, value in msgspec.structs.asdict(self).items()}
+
+    @classmethod
+    def from_record(cls, fields: RecordFields) -> Checkpoint:
+        """Return the checkpoint in the fields of a record. Raises `ValueError` if it is none."""
+        named = {name: fields.get(_RECORD_NAMES.get(name, name)) for name in cls.__struct_fields__}
+        return msgspec.convert(named, cls)
+
+
+_RECORD_NAMES: Final = {"time": "at", "hash": "head"}
+
+
+def read_checkpoints(data: bytes) -> list[Checkpoint]:
+    """Read checkpoints from JSON lines, as a webhook receives them. Raises `ValueError` if a line is none."""
+    return [msgspec.json.decode(line, type=Checkpoint) for line in data.splitlines() if line.strip()]
+
+
+def log_name(location: str) -> str:
+    """Return the name of a log in its checkpoints, from the location of its sink: no folder is published."""
+    return os.path.basename(location)
+
+
+class CheckpointNotes:
+    """Files with the newest checkpoints of each log, beside the private key and not beside the log."""
+
+    def __init__(self, key_file: Path | None, *, refuses: bool = True) -> None:
+        """Create the notes beside `key_file`; None notes nothing.
+
+        `refuses`: a log that lacks a noted record must not be opened.
+        """
+        self._key_file = key_file
+        self._refuses = refuses
+
+    def _path(self, location: str) -> Path:
+        assert self._key_file is not None
+        place = os.path.realpath(location) if os.path.exists(location) else location
+        suffix = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        return self._key_file.with_name(f"{self._key_file.stem}.checkpoints-{suffix}")
+
+    def read(self, location: str) -> list[Checkpoint]:
+        """Return the noted checkpoints of a log, oldest first. Lines that are none are left out."""
+        if self._key_file is None:
+            return []
+        try:
+            with self._path(location).open("rb") as file:
+                lines = file.read(MAX_NOTES_BYTES).splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                found += read_checkpoints(line)
+            except ValueError:
+                continue
+        return found[-MAX_NOTES:]
+
+    def add(self, location: str, new: Checkpoint) -> None:
+        """Note a checkpoint. Raises `OSError`."""
+        if self._key_file is None:
+            return
+        found = self.read(location)
+        if found and new.through < found[-1].through:
+            found = self._put_aside(location)  # the log was removed while it was written, and began again
+        self._write(self._path(location), [*found, new][-MAX_NOTES:])
+
+    def check_log(self, sink: AuditSink, head: ChainHead) -> RecordFields | None:
+        """Compare the newest note with a log that is being opened for writing, and ends with `head`.
+
+        Return the field `after` for the first record of a new log, else None. Raises `TamperedLog` if the end of the
+        log is missing.
+        """
+        found = self.read(sink.location)
+        if not found:
+            return None
+        newest = found[-1]
+        if head == ChainHead():
+            self._put_aside(sink.location)
+            return {"seq": newest.through, "hash": newest.hash}
+        row = next(sink.read_forward(newest.through - 1), None) if newest.through <= head.seq else None
+        is_pruned = row is not None and row.seq != newest.through
+        if is_pruned or (row is not None and row.hash == newest.hash):
+            return None
+        if _EarlierLog.named_by(next(sink.read_forward(), None)).explains(newest):
+            self._put_aside(sink.location)
+        elif self._refuses:
+            raise missing_end(newest, head)
+        return None
+
+    def _put_aside(self, location: str) -> list[Checkpoint]:
+        file = self._path(location)
+        os.replace(file, file.with_name(f"{file.name}.old"))
+        return []
+
+    def _write(self, file: Path, found: Iterable[Checkpoint]) -> None:
+        draft = file.with_name(f"{file.name}.{os.getpid()}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            out.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(draft, file)
+
+
+class _EarlierLog(NamedTuple):
+    """End of the log that was removed before this one began, as the first record says; 0 if there was none."""
+
+    seq: int = 0
+    until: str = ""  # time at which this log began
+
+    @classmethod
+    def named_by(cls, first: StoredRecord | None) -> _EarlierLog:
+        try:
+            fields = first.fields() if first is not None else {}
+        except ValueError:
+            return cls()
+        after = fields.get("after")
+        if fields.get("seq") != 1 or fields.get("kind") != LOG_OPENED or not isinstance(after, dict):
+            return cls()
+        seq = after.get("seq")
+        return cls(seq, str(fields.get("time", ""))) if isinstance(seq, int) else cls()
+
+    def explains(self, noted: Checkpoint) -> bool:
+        """Return True if the noted record was in the earlier log."""
+        return noted.through <= self.seq and noted.time <= self.until
+
+
+def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
+    """Return the error for a log that lacks a signed record."""
+    if found.through > head.seq:
+        reason = f"it is missing, but was signed at {found.time}: the log ends with record {head.seq}"
+        return TamperedLog(found.through, f"{reason}, so its end was removed, or it is an older copy")
+    return TamperedLog(found.through, f"it differs from the record that was signed at {found.time}")
+
+
+class CheckpointChecker:
+    """Compares a log with its checkpoints while `verify` reads it: those in its records, and those noted elsewhere."""
+
+    def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:
+        """Create the checker. Without `keys`, no signature is checked; hashes are."""
+        self._keys = {key.id: key for key in keys}
+        self._noted = sorted(set(noted), key=lambda each: each.through)
+        self._expected: dict[int, list[Checkpoint]] = {}
+        for each in self._noted:
+            self._expected.setdefault(each.through, []).append(each)
+        self._hashes: dict[int, str] = {}  # of the newest records: a checkpoint names one shortly before it
+        self.count = 0
+        self.newest: Checkpoint | None = None  # the last that is in the log, with a valid signature
+
+    def rows(self, rows: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
+        """Yield the records of a log, oldest first, and compare them. Raises `TamperedLog`."""
+        head, earlier = ChainHead(), None
+        for row in rows:
+            if earlier is None:
+                earlier = _EarlierLog.named_by(row)
+            head = ChainHead(row.seq, row.hash)
+            for each in self._expected.get(row.seq, ()):
+                if each.hash != row.hash and not earlier.explains(each):
+                    raise missing_end(each, head)
+            self._remember(row)
+            if b'"kind":"log.checkpoint"' in row.body:
+                self._check_record(row)
+            yield row
+        for each in self._noted[::-1]:
+            self._check_signature(each, each.through)
+            if each.through > head.seq and not (earlier is not None and earlier.explains(each)):
+                raise missing_end(each, head)
+
+    def _remember(self, row: StoredRecord) -> None:
+        self._hashes[row.seq] = row.hash
+        if len(self._hashes) > 2 * MAX_DISTANCE:
+            for seq in list(self._hashes)[:MAX_DISTANCE]:
+                del self._hashes[seq]
+
+    def _check_record(self, row: StoredRecord) -> None:
+        try:
+            fields = row.fields()
+            if fields.get("kind") != "log.checkpoint":
+                return  # the text is in another field
+            found = Checkpoint.from_record(fields)
+        except ValueError as exc:
+            raise TamperedLog(row.seq, f"it is no valid checkpoint: {exc}") from None
+        known = self._hashes.get(found.through)
+        if found.through >= row.seq or (known is not None and known != found.hash):
+            raise TamperedLog(row.seq, f"it is the checkpoint of another record {found.through}")
+        self._check_signature(found, row.seq)
+        self.count += 1
+        self.newest = found
+
+    def _check_signature(self, found: Checkpoint, seq: int) -> None:
+        if not self._keys:
+            return
+        key = self._keys.get(found.key)
+        if key is None:
+            reason = f"the checkpoint is signed with the key {found.key}, which is not given"
+            raise TamperedLog(seq, f"{reason}: if the key was replaced, add its public half with --public-key FILE")
+        try:
+            signature = bytes.fromhex(found.signature)
+        except ValueError:
+            signature = b""
+        if not key.verify(signature, found.message()):
+            raise TamperedLog(seq, "the signature of the checkpoint is wrong")
+
+
+def sign_checkpoint(location: str, head: ChainHead, time: str, key: str, sign: Callable[[bytes], bytes]) -> Checkpoint:
+    """Return the signed checkpoint of a log that ends with `head`. Raises the errors of `sign`."""
+    draft = Checkpoint(log_name(location), head.seq, head.hash, time, key)
+    return msgspec.structs.replace(draft, signature=sign(draft.message()).hex())

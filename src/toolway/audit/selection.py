@@ -1,0 +1,57 @@
+"""Selection of records for a signed export: chain verified on the way, records of the journal included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from toolway.audit.checkpoints import log_name
+from toolway.audit.mac import RecordMacs
+from toolway.audit.sink import AuditSink, ChainHead, StoredRecord
+from toolway.audit.verify import AuditQuery, MacChecker, decode_summary, verify_link, verify_record
+
+
+class SelectedRecords:
+    """Lines of one log that match a query, oldest first. Raises `TamperedLog` while they are read."""
+
+    def __init__(
+        self, sink: AuditSink, query: AuditQuery, macs: RecordMacs | None, unstored: Iterable[bytes] = ()
+    ) -> None:
+        """Create the selection. `unstored` are records that are only in the journal yet."""
+        self._sink = sink
+        self._query = query
+        self._macs = macs
+        self._unstored = list(unstored)
+        self._head = ChainHead()
+        self._first = self._last = self.count = 0
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Yield time and line of each record. All records of the log are verified, also those that do not match."""
+        checker, is_first = MacChecker(self._macs), True
+        for row in self._sink.read_forward():
+            if is_first:
+                self._head, is_first = ChainHead(row.seq - 1, verify_record(row)), False
+            self._head = verify_link(row, self._head)
+            checker.check(row)
+            found = decode_summary(row)
+            if self._query.includes(found.kind, found.time):
+                self._first = self._first or row.seq
+                self._last, self.count = row.seq, self.count + 1
+                yield found.time, row_to_line(row)
+        for record in self._unstored:
+            found = decode_summary(StoredRecord(0, "", record))
+            if self._query.includes(found.kind, found.time):
+                self.count += 1
+                yield found.time, b'%b,"unstored":true}' % record[:-1]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts about this log that the last line of an export states."""
+        facts = {"log": log_name(self._sink.location), "records": self.count}
+        if self._first:
+            facts |= {"first": self._first, "last": self._last}
+        return {**facts, "head": f"{self._head.seq}:{self._head.hash}"}
+
+
+def row_to_line(row: StoredRecord) -> bytes:
+    """Return a record as a line: its stored bytes with its hash as last field."""
+    return b'%b,"hash":"%b"}' % (row.body[:-1], row.hash.encode())

@@ -1,0 +1,215 @@
+"""Signed exports of an audit log: JSON lines, and a last line with the signed root of a Merkle tree over them.
+
+    {"seq":7,"prev":"…","kind":"call.intent",…,"hash":"…"}
+    {"toolway":"audit checkpoint 1","time":"…","size":1,"root":"…","from":"…",…,"key":"…","signature":"…"}
+
+A leaf is a line without its newline. The signature covers the text of the last line up to the signature, so every byte
+of the file is covered: a change of any of them is found with the file and the public key alone.
+
+A proof is one line, with one record, its path to the root (`merkle.py`) and the signed last line. It shows a record
+without the rest of the export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from toolway._lazy import compile_pattern
+from toolway.audit.merkle import HASH_BYTES, MerkleTree, hash_leaf, prove_inclusion, root_from_proof
+
+if TYPE_CHECKING:
+    from toolway.audit.signing import PublicKey
+
+MAX_LINE_BYTES: Final = 2 * 1024 * 1024  # of a record; ours are shorter
+MAX_RECORDS: Final = 50_000_000
+_CONTEXT: Final = b"toolway audit export 1\n"  # a signature is valid for nothing else
+_HEAD: Final = b'{"toolway":"audit checkpoint 1",'
+_PROOF_HEAD: Final = b'{"toolway":"audit proof 1",'
+_SIGNATURE: Final = compile_pattern(rb',"signature":"([0-9a-f]{128})"\}')
+_SIGNATURE_BYTES: Final = len(b',"signature":""}') + 128
+_encode = msgspec.json.Encoder().encode
+
+
+class AlteredExport(Exception):
+    """Raised when a signed export, or a proof from one, is not what was signed."""
+
+
+class ExportCheckpoint(msgspec.Struct, frozen=True):
+    """Last line of a signed export, without its signature."""
+
+    toolway: str
+    time: str
+    size: int
+    root: str
+    key: str
+    selection: dict[str, str] = {}  # from, to and kind, if they were given
+    logs: list[dict[str, Any]] = []  # of each log: name, first and last record, and its head at that time
+
+
+class CheckedExport(NamedTuple):
+    """Result of a check: what was signed, and how many records the file has."""
+
+    checkpoint: ExportCheckpoint
+    records: int
+    is_proof: bool = False
+
+
+def write_export(
+    lines: Iterable[bytes],
+    out: IO[bytes],
+    describe: Callable[[int, str], dict[str, Any]],
+    sign: Callable[[bytes], bytes],
+) -> int:
+    """Write lines and the signed last line; return the number of lines.
+
+    `describe` gets size and root, and returns the fields of the last line. Raises the errors of `sign` and `lines`:
+    then the output is incomplete, and must be removed.
+    """
+    tree = MerkleTree()
+    for line in lines:
+        if b"\n" in line or len(line) > MAX_LINE_BYTES or tree.size >= MAX_RECORDS:
+            raise AlteredExport(f"record {tree.size + 1} of the export is too long, or there are too many")
+        tree.add(hash_leaf(line))
+        out.write(line + b"\n")
+    fields = {"toolway": "audit checkpoint 1", **describe(tree.size, tree.root().hex())}
+    text = _encode(fields)
+    signature = sign(_CONTEXT + text)
+    out.write(b'%b,"signature":"%b"}\n' % (text[:-1], signature.hex().encode()))
+    return tree.size
+
+
+def check_file(file: IO[bytes], key: PublicKey) -> CheckedExport:
+    """Check a signed export, or proofs from one. Raises `AlteredExport` with the reason if anything was changed."""
+    lines = read_lines(file)
+    first = next(lines, None)
+    if first is None:
+        raise AlteredExport("the file is empty")
+    if first.startswith(_PROOF_HEAD):
+        return _check_proofs([first, *lines], key)
+    tree, last = MerkleTree(), first
+    for line in lines:
+        tree.add(hash_leaf(last))
+        last = line
+    checkpoint = check_checkpoint(last, key)
+    if checkpoint.size != tree.size:
+        raise AlteredExport(f"{checkpoint.size} records were signed, and the file has {tree.size}")
+    if checkpoint.root != tree.root().hex():
+        raise AlteredExport("a record was changed, replaced or moved: the records do not have the signed root")
+    return CheckedExport(checkpoint, tree.size)
+
+
+def read_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a file without their newlines. Raises `AlteredExport` if one is too long or incomplete."""
+    while line := file.readline(2 * MAX_LINE_BYTES + 1):  # a proof contains a record as text
+        if not line.endswith(b"\n"):
+            raise AlteredExport("the last line is incomplete: the end of the file is missing, or a line is too long")
+        yield line[:-1]
+
+
+def check_checkpoint(line: bytes, key: PublicKey) -> ExportCheckpoint:
+    """Return what a last line says. Raises `AlteredExport` if it is not signed by `key`."""
+    checkpoint, signature = parse_checkpoint(line)
+    if checkpoint.key != key.id:
+        raise AlteredExport(f"it is signed with the key {checkpoint.key}, not with {key.id}")
+    if not key.verify(signature, _CONTEXT + line[:-_SIGNATURE_BYTES] + b"}"):
+        raise AlteredExport("the signature is wrong: the last line was changed, or signed by another key")
+    return checkpoint
+
+
+def parse_checkpoint(line: bytes) -> tuple[ExportCheckpoint, bytes]:
+    """Return what a last line says, and its signature, which is not checked. Raises `AlteredExport` if it is none."""
+    found = _SIGNATURE.fullmatch(line[-_SIGNATURE_BYTES:])
+    if not line.startswith(_HEAD) or found is None:
+        raise AlteredExport("the last line has no signature: the end of the file is missing, or it was never signed")
+    try:
+        checkpoint = msgspec.json.decode(line[:-_SIGNATURE_BYTES] + b"}", type=ExportCheckpoint)
+    except ValueError as exc:
+        raise AlteredExport(f"the last line cannot be read: {exc}") from None
+    return checkpoint, bytes.fromhex(found[1].decode())
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    """One record of a signed export with its path to the root."""
+
+    toolway: str
+    index: int
+    record: str  # the line of the export
+    path: list[str]
+    checkpoint: str  # the last line of the export
+
+
+class _Ids(msgspec.Struct):
+    """Fields by which a record is found."""
+
+    seq: int = 0
+    call: str = ""
+    hash: str = ""
+    id: str = ""
+
+
+def write_proofs(file: IO[bytes], wanted: str) -> list[bytes]:
+    """Return a proof for each record of a signed export with this number, hash or call id.
+
+    Needs no key. Raises `AlteredExport` if the records do not have the root of the last line.
+    """
+    leaves: list[bytes] = []
+    found: list[tuple[int, bytes]] = []
+    last, tree = b"", MerkleTree()
+    for number, line in enumerate(read_lines(file)):
+        if number:
+            leaves.append(hash_leaf(last))
+            tree.add(leaves[-1])
+            if _has_id(last, wanted):
+                found.append((number - 1, last))
+        last = line
+    checkpoint, _ = parse_checkpoint(last)
+    if (checkpoint.size, checkpoint.root) != (tree.size, tree.root().hex()):
+        raise AlteredExport("the records do not have the root of the last line")
+    return [_encode_proof(index, line, prove_inclusion(leaves, index), last) for index, line in found]
+
+
+def _has_id(line: bytes, wanted: str) -> bool:
+    if wanted.encode() not in line:
+        return False
+    try:
+        ids = msgspec.json.decode(line, type=_Ids)
+    except ValueError:
+        return False
+    return wanted in (str(ids.seq), ids.call, ids.hash, ids.id)
+
+
+def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes) -> bytes:
+    hashes = [each.hex() for each in path]
+    return _encode(_Proof("audit proof 1", index, line.decode(), hashes, checkpoint.decode()))
+
+
+def _check_proofs(lines: list[bytes], key: PublicKey) -> CheckedExport:
+    checkpoint = None
+    for line in lines:
+        checkpoint = check_proof(line, key)
+    assert checkpoint is not None
+    return CheckedExport(checkpoint, len(lines), is_proof=True)
+
+
+def check_proof(line: bytes, key: PublicKey) -> ExportCheckpoint:
+    """Check that one record was in a signed export. Raises `AlteredExport` if this is not proved."""
+    try:
+        proof = msgspec.json.decode(line, type=_Proof)
+        path = [bytes.fromhex(each) for each in proof.path]
+    except ValueError as exc:
+        raise AlteredExport(f"the proof cannot be read: {exc}") from None
+    # Encoded again, it must be the same text: then no other text says the same, and every change is found.
+    is_plain = [each.hex() for each in path] == proof.path and all(len(each) == HASH_BYTES for each in path)
+    if not is_plain or _encode(proof) != line:
+        raise AlteredExport("the proof is not in the form in which it was written")
+    checkpoint = check_checkpoint(proof.checkpoint.encode(), key)
+    root = root_from_proof(hash_leaf(proof.record.encode()), proof.index, checkpoint.size, path)
+    if root is None or root.hex() != checkpoint.root:
+        raise AlteredExport("the record was not in the export, or was changed: its path does not lead to the root")
+    return checkpoint

@@ -1,0 +1,1 @@
+"""`toolway audit`: verify, list, export and sign the audit log."""

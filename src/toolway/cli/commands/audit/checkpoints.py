@@ -1,0 +1,54 @@
+"""Checkpoints for `toolway audit verify`: public keys, the notes in the state folder, and a file of the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolway.audit.checkpoints import Checkpoint, CheckpointChecker, log_name, read_checkpoints
+from toolway.audit.log import create_notes
+from toolway.audit.signing import PublicKey, load_verifier, read_public_key
+from toolway.cli.exit_codes import UsageError
+
+if TYPE_CHECKING:
+    from toolway.config.settings import AuditSettings
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+class LogCheckpoints:
+    """Public keys and known checkpoints of the logs that are verified."""
+
+    def __init__(self, settings: AuditSettings, file: Path | None, keys: Sequence[Path]) -> None:
+        """Load keys and checkpoints. Raises `UsageError` if a given file cannot be used."""
+        self._notes = create_notes(settings)
+        own = load_verifier(settings)
+        self._keys = [*map(load_public_key, keys), *([own] if own is not None else [])]
+        self._given = _read_file(file) if file is not None else []
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self._keys)
+
+    def checker(self, location: str, *, is_only: bool) -> CheckpointChecker:
+        """Return the checker of one log. `is_only`: all given checkpoints are of this log, also if it was renamed."""
+        given = [each for each in self._given if is_only or each.log == log_name(location)]
+        return CheckpointChecker(self._keys, [*self._notes.read(location), *given])
+
+
+def load_public_key(path: Path) -> PublicKey:
+    """Read a public key that the user named. Raises `UsageError` if it cannot be read."""
+    try:
+        return read_public_key(path)
+    except (OSError, ValueError) as exc:
+        hint = "print it where the log is written: toolway audit key"
+        raise UsageError(f"the public key cannot be read: {path}", detail=str(exc), hint=hint) from None
+
+
+def _read_file(file: Path) -> list[Checkpoint]:
+    try:
+        with file.open("rb") as lines:
+            return read_checkpoints(lines.read(MAX_FILE_BYTES))
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"the checkpoints cannot be read: {file}", detail=str(exc)) from None
