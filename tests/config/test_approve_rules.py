@@ -62,7 +62,7 @@ def test_what_could_be_meant_otherwise_is_rejected(block: Any) -> None:
 
 @pytest.mark.parametrize("key", ["approval", "approvals", "aprove", "Approve"])
 def test_a_misspelt_key_is_rejected(key: str) -> None:
-    with pytest.raises(ConfigError, match="unknown key in toolway"):
+    with pytest.raises(ConfigError, match="unknown key toolway"):
         parse_gateway({key: {"bank.*": "operator"}}, {})
 
 

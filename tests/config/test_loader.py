@@ -86,11 +86,22 @@ def test_comments_and_trailing_commas_do_no_harm():
 
 
 def test_the_timeout_of_our_block_holds_for_servers_without_their_own():
-    found = loaded(
-        {"mcpServers": {"a": GOOD, "b": {"command": "x", "timeout": "5s"}}, "toolway": {"timeout": "20s", "later": 1}}
-    )
+    found = loaded({"mcpServers": {"a": GOOD, "b": {"command": "x", "timeout": "5s"}}, "toolway": {"timeout": "20s"}})
     assert {name: server.timeout.total for name, server in found.servers.items()} == {"a": 20.0, "b": 5.0}
     assert found.issues == ()
+
+
+def test_a_key_of_our_block_that_has_no_effect_is_a_warning():
+    found = loaded({"mcpServers": {"a": GOOD}, "toolway": {"//": "a comment", "colour": 1}})
+    assert [(each.message, each.severity) for each in found.issues] == [("unknown key toolway.colour", "warning")]
+    assert "approve" in found.issues[0].hint
+
+
+@pytest.mark.parametrize(("key", "meant"), [("acess", "access"), ("approvals", "approve"), ("escalations", "alerts")])
+def test_a_misspelt_or_old_key_of_our_block_is_an_error(key: str, meant: str):
+    with pytest.raises(ConfigError) as caught:
+        loaded({"mcpServers": {"a": GOOD}, "toolway": {key: {}}})
+    assert meant in caught.value.hint
 
 
 def test_a_wrong_value_in_our_block_is_a_problem_of_the_file():

@@ -188,7 +188,7 @@ def _error_from_response(url: str, status: int, error: Any) -> ToolwayError:
         hint = "pass --token or $TOOLWAY_TOKEN; on the gateway's machine, `toolway keys local-token` shows a token"
         return GatewayDenied(f"the gateway at {url} rejects the token", detail=message, hint=hint)
     if status == 403:
-        hint = "use the token of the gateway's machine, or a key with --admin; to list its tools: toolway tools"
+        hint = "use the token of the gateway's machine, or an --admin key; every key may list its tools: toolway tools"
         return GatewayAdmin(f"the gateway at {url} requires an administrator for this", detail=message, hint=hint)
     if status == 404 and code:
         return NotFound(message, detail=detail, hint=hint, code=code)

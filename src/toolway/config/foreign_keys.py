@@ -85,7 +85,7 @@ def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
     in them. Keys under `extras`, which `toolway import` kept for other hosts, are checked too.
     """
     known = tuple(known)
-    keys = [key for key in fields.remaining if key not in known and key != "extras" and not _is_descriptive(key)]
+    keys = [key for key in fields.remaining if key not in known and key != "extras" and not is_descriptive_key(key)]
     fields.issues += _key_warnings(keys, _FOREIGN_ENTRY_KEYS, known)
     extras = fields.remaining.get("extras")
     for client, left in islice(extras.items(), _MAX_COMPARED_KEYS) if isinstance(extras, Mapping) else ():
@@ -99,7 +99,7 @@ def warn_unread_root_keys(root: Mapping[str, Any], read: Iterable[str]) -> list[
     Unknown keys are in one warning, because the file may be the settings file of a program.
     """
     read = tuple(read)
-    keys = [key for key in root if key not in read and not _is_descriptive(key)]
+    keys = [key for key in root if key not in read and not is_descriptive_key(key)]
     found = list(_key_warnings([key for key in keys if key in _FOREIGN_ROOT_KEYS], _FOREIGN_ROOT_KEYS, read))
     unknown = [key for key in keys if key not in _FOREIGN_ROOT_KEYS]
     if not unknown:
@@ -134,10 +134,11 @@ def _suggestion(key: str, known: tuple[str, ...]) -> str:
     return f"did you mean {next(each for each in known if each.lower() == close[0])!r}?"
 
 
-def _is_descriptive(key: str) -> bool:
+def is_descriptive_key(key: str) -> bool:
+    """Return True if a key only describes something, such as a comment."""
     return key in _DESCRIPTIVE_KEYS or key.startswith(("$", "_", "//", "#", "x-"))
 
 
 def _is_effective(key: str) -> bool:
     """Return True if a key of another host, which `toolway import` kept, would change what the entry does there."""
-    return key not in ("type", "transport") and not _is_descriptive(key)
+    return key not in ("type", "transport") and not is_descriptive_key(key)

@@ -25,6 +25,7 @@ from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, par
 from toolway.config.settings import (
     GatewaySettings,
     convert_group_list,
+    find_unknown_keys,
     locate_workflows,
     parse_gateway,
     parse_network_policy,
@@ -384,6 +385,8 @@ class _ConfigParser:
             exc.file = self._file
             exc.line = self._document.lines.get((TOOLWAY_BLOCK,))
             raise
+        line = self._document.lines.get((TOOLWAY_BLOCK,))
+        self.issues += [replace(issue, file=self._file, line=line) for issue in find_unknown_keys(self._block)]
         if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
             issue = ConfigIssue.from_error(unset_variables_error(unset))
             line = self._document.lines.get((TOOLWAY_BLOCK,))

@@ -55,6 +55,12 @@ LogFormat = Literal["text", "json"]
 LOG_FORMATS: Final = ("text", "json")
 InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
+#: Keys of the `toolway` block.
+BLOCK_KEYS: Final = (
+    *("access", "addresses", "agents", "alerts", "approve", "audit", "gateway", "groups", "search", "telemetry"),
+    *("timeout", "workflows"),
+)
+MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
 MAX_SEARCH_DIMENSIONS: Final = 4096
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
@@ -247,9 +253,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         return GatewaySettings()
     if not isinstance(block, Mapping):
         raise field_error("toolway", "an object", block)
-    for key in block:
-        if hint := renamed_hint(f"toolway.{key}"):
-            raise ConfigError("unknown key in toolway", detail=key, hint=hint, code=CONFIG_KEY_CODE)
+    _reject_misspelt_keys(block)
     fields = FieldReader(_require_object("toolway.gateway", block.get("gateway")), variables)
     login, access = _parse_login(fields, block.get("access"), variables)
     port = fields.get_int("port", DEFAULT_GATEWAY_PORT)
@@ -328,12 +332,37 @@ def _parse_login(
     return login, parse_access(access, login, variables)
 
 
+def find_unknown_keys(block: Any) -> list[ConfigIssue]:
+    """Return an issue for each key of the `toolway` block that has no effect.
+
+    It is an error if the key is a misspelt or an old one: a misspelt `access` would allow what it should restrict.
+    """
+    unknown = [key for key in map(str, block) if key not in BLOCK_KEYS] if isinstance(block, Mapping) else []
+    if not unknown:
+        return []
+    import difflib
+
+    from toolway.config.foreign_keys import is_descriptive_key
+
+    issues = []
+    for key in unknown[:MAX_UNKNOWN_KEYS]:
+        if not is_descriptive_key(key):
+            close = difflib.get_close_matches(key[:80].lower(), BLOCK_KEYS, n=1, cutoff=0.7)
+            meant = renamed_hint(f"toolway.{key}") or (f"did you mean {close[0]!r}?" if close else "")
+            message, hint = f"unknown key toolway.{shorten_key(key)}", meant or f"known keys: {', '.join(BLOCK_KEYS)}"
+            issues.append(
+                ConfigIssue("", message, "it has no effect", hint, CONFIG_KEY_CODE, "error" if meant else "warning")
+            )
+    return issues
+
+
+def _reject_misspelt_keys(block: Mapping[str, Any]) -> None:
+    for issue in find_unknown_keys(block):
+        if issue.severity == "error":
+            raise ConfigError(issue.message, detail=issue.detail, hint=issue.hint, code=issue.code)
+
+
 def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
-    """Return the rules of `toolway.approve`. A misspelt key is rejected: it would have no effect."""
-    for key in block:
-        if key != "approve" and str(key).lower().startswith(("appr", "aprov")):
-            hint = "write 'approve'"
-            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
     if block.get("approve") is None:
         return {}
     from toolway.config.approval.approve_rules import parse_approve
