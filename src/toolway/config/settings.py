@@ -57,8 +57,8 @@ InvisibleCharacters = Literal["remove", "keep", "hide"]
 INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block.
 BLOCK_KEYS: Final = (
-    *("access", "addresses", "agents", "alerts", "approve", "audit", "budgets", "budgetsFail", "gateway", "groups"),
-    *("search", "telemetry", "timeout", "workflows"),
+    *("access", "addresses", "agents", "alerts", "approve", "audit", "budgets", "budgetsFail", "flows", "gateway"),
+    *("groups", "policy", "search", "telemetry", "timeout", "workflows"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
