@@ -17,6 +17,7 @@ from toolway.auth.token_store import Credential
 from toolway.config.schema import OAuth
 from toolway.network import PUBLIC_ONLY, NetworkPolicy
 from toolway.secrets import remember_secret
+from toolway.secrets.server_secrets import secrets_of
 from toolway.types import AuthChallenge, AuthError
 
 #: Called with (server, URL of the login page). Lets the user log in and returns the redirect URL at the end of the
@@ -219,6 +220,7 @@ class TokenManager:
         if credential is not None:
             for secret in (credential.access, credential.refresh, credential.client.secret):
                 remember_secret(secret or "")  # mask it in texts of the server
+                secrets_of(self.owner.server).add(secret or "")  # and in results of the server
             self.login_needed = False
             self.activate()
 

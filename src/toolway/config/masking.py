@@ -116,6 +116,25 @@ def _server_secrets(server: Server) -> Iterator[str]:
                 yield secret
 
 
+def find_result_secrets(server: Server) -> Iterator[str]:
+    """Yield the secrets of a resolved entry that must not leave in a result of the server.
+
+    Fewer values count than in logs: a result is data, and an ordinary value of `env` may be a word in it.
+    """
+    for name, value in server.env.items():
+        if is_secret_name(name) or looks_like_secret(name, value):
+            yield value
+        yield from secrets_in_url(value)
+    rest = dataclasses.replace(server, env={}, headers={})
+    openapi = server.openapi
+    for name, value in (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ())):
+        if name.lower() not in _HARMLESS_HEADERS and (is_secret_name(name) or looks_like_secret(name, value)):
+            yield value.rpartition(" ")[2]  # "Bearer …": the token alone
+    if openapi is not None:
+        rest = dataclasses.replace(rest, openapi=dataclasses.replace(openapi, headers={}))
+    yield from _server_secrets(rest)
+
+
 def _environment_secrets() -> Iterator[str]:
     """Yield likely secrets in this process's environment, such as tokens and proxy passwords."""
     for name, value in os.environ.items():

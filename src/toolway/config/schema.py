@@ -283,6 +283,7 @@ class ToolSettings:
         timeout: seconds for one call of this tool. Default None: the timeout of the server.
         retry: attempts and backoff of this tool. Default None: those of the server.
         rate_limit: most calls of this tool in a period, as in `Server`. Default None: no limit of its own.
+        labels: `private`, `untrusted` or `sink`, for the flows of a gateway. Default none.
 
     Example:
         ToolSettings(effect=Effect.READ, timeout=5.0)
@@ -294,6 +295,7 @@ class ToolSettings:
     timeout: float | None = None  # seconds for one call of this tool
     retry: RetryPolicy | None = None  # attempts and backoff of this tool
     rate_limit: str | None = None  # most calls of this tool in a period, such as 100/day
+    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for its flows
 
     def __post_init__(self) -> None:
         _check_rate(self.rate_limit)
@@ -448,6 +450,9 @@ class Server:
         trusted: the server's own annotations suffice for coalescing calls and caching results. Default False.
         untrusted: results may contain texts of strangers, such as web pages or e-mails. After one, an agent needs
             approval for unsafe tools of other servers. Default False.
+        labels: `private`, `untrusted` or `sink`, for all tools of the server in the flows of a gateway. Default none.
+        redact: gateway: what is removed from results besides the secrets of the server: `secrets`, `email`, `card`,
+            `iban`, `ssn`. Default none.
         tools: settings by tool name. Default none.
         allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
         denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
@@ -497,6 +502,8 @@ class Server:
     idempotent: bool = False  # the operator declares that repeated calls of every tool of this server are safe
     trusted: bool = False  # the server's own annotations suffice for coalescing calls and caching results
     untrusted: bool = False  # results may contain texts of strangers: then agents ask before unsafe calls elsewhere
+    labels: tuple[str, ...] = ()  # gateway: private, untrusted or sink, for all its tools
+    redact: tuple[str, ...] = ()  # gateway: removed from results: secrets, email, card, iban, ssn
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)  # by tool name
     allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
     denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called

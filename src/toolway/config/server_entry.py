@@ -56,7 +56,7 @@ SSE_TYPE: Final = "sse"
 WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "untrusted", "tools"),
-    *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments"),
+    *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments", "labels", "redact"),
 )
 #: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
 ALLOW_KEYS: Final = (
@@ -70,6 +70,8 @@ DENY_KEYS: Final = (
 EMPTY_ALLOWS_ALL: Final = ("availableTools", "available_tools")  # Goose: an empty list allows all tools
 _INNER_ALLOW_KEYS: Final = ("allow", "allowed", "include", "enabled")
 _INNER_DENY_KEYS: Final = ("deny", "denied", "exclude", "disabled", "blocked")
+FLOW_LABELS: Final = ("private", "untrusted", "sink")
+REDACTED: Final = ("secrets", "email", "card", "iban", "ssn")
 CLUSTER_KEYS: Final = ("instances", "nodeLabels")
 KNOWN_KEYS: Final = (
     *("command", "args", "env", "envFile", "cwd", *URL_KEYS, "headers", "auth", "tls", "openapi", "type", "transport"),
@@ -481,6 +483,8 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
         "idempotent": fields.get_bool("idempotent", False),
         "trusted": fields.get_bool("trusted", False),
         "untrusted": fields.get_bool("untrusted", False),
+        "labels": _parse_choices(fields, "labels", FLOW_LABELS),
+        "redact": _parse_choices(fields, "redact", REDACTED),
         **_parse_tools(fields, retry),
         "validate_arguments": fields.get_bool("validateArguments", True),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
@@ -596,6 +600,7 @@ def _parse_tool_settings(
         timeout=timeout or None,
         retry=parse_policy(inner, "retry", server_retry) if "retry" in inner.remaining else None,
         rate_limit=inner.get_text("rateLimit"),
+        labels=_parse_choices(inner, "labels", FLOW_LABELS),
     )
     if settings.cache and settings.effect is not Effect.READ:
         raise ConfigError(
@@ -609,6 +614,14 @@ def _parse_tool_settings(
         hint = renamed_hint(f"tools.*.{key}")
         outer.warn(f"unknown key tools.{shorten_key(name)}.{key}", detail="it has no effect", hint=hint)
     return settings
+
+
+def _parse_choices(fields: FieldReader, key: str, options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words under `key`. Raises `ConfigError` if one is unknown: it would have no effect."""
+    given = fields.remaining.pop(key, [])
+    if not isinstance(given, list) or not all(each in options for each in given):
+        raise field_error(key, f"a list of {', '.join(options)}", given)
+    return tuple(dict.fromkeys(given))
 
 
 def _parse_not_processed_codes(fields: FieldReader) -> tuple[int, ...]:

@@ -113,6 +113,7 @@ class Gateway:
         budgets: CallBudgets | None = None,
     ) -> None:
         self._hub = hub
+        hub.redact_results()
         self._api_keys = api_keys
         sealer = self._sealer = Sealer(key, time.time)
         self.pending_calls = pending_calls if pending_calls is not None else PendingCalls()

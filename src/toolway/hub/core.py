@@ -50,6 +50,7 @@ from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer, WorkflowTrace
 from toolway.hub.library_flights import LibraryFlight, LibraryFlights
 from toolway.hub.plan import Plan, Planner
+from toolway.hub.result_redaction import ResultRedaction
 from toolway.hub.source import (
     DEFAULT_CATALOG,
     ConfigSource,
@@ -576,6 +577,13 @@ class HubCore:
 
     async def _ping_server(self, server: str) -> None:
         await self._upstreams.require_upstream(server).ping()
+
+    # -- redaction ----------------------------------------------------------------------------------------------------
+
+    def redact_results(self) -> None:
+        """Remove secrets of a server from its results from now on, and what its setting `redact` names."""
+        self._dispatcher.redaction = ResultRedaction(lambda: self._servers)
+        self._planner.redacts = True
 
     # -- approvals ----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from toolway.errors import AccessDenied, CallError, Certainty, NotFound, Protoco
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
+from toolway.hub.result_redaction import ResultRedaction
 from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.resolve import require_allowed, require_tool
@@ -76,6 +77,7 @@ class Dispatcher:
         "_output_validator",
         "_policies",
         "_upstreams",
+        "redaction",
     )
 
     def __init__(
@@ -97,6 +99,7 @@ class Dispatcher:
         self._auth = auth
         self._instrumentation = instrumentation
         self._forwarding_info = environment.forwarding_info
+        self.redaction: ResultRedaction | None = None  # of a gateway
 
     async def resume(self, call: Call, sent: SentCall) -> CallResult:
         """Wait for a call that was sent already; return the result. No check can reject it.
@@ -131,7 +134,9 @@ class Dispatcher:
             raise
         if "structuredContent" in result:
             self._validate_output(tool, result)
-        return ToolResult(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+        found = ToolResult(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+        redactor = self.redaction.find(call.server) if self.redaction is not None else None
+        return found if redactor is None else await redactor.redact(found)
 
     async def dispatch(self, call: Call) -> CallResult:
         """Send the call to the upstream (supervised connection) of its server; return the result.
@@ -166,7 +171,9 @@ class Dispatcher:
                 if self._catalog.pins is not None:
                     call.state.may_send = partial(self._may_send, call, upstream)
                 return await self._exchange(call, upstream, tool)
-            return result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+            found = result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
+            redactor = self.redaction.find(call.server) if self.redaction is not None else None
+            return found if redactor is None else await redactor.redact(found)
         except (ServerUnavailable, NotFound) as exc:
             if not shared.is_draining or exc.executed != "no":
                 raise

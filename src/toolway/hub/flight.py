@@ -33,6 +33,7 @@ from toolway.events import AttemptFinished, CallFinished
 from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.plan import Plan, add_trace_context
+from toolway.hub.result_redaction import THREAD_BYTES
 from toolway.hub.taken_over import SentFlight, TakenOverCall, UnsentFlight
 from toolway.middleware.chain import compose
 from toolway.middleware.circuit_breaker import CLOSED, CircuitBreakerMiddleware, record_success
@@ -41,6 +42,7 @@ from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.rate_limit import RateLimitMiddleware, RateWindow, are_free
 from toolway.middleware.retry import RetryMiddleware
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
+from toolway.secrets.server_secrets import ServerSecrets
 from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, phase_clock
 from toolway.upstream.session import Session
@@ -243,6 +245,9 @@ class Flight(ABC):
         ):
             self.take_over()
             return
+        if plan.secrets.forms and _may_have_secret(plan.secrets, frame, exchange):
+            self.take_over()  # the pipeline redacts it
+            return
         self._is_over = True
         flights.flying.pop(self, None)
         flights.landed += 1
@@ -344,6 +349,14 @@ class Flight(ABC):
             ),
             is_small=0 < self.request_bytes <= SMALL_REQUEST_BYTES,
         )
+
+
+def _may_have_secret(secrets: ServerSecrets, frame: bytes, exchange: RequestExchange) -> bool:
+    """Return True if a result may contain a secret of its server, or cannot be searched quickly."""
+    encoded = frame or exchange.received
+    if not encoded or len(encoded) > THREAD_BYTES:
+        return True
+    return secrets.may_be_in(bytes(encoded))
 
 
 T = TypeVar("T")

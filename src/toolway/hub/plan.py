@@ -24,6 +24,7 @@ from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.versions import add_protocol_meta
+from toolway.secrets.server_secrets import NO_SECRETS, secrets_of
 from toolway.types import Call, Effect, Json
 from toolway.upstream.session import CLIENT_INFO, Session
 from toolway.upstream.upstream import Upstream
@@ -58,6 +59,7 @@ class Plan:
         "meta",
         "params_start",
         "policy",
+        "secrets",
         "server_breaker",
         "session",
         "target",
@@ -83,6 +85,7 @@ class Plan:
         self.budget = planner.upstreams.retry_budgets[name]
         self.server_breaker = planner.breakers.server(name)
         self.tool_breaker = planner.breakers.tool(name, tool.name)
+        self.secrets = secrets_of(name) if planner.redacts else NO_SECRETS  # that must not leave in a result
         self.validator: SchemaValidator | None = None
         if policy.tool_to_check is not None:
             self.validator = planner.argument_validator.validator(tool)
@@ -170,6 +173,7 @@ class Planner:
         self.auth = auth
         self.instrumentation = instrumentation
         self.audit: AuditMiddleware | None = None  # set when the audit log is open, if there is one
+        self.redacts = False  # results are searched for secrets, as those of a gateway
         self.approval_rules = 0  # grows with each change of the rules for approvals
         self.enabled = enabled and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
@@ -225,6 +229,7 @@ class Planner:
         if (
             policy.timeout < MIN_TIMEOUT_S
             or policy.approval
+            or (self.redacts and policy.server.redact)
             or policy.retry.attempt_timeout is not None
             or policy.settings.cache
             or (policy.default_effect is Effect.READ and policy.is_known_read)  # identical reads share one request

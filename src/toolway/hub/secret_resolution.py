@@ -37,9 +37,15 @@ T = TypeVar("T")
 _log = logging.getLogger("toolway.config")
 
 
-async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: Spawner) -> Server:
+async def resolve_secrets(
+    server: Server,
+    environ: Mapping[str, str],
+    spawner: Spawner,
+    on_secret: Callable[[str], None] = lambda value: None,
+) -> Server:
     """Return the server definition with its variables and secret references replaced by their values.
 
+    `on_secret` is called with the value of each reference.
     Raises `ToolwayError` if one is not available. The error contains no secret.
     """
     server = await _resolve_variables(server, environ)
@@ -47,6 +53,7 @@ async def resolve_secrets(server: Server, environ: Mapping[str, str], spawner: S
     values = await asyncio.gather(*(_fetch_secret(reference, environ, spawner) for reference in references_found))
     for value in values:
         remember_secret(value)
+        on_secret(value)
     return substitute_secrets(server, dict(zip(references_found, values, strict=True)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import LIST_KINDS, CatalogPersister
+from toolway.config.masking import find_result_secrets
 from toolway.config.schema import Server
 from toolway.config.secrets import needs_resolution
 from toolway.events import CatalogChanged, Connected, Event, ListKind, StateChanged
@@ -17,6 +18,7 @@ from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.secret_resolution import DeferredTransport, resolve_secrets
 from toolway.middleware.circuit_breaker import CircuitBreakers
 from toolway.protocol.headers import check_header_schema
+from toolway.secrets.server_secrets import secrets_of
 from toolway.types import ClientCallbacks, Era, Json
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.start_policy import StartLimiter
@@ -69,7 +71,10 @@ class HubUpstreamContext:
             return self._create_transport(name, server, caller)
 
         async def create_with_secrets() -> Transport:
-            return self._create_transport(name, await self.resolve_secrets(server), caller)
+            resolved = await resolve_secrets(
+                server, self._environment.environ, self._spawner, on_secret=secrets_of(name).add
+            )
+            return self._create_transport(name, resolved, caller)
 
         return DeferredTransport(create_with_secrets)
 
@@ -85,6 +90,9 @@ class HubUpstreamContext:
         )
 
     def _create_transport(self, name: str, server: Server, caller: str) -> Transport:
+        known = secrets_of(name)
+        for secret in find_result_secrets(server):
+            known.add(secret)
         authorizer = self._auth.authorizer(name, server, caller)
         return self._environment.create_transport(name, server, self._spawner, self._environment.environ, authorizer)
 

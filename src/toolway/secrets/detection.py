@@ -253,7 +253,7 @@ _NON_SECRET_WORDS: Final = frozenset(
     }
 )
 _NAME_WORD: Final = compile_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_TOKEN_FORMATS: Final = compile_pattern(
+TOKEN_FORMATS: Final = compile_pattern(
     r"""(?:
       gh[opsur]_\w{20,} | github_pat_\w{20,} | glpat-[\w-]{16,}
     | sk-[\w-]{16,} | (?:sk|rk|pk)_(?:live|test)_\w{16,} | xox[abeoprs]-[\w-]{10,} | xapp-[\w-]{10,}
@@ -281,7 +281,7 @@ def looks_like_secret(name: str, value: str) -> bool:
         return bool(secrets_in_url(bare))
     if not bare or _PLACEHOLDER.search(bare):
         return False
-    if _PEM_MARKER in bare or _TOKEN_FORMATS.fullmatch(bare):
+    if _PEM_MARKER in bare or TOKEN_FORMATS.fullmatch(bare):
         return True
     return (bool(scheme) or is_secret_name(name)) and _is_plausible_secret(name, bare)
 

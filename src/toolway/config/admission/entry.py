@@ -162,6 +162,8 @@ _RESTRICTIONS: Final = {
     "limits": "limits",
     "validate_arguments": "validateArguments",
     "untrusted": "untrusted",
+    "labels": "labels",
+    "redact": "redact",
     "package_lock": "toolway.lock",
 }
 

@@ -42,7 +42,16 @@ HARMLESS_KEYS: Final = frozenset(
         *(*TIMEOUT_KEYS, "startTimeout", "connectTimeout", "maxRestarts", "restart", "enabled", "disabled", "lazy"),
         *("idleTimeout", "keepAliveInterval", "era", "shareConnection", "limits", "instances", "nodeLabels"),
         *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "tools", "idempotencyMetaKey"),
-        *("notProcessedCodes", "retry", "rateLimit", "validateArguments", "untrusted", "description"),
+        *(
+            "notProcessedCodes",
+            "retry",
+            "rateLimit",
+            "validateArguments",
+            "untrusted",
+            "labels",
+            "redact",
+            "description",
+        ),
         *(*ALLOW_KEYS, *DENY_KEYS),
     }
 )

@@ -29,7 +29,7 @@ _HUB_ONLY_KEYS: Final = frozenset(
             "untrusted",
         ),
         *("notProcessedCodes", "env_policy", "envPolicy", "healthCheckUrl", "instances", "nodeLabels", "limits"),
-        *("retry", "restart", "health", "rateLimit", "validateArguments", "sandbox", "lock"),
+        *("retry", "restart", "health", "rateLimit", "validateArguments", "sandbox", "lock", "labels", "redact"),
     }
 )
 _CONVERTED_KEYS: Final = frozenset(

@@ -1,0 +1,159 @@
+"""Redaction of results: secrets of a server never leave in its results, and what the operator names is removed.
+
+The bytes of a result are searched for the known values. If none is there, the bytes pass as they are. Otherwise the
+result is decoded, and each value in a text or a key is replaced by `***`. Images, audio and blobs are not inspected.
+If the redaction fails, the result is withheld.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from toolway._lazy import compile_pattern
+from toolway.config.schema import Server
+from toolway.errors import Certainty, ProtocolError
+from toolway.protocol.jsonrpc import decode_json
+from toolway.secrets.detection import MASK, TOKEN_FORMATS
+from toolway.secrets.server_secrets import ServerSecrets, secrets_of
+from toolway.types import CallResult
+
+THREAD_BYTES: Final = 256 * 1024  # larger results are searched in a thread, so that other calls go on
+MIN_IBAN_CHARS: Final = 15
+REDACTION_CODE: Final = "E-REDACTION"
+_EMAIL: Final = compile_pattern(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+_CARD: Final = compile_pattern(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])")
+_IBAN: Final = compile_pattern(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])")
+_SSN: Final = compile_pattern(r"(?<![0-9-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![0-9-])")
+_BINARY_KEYS: Final = ("data", "blob")  # of images, audio and embedded resources, in base64
+
+Replace = Callable[[str], str]
+
+
+class ResultRedactor:
+    """Redacts the results of one server: its own secrets, and the kinds of text in its setting `redact`."""
+
+    def __init__(self, server: str, kinds: Iterable[str] = ()) -> None:
+        self.secrets: ServerSecrets = secrets_of(server)
+        self._replacers: tuple[Replace, ...] = tuple(_REPLACERS[kind] for kind in kinds)
+
+    @property
+    def is_active(self) -> bool:
+        """True if there is anything to search for."""
+        return bool(self.secrets.forms or self._replacers)
+
+    async def redact(self, result: CallResult) -> CallResult:
+        """Return the result without secrets. Raises `ProtocolError`, with the call executed, if that fails."""
+        try:
+            if self._is_large(result):
+                return await asyncio.to_thread(self.redact_now, result)
+            return self.redact_now(result)
+        except Exception as exc:
+            raise ProtocolError(
+                f"the result of {result.server}.{result.name} is withheld",
+                server=result.server,
+                tool=result.name,
+                certainty=Certainty.EXECUTED,
+                attempts=1,
+                detail=f"it could not be searched for secrets: {type(exc).__name__}",
+                hint="do not repeat the call: it was executed; report the tool to the operator of the gateway",
+                code=REDACTION_CODE,
+            ) from exc
+
+    def redact_now(self, result: CallResult) -> CallResult:
+        """Return the result without secrets; the same object if it has none."""
+        encoded = bytes(result.raw_bytes) if result.raw_bytes is not None else None
+        if encoded is not None and not self._replacers and not self.secrets.may_be_in(encoded):
+            return result
+        value = decode_json(encoded) if encoded is not None else result.raw
+        redacted = self._redact_value(value)
+        return result if redacted is value else replace(result, raw=redacted, raw_bytes=None)
+
+    def _is_large(self, result: CallResult) -> bool:
+        if result.raw_bytes is not None:
+            return len(result.raw_bytes) > THREAD_BYTES
+        return bool(self._replacers)  # the size is not known, and patterns are slow
+
+    def _redact_value(self, value: Any) -> Any:
+        """Return the value with texts replaced; the same object if nothing was replaced."""
+        if isinstance(value, str):
+            return self._redact_text(value)
+        if isinstance(value, list):
+            items = [self._redact_value(each) for each in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        if isinstance(value, dict):
+            is_binary = "mimeType" in value
+            members = {
+                self._redact_text(key): each
+                if is_binary and key in _BINARY_KEYS and isinstance(each, str)
+                else self._redact_value(each)
+                for key, each in value.items()
+            }
+            is_same = len(members) == len(value) and all(members.get(key) is each for key, each in value.items())
+            return value if is_same else members
+        return value
+
+    def _redact_text(self, text: str) -> str:
+        for secret in self.secrets.texts:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        for substitute in self._replacers:
+            text = substitute(text)
+        return text
+
+
+class ResultRedaction:
+    """Redactors of all servers of a hub, by name."""
+
+    def __init__(self, servers: Callable[[], Mapping[str, Server]]) -> None:
+        self._servers = servers
+        self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
+
+    def find(self, name: str) -> ResultRedactor | None:
+        """Return the redactor for results of a server; None if there is nothing to search for."""
+        server, known = self._servers().get(name), self._redactors.get(name)
+        if server is None:
+            return None
+        if known is None or known[0] is not server:
+            known = self._redactors[name] = (server, ResultRedactor(name, server.redact))
+        return known[1] if known[1].is_active else None
+
+
+def _substitute(pattern: re.Pattern[str], mask: Replace = lambda found: MASK) -> Replace:
+    def substitute(text: str) -> str:
+        if pattern.search(text) is None:
+            return text  # the same object
+        replaced = pattern.sub(lambda found: mask(found[0]), text)
+        return replaced if replaced != text else text
+
+    return substitute
+
+
+def _mask_card(text: str) -> str:
+    """Mask the digits of a payment card: their Luhn sum is a multiple of ten."""
+    digits = [int(each) for each in text if each.isdigit()]
+    doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
+    return MASK if sum(digits[-1::-2] + doubled) % 10 == 0 and len(set(digits)) > 1 else text
+
+
+def _mask_iban(text: str) -> str:
+    """Mask an account number whose check digits are right. What follows after a space may not belong to it."""
+    for end in [len(text), *(place for place in range(len(text) - 1, 0, -1) if text[place] == " ")]:
+        compact = text[:end].replace(" ", "")
+        digits = "".join(str(int(each, 36)) for each in compact[4:] + compact[:4])
+        if len(compact) >= MIN_IBAN_CHARS and int(digits) % 97 == 1:
+            return MASK + text[end:]
+    return text
+
+
+_REPLACERS: Final[dict[str, Replace]] = {
+    "secrets": _substitute(TOKEN_FORMATS),
+    "email": _substitute(_EMAIL),
+    "card": _substitute(_CARD, _mask_card),
+    "iban": _substitute(_IBAN, _mask_iban),
+    "ssn": _substitute(_SSN),
+}
