@@ -28,9 +28,9 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"s": server}}))
     environment = {**os.environ, "HOME": str(tmp_path), "TOOLWAY_STATE": str(tmp_path / "state"), "OPENAI_API_KEY": "x"}
 
-    def agent(*words: str, exit_code: int = 0) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "toolway.cli", "agent", *words, "--json"],
+    def start(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "toolway.cli", "agent", *words],
             cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -39,6 +39,9 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
             timeout=120,
             check=False,
         )
+
+    def agent(*words: str, exit_code: int = 0) -> Any:
+        done = start(*words, "--json")
         assert done.returncode == exit_code, done.stderr
         return json.loads(done.stdout)
 
@@ -50,6 +53,9 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
         agent("approve", run, "--no", "--note", "not this one")
         assert agent("resume", run, "-c", "mcp.json", exit_code=9)["asks"][0]["title"] == 's.pay {"id":"p2"}'
         agent("approve", run)
+        shown = start("show", run).stderr
+        assert "answered: s.pay" in shown
+        assert f"toolway agent resume {run}" in shown
         assert agent("resume", run, "-c", "mcp.json")["output"] == "Paid once."
         assert len(llm.requests) == 2
         assert "not this one" in llm.requests[1].results[0].text
@@ -58,4 +64,5 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
     messages = agent("show", run)["messages"]
     assert [each["role"] for each in messages] == ["user", "assistant", "tool", "tool", "assistant"]
     assert [(each["tool"], each["executed"]) for each in messages[2:4]] == [("s.pay", "no"), ("s.pay", "yes")]
+    assert "toolway agent ls" in start("show", "nothing").stderr
     assert agent("replay", run) == {"run": run, "state": "done", "same": True, "missing": []}

@@ -292,10 +292,11 @@ def check_agent(settings: AgentSettings, models: Mapping[str, Model] | None = No
     The agents that it may call are checked too.
     """
     require_package()
-    from toolway.agents.agent_loop import resolve_model
     from toolway.agents.prices import require_price
+    from toolway.agents.providers import require_one_attempt, resolve_model
 
     model = (models or {}).get(settings.model) or resolve_model(settings)
+    require_one_attempt(model)
     if settings.budget.usd is not None:
         require_price(model, settings)
     for inner in settings.agents.values():

@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic_ai import Agent, StructuredDict
 from pydantic_ai.exceptions import AgentRunError, ModelRetry, UserError
-from pydantic_ai.models import Model, infer_model
-from pydantic_ai.providers import infer_provider, infer_provider_class
+from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from toolway.agents.call_rules import LoopDetected
@@ -23,7 +22,6 @@ from toolway.agents.hub_toolset import HubToolset
 from toolway.agents.journalled_model import JournalledModel
 from toolway.agents.settings import AgentSettings, may_match
 from toolway.catalog.catalog import Tool
-from toolway.errors import ToolwayError
 from toolway.hub.hub import Hub
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.types import Effect, Json
@@ -71,7 +69,7 @@ async def run_agent(
         instructions=[_GUIDE, chosen.instructions] if chosen.instructions else _GUIDE,
         toolsets=[toolset],
         retries=2,
-        model_settings=_model_settings(chosen),
+        model_settings=_model_settings(chosen, wrapped),
     )
     if chosen.output is not None:
         agent.output_validator(partial(_check_output, SchemaValidator(chosen.output)))
@@ -114,28 +112,6 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
     return output
 
 
-def resolve_model(settings: AgentSettings) -> Model:
-    """Return the model of a provider by its name, such as `openai:gpt-5`.
-
-    Raises:
-        AgentError: The name is not known, the package of the provider is missing, or there is no API key.
-    """
-    try:
-        if settings.base_url is None:
-            return infer_model(settings.model, infer_provider)
-        return infer_model(
-            settings.model,
-            lambda name: infer_provider_class(name)(base_url=settings.base_url),  # type: ignore[call-arg]
-        )
-    except (UserError, ImportError, ValueError, TypeError, ToolwayError) as exc:  # a provider may have no base_url
-        raise AgentError(
-            f"the model {settings.model} cannot be used",
-            detail=str(exc)[:500],
-            hint="write PROVIDER:MODEL, such as openai:gpt-5, and set the API key of the provider in the environment",
-            code="E-AGENT-MODEL",
-        ) from exc
-
-
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     """Return the tools that the agent may use. A server that does not answer has none.
 
@@ -169,8 +145,10 @@ async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings)
     return {"effects": effects, "untrusted": sorted(untrusted)}
 
 
-def _model_settings(settings: AgentSettings) -> ModelSettings:
-    found = ModelSettings(max_retries=0)  # each request is a step
+def _model_settings(settings: AgentSettings, model: Model) -> ModelSettings:
+    found = ModelSettings()
+    if "max_retries" not in model.unsupported_settings:  # the client of Bedrock has it (providers.py)
+        found["max_retries"] = 0  # each request is a step
     if settings.temperature is not None:
         found["temperature"] = settings.temperature
     if settings.max_tokens is not None:

@@ -6,14 +6,13 @@ is overloaded is asked again after a wait, which is a step too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from itertools import count
 from typing import Any, Final
 
-import httpx2
 import msgspec
 from pydantic_ai.exceptions import (
     ModelAPIError,
@@ -40,6 +39,8 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from toolway.agents import answer_limit
+from toolway.agents.answer_limit import is_too_large, limit_answers
 from toolway.agents.errors import AgentError, BudgetUsed
 from toolway.agents.prices import price_of
 from toolway.agents.settings import AgentSettings, Budget
@@ -52,7 +53,6 @@ from toolway.workflows.definition import Retry
 from toolway.workflows.python_workflow import RunContext, StepFailed
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-MAX_WIRE_BYTES: Final = 64 * 1024 * 1024  # of one answer as it is sent, with the frames of its stream
 MAX_TRIES: Final = 5  # of one answer, if the provider is overloaded
 REQUEST_TIMEOUT_S: Final = 600.0
 MAX_WAIT_S: Final = 120.0  # before the provider is asked again, whatever it says
@@ -85,7 +85,6 @@ class JournalledModel(WrapperModel):
         self._on_text = on_text
         self._began = run.now() if settings.budget.seconds is not None else 0.0
         self._ids: set[str] = set()
-        self._limit = _AnswerLimit(wrapped)
         self.on_answer: Callable[[str, str, list[Json]], None] | None = None  # step, text, tool calls
         self.calls: dict[str, str] = {}  # name of the step of a tool call, by the id of the call
         self.call_ids: dict[str, str] = {}  # … and the other way round
@@ -117,8 +116,8 @@ class JournalledModel(WrapperModel):
             try:
                 response = await self._ask(messages, model_settings, model_request_parameters)
             except Exception as exc:
-                if self._limit.is_exceeded:
-                    return _too_large(f"more than {MAX_WIRE_BYTES} bytes with its frames")
+                if is_too_large(exc):
+                    return _too_large(f"more than {answer_limit.MAX_WIRE_BYTES} bytes with its frames")
                 if not isinstance(exc, ModelAPIError | UnexpectedModelBehavior):
                     raise
                 return _error_to_json(exc)
@@ -189,6 +188,7 @@ class JournalledModel(WrapperModel):
         model_settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        limit_answers(self.wrapped)
         if self._on_text is None:
             return await self.wrapped.request(messages, model_settings, parameters)
         async with self.wrapped.request_stream(messages, model_settings, parameters) as stream:
@@ -201,7 +201,7 @@ class JournalledModel(WrapperModel):
 
     def _is_cut(self, response: ModelResponse) -> bool:
         """Return True if a stream ended without the reason that ends each complete one."""
-        is_streamed = self._on_text is not None or self.wrapped.system == "anthropic"  # whose long answers are streamed
+        is_streamed = self._on_text is not None or self.wrapped.system in ("anthropic", "bedrock")  # long answers are
         return (
             is_streamed and bool(response.provider_name) and not (response.provider_details or {}).get("finish_reason")
         )
@@ -252,39 +252,6 @@ class JournalledModel(WrapperModel):
         output = self._agent.max_tokens or max((each.usage.output_tokens for each in self.responses), default=0)
         usage = RequestUsage(input_tokens=max(chars // 4, last.input_tokens), output_tokens=output)
         return ModelResponse(parts=[], usage=usage, model_name=self.model_name, provider_name=self.wrapped.system)
-
-
-class _AnswerLimit:
-    """Bound on the bytes of an answer while it is read, for models whose client is an HTTPX client of pydantic-ai."""
-
-    def __init__(self, model: Model) -> None:
-        self.is_exceeded = False
-        client = getattr(getattr(model, "provider", None), "_own_http_client", None)
-        if isinstance(client, httpx2.AsyncClient):
-            client.event_hooks["response"].append(self._bound)
-
-    async def _bound(self, response: httpx2.Response) -> None:
-        self.is_exceeded = False
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream, self)
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: _AnswerLimit) -> None:
-        self._stream = stream
-        self._limit = limit
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
-        async for data in self._stream:
-            size += len(data)
-            if size > MAX_WIRE_BYTES:
-                self._limit.is_exceeded = True
-                raise httpx2.ReadError("the answer is too large")
-            yield data
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _total_length(times: list[tuple[float, float]]) -> float:

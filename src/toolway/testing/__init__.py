@@ -13,7 +13,7 @@
 `FaultProxy` breaks the connection to any server. `History` with `check` verifies that every call of a run got exactly
 one truthful result, and that the result reached the right caller.
 
-`FakeLLM` is a fake model provider with scripted turns, in the wire formats of OpenAI, Anthropic and Gemini.
+`FakeLLM` is a fake model provider with scripted turns, in the wire formats of OpenAI, Anthropic, Gemini and Bedrock.
 """
 
 from __future__ import annotations

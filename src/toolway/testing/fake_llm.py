@@ -3,11 +3,11 @@
     with FakeLLM([Turn(calls=[ToolUse("demo__add", {"a": 1, "b": 2})]), "The sum is 3."]) as llm:
         client = openai.OpenAI(base_url=llm.openai_url, api_key="none")
 
-The formats are OpenAI chat completions and responses, Anthropic messages and Gemini generateContent, each as one JSON
-document or as a stream (`llm_formats`). The next turn is computed from the request: it is the number of the model's
-turns in the conversation that the client sends. So a client that asks again gets the same answer, and several
-conversations can share one server. A conversation that the provider stores (`previous_response_id` of OpenAI,
-`thread` of Anthropic) is found by the id of its last answer.
+The formats are OpenAI chat completions and responses, Anthropic messages, Gemini generateContent (`llm_formats`) and
+Bedrock Converse (`bedrock_format`), each as one JSON document or as a stream. The next turn is computed from the
+request: it is the number of the model's turns in the conversation that the client sends. So a client that asks again
+gets the same answer, and several conversations can share one server. A conversation that the provider stores
+(`previous_response_id` of OpenAI, `thread` of Anthropic) is found by the id of its last answer.
 
 The server runs in a thread of its own and needs no event loop.
 """
@@ -25,7 +25,15 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from toolway.testing.llm_formats import TokenUsage, WireFormat, find_format
+from toolway.testing.bedrock_format import BedrockConverse
+from toolway.testing.llm_formats import (
+    AnthropicMessages,
+    GeminiGenerate,
+    OpenAIChat,
+    OpenAIResponses,
+    TokenUsage,
+    WireFormat,
+)
 
 Json: TypeAlias = dict[str, Any]
 
@@ -37,6 +45,13 @@ Json: TypeAlias = dict[str, Any]
 #: "slow"                      the answer begins after `LLMFault.seconds`, or when the server is closed.
 FaultKind = Literal["429", "500", "503", "529", "broken_json", "cut", "endless", "slow"]
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+_FORMATS: Final[tuple[WireFormat, ...]] = (
+    OpenAIChat(),
+    OpenAIResponses(),
+    AnthropicMessages(),
+    GeminiGenerate(),
+    BedrockConverse(),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +99,7 @@ class ToolOutput:
 class LLMRequest:
     """One request that the fake provider has received, in words that all formats share."""
 
-    format: str  # "openai-chat", "openai-responses", "anthropic" or "gemini"
+    format: str  # "openai-chat", "openai-responses", "anthropic", "gemini" or "bedrock"
     turn: int  # number of the model's turns before this request
     model: str
     tools: tuple[str, ...]  # names of the offered tools
@@ -141,7 +156,7 @@ class FakeLLM:
 
     @property
     def url(self) -> str:
-        """Return the address without a path, as the Gemini SDK takes it."""
+        """Return the address without a path, as the SDKs of Gemini and Bedrock take it."""
         assert self._server is not None, "the server is not started: use `with`"
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -156,6 +171,7 @@ class FakeLLM:
         return self.url
 
     gemini_url = url
+    bedrock_url = url
 
     @property
     def results(self) -> list[ToolOutput]:
@@ -234,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = self.rfile.read(length)
         path = urlsplit(self.path).path
-        wire = find_format(path)
+        wire = next((each for each in _FORMATS if each.path.search(path)), None)
         if wire is None:
             self._send(404, {"error": {"message": f"no model API at {path}"}})
             return
@@ -258,7 +274,9 @@ class _Handler(BaseHTTPRequestHandler):
         if turn.fault is not None and fault == "slow":
             self.llm._wait(turn.fault.seconds)
         elif turn.fault is not None and fault.isdigit():
-            headers = {} if turn.fault.retry_after is None else {"Retry-After": f"{turn.fault.retry_after:g}"}
+            headers = wire.error_headers(int(fault))
+            if turn.fault.retry_after is not None:
+                headers["Retry-After"] = f"{turn.fault.retry_after:g}"
             self._send(int(fault), wire.error(int(fault), "a scripted fault"), headers)
             return
         calls = [
@@ -280,7 +298,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = json.dumps(answer).encode()
             self._send_bytes(200, "application/json", data[: len(data) // 2] if fault == "broken_json" else data, fault)
             return
-        self._begin_stream("text/event-stream")
+        self._begin_stream(wire.stream_type)
         events = list(wire.stream(answer))
         if fault == "cut":
             events = events[: max(1, len(events) // 2)]
@@ -305,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin_stream("application/json")
             part = b" " * 65_536
         else:
-            self._begin_stream("text/event-stream")
+            self._begin_stream(wire.stream_type)
             frames = [wire.frame(event) for event in wire.stream(streamed)]
             part = frames[len(frames) // 2]
             self.wfile.write(b"".join(frames[: len(frames) // 2]))

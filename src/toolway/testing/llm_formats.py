@@ -1,7 +1,7 @@
 """Wire formats of model providers, seen from the provider's side: requests are read, answers are written. Pure.
 
 Written from the published API references: OpenAI chat completions and responses, Anthropic messages, Gemini
-generateContent. An answer is built once as a whole; a stream is cut from it.
+generateContent; `bedrock_format` has Bedrock Converse. An answer is built once as a whole; a stream is cut from it.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class WireFormat(ABC):
     name: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
     usage_key: ClassVar[str] = "usage"  # of the usage block in an answer
+    stream_type: ClassVar[str] = "text/event-stream"  # content type of a stream
     end_of_stream: ClassVar[bytes] = b""
 
     @abstractmethod
@@ -107,28 +108,27 @@ class WireFormat(ABC):
         kinds = {400: "invalid_request_error", 429: "rate_limit_error", 529: "overloaded_error"}
         return {"error": {"message": message, "type": kinds.get(status, "server_error"), "code": None, "param": None}}
 
+    def error_headers(self, status: int) -> dict[str, str]:
+        """Return the headers of an error."""
+        return {}
 
-def find_format(path: str) -> WireFormat | None:
-    """Return the wire format of the API at a path, or None if there is none."""
-    return next((each for each in _FORMATS if each.path.search(path)), None)
 
-
-def _text_of(content: Any) -> str:
+def text_of(content: Any) -> str:
     """Return the text of a content: a string, or a list of parts with texts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(_text_of(part) for part in content)
+        return "\n".join(text_of(part) for part in content)
     if isinstance(content, dict):
         return str(content["text"]) if "text" in content else json.dumps(content)
     return "" if content is None else json.dumps(content)
 
 
-def _json_text(arguments: Json | str) -> str:
+def json_text(arguments: Json | str) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _halves(text: str) -> Iterator[str]:
+def halves(text: str) -> Iterator[str]:
     """Yield a text in two parts, as a provider's stream sends it."""
     middle = (len(text) + 1) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
@@ -149,7 +149,7 @@ class OpenAIChat(WireFormat):
                 calls = message.get("tool_calls") or [{}]
                 found.add_model_part(str(calls[0].get("id", "")))
             elif message.get("role") == "tool":
-                found.add_result(str(message.get("tool_call_id", "")), _text_of(message.get("content")))
+                found.add_result(str(message.get("tool_call_id", "")), text_of(message.get("content")))
             else:
                 found.add_client_part()
         return found
@@ -168,7 +168,7 @@ class OpenAIChat(WireFormat):
         message: Json = {"role": "assistant", "content": None if refusal or not text else text, "refusal": refusal}
         if calls:
             message["tool_calls"] = [
-                {"id": call_id, "type": "function", "function": {"name": name, "arguments": _json_text(arguments)}}
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": json_text(arguments)}}
                 for call_id, name, arguments in calls
             ]
         reason = "length" if stop == "length" else "tool_calls" if calls else "stop"
@@ -200,10 +200,10 @@ class OpenAIChat(WireFormat):
 
         yield chunk({"role": "assistant", "content": None})
         for key in ("content", "refusal"):
-            yield from (chunk({key: part}) for part in _halves(message[key] or ""))
+            yield from (chunk({key: part}) for part in halves(message[key] or ""))
         for index, call in enumerate(message.get("tool_calls", ())):
             yield chunk({"tool_calls": [{**call, "index": index, "function": {**call["function"], "arguments": ""}}]})
-            for part in _halves(call["function"]["arguments"]):
+            for part in halves(call["function"]["arguments"]):
                 yield chunk({"tool_calls": [{"index": index, "function": {"arguments": part}}]})
         yield chunk({}, choice["finish_reason"])
         yield {**base, "choices": [], "usage": answer["usage"]}
@@ -225,7 +225,7 @@ class OpenAIResponses(WireFormat):
         for item in [] if isinstance(items, str) else items:
             kind = item.get("type", "message")
             if kind == "function_call_output":
-                found.add_result(str(item.get("call_id", "")), _text_of(item.get("output")))
+                found.add_result(str(item.get("call_id", "")), text_of(item.get("output")))
             elif kind in ("function_call", "reasoning") or item.get("role") == "assistant":
                 found.add_model_part(str(item.get("call_id", "")))
             else:
@@ -264,7 +264,7 @@ class OpenAIResponses(WireFormat):
                 "id": f"fc_{answer_id}_{number}",
                 "call_id": call_id,
                 "name": name,
-                "arguments": _json_text(arguments),
+                "arguments": json_text(arguments),
                 "status": "completed",
             }
             for number, (call_id, name, arguments) in enumerate(calls)
@@ -313,7 +313,7 @@ class OpenAIResponses(WireFormat):
             yield {"type": "response.output_item.added", "output_index": index, "item": added}
             if is_call:
                 kind = "response.function_call_arguments"
-                for part in _halves(item["arguments"]):
+                for part in halves(item["arguments"]):
                     yield {"type": f"{kind}.delta", **place, "delta": part}
                 yield {"type": f"{kind}.done", **place, "name": item["name"], "arguments": item["arguments"]}
             else:
@@ -327,7 +327,7 @@ class OpenAIResponses(WireFormat):
         kind = f"response.{part['type']}"
         more: Json = {} if key == "refusal" else {"logprobs": []}
         yield {"type": "response.content_part.added", **place, "part": {**part, key: ""}}
-        for text in _halves(part[key]):
+        for text in halves(part[key]):
             yield {"type": f"{kind}.delta", **place, "delta": text, **more}
         yield {"type": f"{kind}.done", **place, key: part[key], **more}
         yield {"type": "response.content_part.done", **place, "part": part}
@@ -358,7 +358,7 @@ class AnthropicMessages(WireFormat):
             found.add_client_part()
             for block in blocks:
                 if block.get("type") == "tool_result":
-                    text = _text_of(block.get("content"))
+                    text = text_of(block.get("content"))
                     found.add_result(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
         return found
 
@@ -401,7 +401,7 @@ class AnthropicMessages(WireFormat):
             is_text = block["type"] == "text"
             empty = {**block, "text": ""} if is_text else {**block, "input": {}}
             yield {"type": "content_block_start", "index": index, "content_block": empty}
-            for part in _halves(block["text"] if is_text else _json_text(block["input"])):
+            for part in halves(block["text"] if is_text else json_text(block["input"])):
                 delta: Json = (
                     {"type": "text_delta", "text": part}
                     if is_text
@@ -448,7 +448,7 @@ class GeminiGenerate(WireFormat):
                     value = response.get("response") or {}
                     shown = next((value[key] for key in ("error", "result", "output") if key in value), value)
                     name = str(response.get("name", ""))
-                    found.add_result(str(response.get("id") or ""), _text_of(shown), "error" in value, name)
+                    found.add_result(str(response.get("id") or ""), text_of(shown), "error" in value, name)
         return found
 
     def answer(
@@ -483,7 +483,7 @@ class GeminiGenerate(WireFormat):
         candidate = answer["candidates"][0]
         parts: list[Json] = []
         for part in candidate["content"]["parts"]:
-            parts += [{"text": half} for half in _halves(part["text"])] if "text" in part else [part]
+            parts += [{"text": half} for half in halves(part["text"])] if "text" in part else [part]
         begun = {**answer["usageMetadata"], "candidatesTokenCount": 1}  # the last chunk has the whole usage
         for number, part in enumerate(parts or [{"text": ""}], 1):
             chunk = {"content": {"role": "model", "parts": [part]}, "index": 0}
@@ -496,6 +496,3 @@ class GeminiGenerate(WireFormat):
     def error(self, status: int, message: str) -> Json:
         names = {400: "INVALID_ARGUMENT", 429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
         return {"error": {"code": status, "message": message, "status": names.get(status, "INTERNAL")}}
-
-
-_FORMATS: Final[tuple[WireFormat, ...]] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages(), GeminiGenerate())

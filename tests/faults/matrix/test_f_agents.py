@@ -36,7 +36,7 @@ async def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
-    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WIRE_BYTES", 1024 * 1024)
+    monkeypatch.setattr("toolway.agents.answer_limit.MAX_WIRE_BYTES", 1024 * 1024)
     async with Hub({"s": effect_server(tmp_path)}) as hub:
         yield hub
 

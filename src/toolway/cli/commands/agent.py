@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -161,7 +161,7 @@ async def _run(
     settings = read_agent_settings({**configured, **given})
     async with _open_agent(context, settings, journal) as agent:
         run = await agent.start(prompt, key=key, caller=getpass.getuser())
-        return await _follow(context.output, run)
+        return await _follow(context, run)
 
 
 async def _resume(context: CommandContext, id: str, journal: str | None) -> ExitCode:
@@ -172,15 +172,17 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
     record = await _load(id, journal)
     settings = msgspec.convert(record.input["settings"], AgentSettings)
     async with _open_agent(context, settings, journal) as agent:
-        return await _follow(context.output, agent.get(id))
+        return await _follow(context, agent.get(id))
 
 
-async def _follow(output: Output, run: AgentRun) -> ExitCode:
+async def _follow(context: CommandContext, run: AgentRun) -> ExitCode:
     """Print the events of a run until it ends, ask for approvals in a terminal, and print the answer."""
+    import shlex
     import sys
 
     from toolway.cli.file_changes import confirm
 
+    output = context.output
     output.info(f"run {run.id}", "dim")
     asks_here = sys.stdin.isatty() and not output.as_json
     async for event in run.events():
@@ -207,7 +209,9 @@ async def _follow(output: Output, run: AgentRun) -> ExitCode:
     if asking:
         for each in asking:
             _print_questions(output, each)
-        output.info(f"then: toolway agent resume {run.id}")
+        config = context.target_options.config
+        options = "" if config is None else f" -c {shlex.quote(str(config))}"
+        output.info(f"then: toolway agent resume {run.id}{options}")
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
@@ -253,8 +257,8 @@ async def _ls(context: CommandContext, lines: int, journal: str | None) -> ExitC
 async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCode:
     from toolway.agents.transcript import read_messages
 
-    async with open_reader(journal) as reader:
-        record, _, entries, _ = await reader.load(id)
+    async with _open_runs(journal) as reader:
+        record, _, entries, messages = await reader.load(id)
     _require_agent(record)
     conversation = read_messages(record, entries)
     output = context.output
@@ -268,7 +272,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
         output.info(_format_usage(record.output["usage"]), "dim")
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
-    _print_questions(output, record)
+    _print_questions(output, record, {each.path for each in messages if each.kind in ("answer", "settle")})
     return ExitCode.OK
 
 
@@ -276,7 +280,7 @@ async def _replay(context: CommandContext, id: str, journal: str | None) -> Exit
     _require_package()
     from toolway.agents.replay import replay_run
 
-    async with open_reader(journal) as reader:
+    async with _open_runs(journal) as reader:
         record, _, entries, messages = await reader.load(id)
     _require_agent(record)
     found = await replay_run(record, entries, messages)
@@ -310,8 +314,22 @@ async def _open_agent(context: CommandContext, settings: Any, journal: str | Non
         yield agent
 
 
-async def _load(id: str, journal: str | None) -> RunRecord:
+@asynccontextmanager
+async def _open_runs(journal: str | None) -> AsyncIterator[Any]:
+    """Open the stored runs. An unknown run is reported with the command that lists those of agents."""
+    from toolway.workflows.engine import WorkflowError
+
     async with open_reader(journal) as reader:
+        try:
+            yield reader
+        except WorkflowError as exc:
+            if exc.code == "E-WORKFLOW-RUN":
+                exc.hint = "toolway agent ls"
+            raise
+
+
+async def _load(id: str, journal: str | None) -> RunRecord:
+    async with _open_runs(journal) as reader:
         record: RunRecord = await reader.get(id)
     _require_agent(record)
     return record
@@ -375,8 +393,12 @@ def _print_message(output: Output, message: dict[str, Any]) -> None:
         output.print_line(f"  → {call['tool']} {json.dumps(call['arguments'], ensure_ascii=False)}")
 
 
-def _print_questions(output: Output, record: RunRecord) -> None:
+def _print_questions(output: Output, record: RunRecord, answered: Collection[str] = ()) -> None:
     for question in record.asks:
+        if question["path"] in answered:  # by a person, but no process has continued the run since
+            output.info(f"answered: {question['title']}", "yellow")
+            output.info(f"  toolway agent resume {record.id}")
+            continue
         output.info(f"asks: {question['title']}", "yellow")
         if question["kind"] == "unknown":
             output.info(f"  toolway workflow settle {record.id} {question['path']} --happened   (or --not)")

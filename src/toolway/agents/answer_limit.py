@@ -1,0 +1,108 @@
+"""Bound on the bytes of an answer while it is read, for the HTTP clients of pydantic-ai and for boto3.
+
+A provider that sends without an end must not fill the memory. The clients of the SDKs have no such limit.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final
+
+import httpx2
+from pydantic_ai.models import Model
+
+MAX_WIRE_BYTES: Final = 64 * 1024 * 1024  # of one answer as it is sent, with the frames of its stream
+MAX_CAUSES: Final = 20  # of one exception
+
+
+class _TooLargeAnswer(Exception):
+    """Error of an answer that exceeds the limit."""
+
+
+class _TooLargeRead(httpx2.ReadError, _TooLargeAnswer):
+    """The same, as the SDKs expect an error of their HTTP client."""
+
+
+def limit_answers(model: Model) -> None:
+    """Make the client of a model stop reading at the limit, also if it was replaced since the last request."""
+    provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
+    client = getattr(provider, "_own_http_client", None)
+    if isinstance(client, httpx2.AsyncClient):
+        hooks = client.event_hooks["response"]
+        if _bound_response not in hooks:
+            hooks.append(_bound_response)
+        return
+    if "botocore" in sys.modules:  # else the model has another client
+        endpoint = getattr(getattr(model, "client", None), "_endpoint", None)
+        session = getattr(endpoint, "http_session", None)
+        if endpoint is not None and session is not None and not isinstance(session, _BoundedSession):
+            endpoint.http_session = _BoundedSession(session)
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Return True if an error of a request was caused by the limit."""
+    cause: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if cause is None or isinstance(cause, _TooLargeAnswer):
+            return cause is not None
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+async def _bound_response(response: httpx2.Response) -> None:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _BoundedStream(response.stream)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_WIRE_BYTES:
+                raise _TooLargeRead("the answer is too large")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _BoundedSession:
+    """HTTP session of botocore whose responses are bounded. Not a subclass: botocore is loaded only if it is used."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def send(self, request: Any) -> Any:
+        """Send a request; return its response, whose body was not read yet."""
+        request.stream_output = True  # otherwise the session reads the body before it can be bounded
+        response = self._session.send(request)
+        response.raw = _BoundedBody(response.raw)
+        return response
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+
+class _BoundedBody:
+    """Body of a response of urllib3."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def stream(self, amount: int = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
+        """Yield the parts of the body."""
+        size = 0
+        for data in self._raw.stream(amount, decode_content):
+            size += len(data)
+            if size > MAX_WIRE_BYTES:
+                self._raw.close()
+                raise _TooLargeAnswer("the answer is too large")
+            yield data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
