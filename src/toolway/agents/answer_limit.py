@@ -21,7 +21,7 @@ class _TooLargeAnswer(Exception):
 
 
 class _TooLargeRead(httpx2.ReadError, _TooLargeAnswer):
-    """The same, as the SDKs expect an error of their HTTP client."""
+    """Error of such an answer, of the class that the SDKs expect from their HTTP client."""
 
 
 def limit_answers(model: Model) -> None:
