@@ -25,6 +25,7 @@ AlertKind = Literal[
     "audit",
     "definition-held",
     "approval-waits",
+    "policy-rejected",
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
@@ -264,11 +265,30 @@ class AccessEvent(Event, frozen=True):
 
 
 class PolicyDecision(Event, frozen=True):
-    """A policy rule, such as `admission`, allowed or denied the addition of a server."""
+    """A policy rule allowed or denied something.
+
+    The rule `admission` is about the addition of a server. A rule that begins with `policy` is of the policy file of
+    the gateway, and denied a call.
+    """
 
     rule: str
     allowed: bool
     reason: str = ""
+    item: str = ""  # the tool, prompt or resource that was called
+    principal_id: str = ""
+
+
+class PolicyChanged(Event, frozen=True):
+    """The policy file of the gateway was loaded, or could not be used.
+
+    `rejected`: the file is invalid, and the policies that were loaded before stay. `unfit`: a policy is not valid for
+    the arguments of a tool, so that the calls that it is about are denied.
+    """
+
+    action: str  # loaded, rejected or unfit
+    reason: str = ""
+    file: str = ""
+    digest: str = ""  # SHA-256 of the policies in use
 
 
 class DefinitionReviewed(Event, frozen=True):

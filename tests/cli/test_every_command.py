@@ -35,6 +35,8 @@ WORDS = {
     "sessions end": ["alice"],
     "pins diff": ["no.tool"],
     "approvals show": ["no-request"],
+    "policy why": ["alice", "fake.echo"],
+    "policy test": ["no-table.yaml"],
     "approvals yes": ["no-request"],
     "approvals no": ["no-request", "why"],
     "pins approve": ["no.tool"],
@@ -65,6 +67,7 @@ WORDS = {
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
 WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
 WRONG |= {"sandbox try": 1, "update": 1}  # there is no such server
+WRONG |= dict.fromkeys(("policy check", "policy why", "policy test"), 3)  # the file names no policy
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4

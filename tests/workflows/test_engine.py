@@ -267,7 +267,7 @@ class RevokedOnce:
     def caller_id(self, caller: str) -> str:
         return ""
 
-    def find_problem(self, caller: str, tool: str) -> AccessDenied | None:
+    def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> AccessDenied | None:
         return None if self.is_valid else AccessDenied("the key was revoked", code="E-WORKFLOW-STARTER")
 
 

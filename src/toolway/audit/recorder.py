@@ -28,6 +28,7 @@ from toolway.events import (
     DefinitionReviewed,
     Disconnected,
     Event,
+    PolicyChanged,
     PolicyDecision,
     RunAction,
     RunChanged,
@@ -307,9 +308,14 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
     if isinstance(event, AccessEvent):
         return f"auth.{event.action}", {"why": event.reason, "who": event.principal_id}
     if isinstance(event, PolicyDecision):
-        return "policy.decision", {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
+        fields: RecordFields = {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
+        if event.item:
+            fields |= {"name": event.item[:_MAX_NAME_CHARS], "who": event.principal_id}
+        return "policy.decision", fields
+    if isinstance(event, PolicyChanged):
+        return f"policy.{event.action}", {"file": event.file, "why": event.reason, "digest": event.digest}
     if isinstance(event, DefinitionReviewed):
-        fields: RecordFields = {"what": event.kind, "name": event.name[:_MAX_NAME_CHARS], "why": event.reason}
+        fields = {"what": event.kind, "name": event.name[:_MAX_NAME_CHARS], "why": event.reason}
         return f"definition.{event.action}", {**fields, "digest": event.digest, "who": event.who}
     if isinstance(event, ApprovalChanged):
         fields = {"id": event.id, "tool": event.tool[:_MAX_NAME_CHARS], "by": event.by, "caller": event.caller}

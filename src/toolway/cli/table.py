@@ -59,6 +59,13 @@ APPROVALS_COMMANDS: Final = {
     "no": CommandSpec("Deny a call, with a reason.", "approvals.calls:approvals_no"),
 }
 
+POLICY_COMMANDS: Final = {
+    "check": CommandSpec("Validate the policies and their names.", "approvals.policies:policy_check"),
+    "why": CommandSpec("Show which policies decide a call.", "approvals.policies:policy_why"),
+    "test": CommandSpec("Compare the policies with a table of tests.", "approvals.policies:policy_test"),
+    "new": CommandSpec("Write a policy file to start from.", "approvals.policies:policy_new", CONFIG_OPTIONS),
+}
+
 SANDBOX_COMMANDS: Final = {
     "try": CommandSpec("Start a server in the sandbox strict.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS),
 }
@@ -131,6 +138,7 @@ COMMANDS: Final = {
     "logout": CommandSpec("Delete a login and revoke it at its issuer.", "login:logout"),
     "trust": CommandSpec("Review a project's config file and trust it.", "approvals.trust:trust", CONFIG_OPTIONS),
     "pins": CommandSpec("Review definitions of tools that changed.", subcommands=PINS_COMMANDS),
+    "policy": CommandSpec("Check, ask and test the gateway's policies.", subcommands=POLICY_COMMANDS),
     "sandbox": CommandSpec("Try servers in a sandbox.", subcommands=SANDBOX_COMMANDS),
     "lock": CommandSpec("Lock the packages of npx and uvx entries.", "approvals.lock:lock", CONFIG_OPTIONS),
     "update": CommandSpec("Lock a newer version of a package.", "approvals.lock:update", CONFIG_OPTIONS),

@@ -8,6 +8,7 @@
   "telemetry": {"metrics": true, "traces": {"endpoint": "http://localhost:4318", "sample": 0.01}, "log": "json"},
   "search": {"model": "minilm"},
   "approve": {"destructive": "client", "bank.*": "operator"},
+  "policy": "policy.cedar",
   "agents": {"triage": {"model": "openai:gpt-5", "tools": ["github.*"], "budget": "0.50usd,40calls"}},
   "addresses": {"allow": ["jira.corp.example", "*.lab.example", "10.0.0.0/8"]}
 }
@@ -217,6 +218,7 @@ class GatewaySettings:
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
     budgets: GroupBudgets = field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
     budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
+    policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
     audit: AuditSettings | None = None  # audit log; None: no log
     alerts: AlertSettings | None = None  # alerts that need an operator; None: no files, no webhook
@@ -284,6 +286,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         budgets_fail=FieldReader({"budgetsFail": block.get("budgetsFail")}, variables).get_choice(
             "budgetsFail", ("closed", "open"), "closed"
         ),
+        policy=_parse_policy(block, variables),
         groups={
             _check_group_name(name): _parse_group(name, value, variables)
             for name, value in _require_object("toolway.groups", block.get("groups")).items()
@@ -381,6 +384,20 @@ def _parse_budgets(block: Mapping[str, Any]) -> GroupBudgets:
     from toolway.config.call_rules.call_budgets import parse_budgets
 
     return parse_budgets(block["budgets"])
+
+
+def _parse_policy(block: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Return the policy file that `toolway.policy` names. A misspelt or empty key would leave all open."""
+    for key in block:
+        if key != "policy" and str(key).lower().startswith(("polic", "cedar")):
+            hint = "write 'policy'"
+            raise ConfigError("unknown key in toolway", detail=shorten_key(str(key)), hint=hint, code=CONFIG_KEY_CODE)
+    if "policy" not in block:
+        return ""
+    file = FieldReader({"policy": block["policy"]}, variables).get_text("policy") or ""
+    if not file.strip():
+        raise field_error("toolway.policy", "the name of a file, such as policy.cedar", block["policy"])
+    return file
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from toolway.gateway.identity.introspection import Ask
     from toolway.gateway.identity.provider import IdentityProvider, Person
     from toolway.gateway.identity.signing_keys import Fetch
+    from toolway.gateway.policy.access_policy import AccessPolicy
     from toolway.workflows.engine import Workflows
 
 DRAIN_DELAY_S: Final = 3.0  # seconds for load balancers to see that /readyz fails
@@ -82,7 +83,8 @@ class Gateway:
     of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
     cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
     are of agents. `approvals` is the gate of the hub, for administrators. `budgets` are closed by their
-    creator; without them, what was used is kept in memory.
+    creator; without them, what was used is kept in memory. `policy` returns the policies that decide, in addition to
+    scopes and `access`, what each principal may see and call.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Gateway:
         agents: Callable[[], AgentReader | None] = lambda: None,
         approvals: CallApprovals | None = None,
         budgets: CallBudgets | None = None,
+        policy: Callable[[], AccessPolicy | None] = lambda: None,
     ) -> None:
         self._hub = hub
         hub.redact_results()
@@ -187,7 +190,9 @@ class Gateway:
             cluster,
             invisible_characters,
             access,
+            policy,
         )
+        calls.allows = self.router.allows
         self._access = access
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session
@@ -317,9 +322,13 @@ class Gateway:
         """
         self.stop_recording()
         self.subscriptions.start()
-        view = self.router.view_for(LOCAL_ADMIN, endpoint)
-        assert view is not None
-        return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, view)
+
+        def current_view() -> EndpointView:
+            found = self.router.view_for(LOCAL_ADMIN, endpoint)
+            assert found is not None
+            return found
+
+        return StdioClient(self._dispatcher, self._discovery, self.subscriptions, self.legacy_sessions, current_view)
 
     def _stats(self) -> Json:
         """Return the gateway's counters, added up over all its worker processes."""
@@ -348,6 +357,15 @@ class Gateway:
         self.router.refresh_views()
         self.subscriptions.recheck()
         self._dispatcher.on_servers_changed()
+        self.search_tools.on_config_changed()
+
+    def on_policy_changed(self) -> None:
+        """Apply new policies: every client gets a new view, and learns that its lists may have changed."""
+        router = self.router
+        router.close_views()
+        self.legacy_sessions.replace_views(router.view_for)
+        self.legacy_sse.replace_views(router.view_for)
+        self.subscriptions.replace_views(router.view_for)
         self.search_tools.on_config_changed()
 
     # -- shutdown -----------------------------------------------------------------------------------------------------

@@ -56,6 +56,11 @@ class Principal(msgspec.Struct, frozen=True):
     granted: tuple[str, ...] = ()  # scopes of the token of a person, of those that some tools require
     budgets: tuple[CallBudget, ...] = ()  # of this API key
     concurrent: int | None = None  # calls under way at the same time; None = unlimited
+    # Of a person, for policies:
+    subject: str = ""  # at the identity provider
+    groups: tuple[str, ...] = ()  # of the identity provider, sorted
+    client: str = ""  # id of the client program that the token was issued to
+    mfa: bool = False  # the person logged in with several factors
 
     def can_access(self, endpoint: str) -> bool:
         """Return True if this principal may use an MCP endpoint.

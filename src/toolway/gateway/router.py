@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -64,8 +64,11 @@ from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import INVALID_REQUEST, PARSE_ERROR
-from toolway.types import Json
+from toolway.types import Json, ToolRef
 from toolway.upstream.transports.pending_requests import parse_large
+
+if TYPE_CHECKING:
+    from toolway.gateway.policy.access_policy import AccessPolicy, ItemPermission
 
 LISTEN_METHOD: Final = "subscriptions/listen"  # a modern client keeps this request open for notifications
 WHO_PATH: Final = "/who"  # every principal may ask who it is
@@ -111,7 +114,7 @@ class Router:
     """Entry point of all HTTP requests of a gateway: authenticates them and selects the handler.
 
     `groups` returns the configured tool groups, `access` the tool patterns of the groups of an identity provider. They
-    are called for every request, because a reload may change them.
+    are called for every request, because a reload may change them. `policy` returns the policy of the gateway.
     """
 
     def __init__(
@@ -129,6 +132,7 @@ class Router:
         cluster: ClusterHooks,
         invisible_characters: Callable[[], InvisibleCharacters],
         access: Callable[[], Mapping[str, Sequence[str]]] = dict,
+        policy: Callable[[], AccessPolicy | None] = lambda: None,
     ) -> None:
         self._hub = hub
         self._authenticator = authenticator
@@ -143,10 +147,13 @@ class Router:
         self._cluster = cluster
         self._invisible_characters = invisible_characters
         self._access = access
+        self._policy = policy
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
-        #: by endpoint, scopes and search setting of a principal, with the filter of the endpoint
-        self._views: dict[tuple[str, tuple[str, ...] | None, bool], tuple[ToolFilter, EndpointView]] = {}
+        #: by endpoint, scopes, search setting and permission of a principal, with the filter of the endpoint
+        self._views: dict[
+            tuple[str, tuple[str, ...] | None, bool, ItemPermission | None], tuple[ToolFilter, EndpointView]
+        ] = {}
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
         self._id_prefix = secrets.token_hex(4)  # of generated request ids
         self._request_numbers = itertools.count(1)
@@ -539,7 +546,8 @@ class Router:
             principal.is_person and single_server is not None and self._can_see(principal, single_server)
         ):
             return None
-        key = (endpoint, principal.scopes, principal.search and single_server is None)
+        permission = self._permission_for(principal)
+        key = (endpoint, principal.scopes, principal.search and single_server is None, permission)
         cached = self._views.get(key)
         if cached is None or (cached[0] is not tool_filter and cached[0] != tool_filter):
             if len(self._views) >= MAX_VIEWS:
@@ -554,19 +562,49 @@ class Router:
                     permitted,
                     single_server,
                     self._invisible_characters,
+                    permission,
                 ),
             )
             self._views[key] = cached
         return cached[1]
 
-    def may_call(self, principal: Principal, tool: str) -> bool:
-        """Return True if the scopes of a principal include a tool, named `server.tool`."""
+    def may_call(self, principal: Principal, tool: str, arguments: Json | None = None) -> bool:
+        """Return True if scopes and policy let a principal call a tool, named `server.tool`, with these arguments."""
         if self.missing_scopes(principal, tool):
             return False
-        if principal.scopes is None:
+        permission = self._permission_for(principal)
+        if principal.scopes is None and permission is None:
             return True
         ref = self._hub.catalog.parse_name(tool)
-        return ref is not None and str(ref) in self._permitted_tools(principal.scopes)
+        if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
+            return False
+        return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
+
+    def allows(self, principal: Principal, ref: ToolRef, arguments: Json) -> bool:
+        """Return True if the policy of the gateway permits a call; a denied one is reported to the audit log."""
+        permission = self._permission_for(principal)
+        tool = self._hub.catalog.tool(ref)
+        if permission is None or (tool is not None and permission.allows_call(tool, arguments)):
+            return True
+        if tool is not None:
+            decision = permission.decide_call(tool, arguments)
+            permission.policy.report_denied(principal, str(ref), ref.server, decision)
+        return False
+
+    def _permission_for(self, principal: Principal) -> ItemPermission | None:
+        """Return what the policy of the gateway permits to a principal; None if there is no policy.
+
+        Calls that another node forwards were decided there.
+        """
+        policy = self._policy()
+        return policy.permission_for(principal) if policy is not None and principal is not _UNRESTRICTED else None
+
+    def close_views(self) -> None:
+        """Let all views show nothing, because the policy has changed. Clients get new views."""
+        self.views_version += 1
+        views, self._views = self._views, {}
+        for _, view in views.values():
+            view.close()
 
     def server_view(self, endpoint: str) -> EndpointView | None:
         """Return the unfiltered view of a server (`server/name`), for calls from another node.
@@ -579,7 +617,7 @@ class Router:
         """Apply changed tool groups to all cached views, including those that clients are using."""
         self.views_version += 1
         for key, (_, view) in list(self._views.items()):
-            endpoint, scopes, search = key
+            endpoint, scopes, search, _ = key
             tool_filter, _ = self._filter_for(endpoint)
             shown = tool_filter if tool_filter is not None else NO_TOOLS
             view.set_filter(replace(shown, search=True) if search else shown, self._permitted_tools(scopes))
@@ -604,7 +642,10 @@ class Router:
 
     def _can_see(self, principal: Principal, server: str) -> bool:
         """Return True if a principal may see any tool of a server."""
-        return self._permitted_tools(principal.scopes).may_include(server)
+        permission = self._permission_for(principal)
+        return self._permitted_tools(principal.scopes).may_include(server) and (
+            permission is None or permission.may_include(server)
+        )
 
     def _permitted_tools(self, scopes: tuple[str, ...] | None) -> ToolFilter:
         """Return the filter of all tools that these scopes of a principal permit, on any endpoint.

@@ -38,6 +38,7 @@ from toolway.gateway.principals import ApiKeyStore
 from toolway.gateway.state_dir import RunningGateway, StateDir
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.hub.core import HubCore
+from toolway.serve.policy import PolicyService
 from toolway.serve.sockets import (
     check_bindable,
     format_host,
@@ -109,6 +110,9 @@ class GatewayProcess:
             self.hub, state_dir.folder, self._cluster_node, shares_config=self._shares_config
         )
         self._apply_budgets(settings)
+        self._policy = PolicyService(self.hub, lambda: self.gateway.on_policy_changed())
+        if not self._shares_config:
+            self._policy.load(settings.policy, self._config_path)
         self.hub.spawner.requires_lock = settings.requires_lock
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
@@ -134,6 +138,7 @@ class GatewayProcess:
             agents=partial(_agent_reader, state_dir.folder),
             approvals=self._approvals,
             budgets=self._budgets,
+            policy=lambda: self._policy.policy,
         )
         if not settings.telemetry.calls:
             self.gateway.stop_recording()
@@ -263,6 +268,7 @@ class GatewayProcess:
             else:
                 self._parent.announce_ready()
             watching = asyncio.create_task(self._watch_file())
+            policy_watch = asyncio.create_task(self._policy.watch())
             starting = asyncio.create_task(self._freeze_gc())
             _keep_freed_memory()
             on_ready(url)
@@ -272,6 +278,7 @@ class GatewayProcess:
                 await self._drain(delay)
             finally:
                 watching.cancel()
+                policy_watch.cancel()
                 starting.cancel()
                 self._state_dir.remove_running()
                 if self.gateway.login is not None:
@@ -370,6 +377,8 @@ class GatewayProcess:
         if self._cluster_node is not None:
             self._apply_approve_rules(self._active_config.gateway)
             self._apply_budgets(self._active_config.gateway)
+            if self._shares_config:
+                self._policy.load(self._active_config.gateway.policy, self._config_path)
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
                 from toolway.cluster.workers.group import WorkerKeyStore
@@ -418,12 +427,13 @@ class GatewayProcess:
         async with self.hub:
             self.telemetry.start()
             await self._start_workflows()
+            watching = asyncio.create_task(self._policy.watch())
             client = asyncio.create_task(self.gateway.stdio_client(endpoint).serve(*take_stdio()))
             ending = asyncio.create_task(self._stop_requested.wait())
             await asyncio.wait({client, ending}, return_when=asyncio.FIRST_COMPLETED)
-            client.cancel()
-            ending.cancel()
-            await asyncio.gather(client, ending, return_exceptions=True)
+            for task in (client, ending, watching):
+                task.cancel()
+            await asyncio.gather(client, ending, watching, return_exceptions=True)
             await self.gateway.subscriptions.close()
             await self._workflows.close(0.0)
             await self.telemetry.close()
@@ -514,6 +524,7 @@ class GatewayProcess:
         self.hub.apply_search_settings(loaded.gateway.search)
         if (previous.pins, previous.ignored_changes) != (loaded.gateway.pins, loaded.gateway.ignored_changes):
             self.hub.apply_pin_mode()
+        policy_problems = await self._policy.apply(loaded.gateway.policy, self._config_path)
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
         if previous.audit != loaded.gateway.audit:
             _log.warning("audit settings changed in the file: restart the gateway to apply them")
@@ -524,7 +535,7 @@ class GatewayProcess:
         if previous.telemetry != loaded.gateway.telemetry:
             _log.warning("telemetry settings changed in the file: restart the gateway to apply them")
         problems = [problem.message for problem in (*loaded.issues, *self._workflows.issues)]
-        return {"changed": changes, "problems": problems}
+        return {"changed": changes, "problems": [*problems, *policy_problems]}
 
     async def _reject_broken_workflows(self, loaded: LoadedConfig) -> None:
         """Raise `ConfigError` if a workflow file cannot be used: then all nodes keep the workflows that they have."""

@@ -23,6 +23,7 @@ from toolway.errors import AccessDenied, ConfigError, ToolwayError
 from toolway.events import RunAsks
 from toolway.gateway.principals import LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
 from toolway.hub.core import HubCore
+from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
@@ -50,7 +51,7 @@ class GatewayRunAccess:
     def __init__(
         self,
         api_keys: ApiKeyStore | None,
-        may_call: Callable[[Principal, str], bool],
+        may_call: Callable[[Principal, str, Json | None], bool],
         find_person: Callable[[str], Person | None] = lambda id_: None,
     ) -> None:
         self._api_keys = api_keys
@@ -60,7 +61,7 @@ class GatewayRunAccess:
     def caller_id(self, caller: str) -> str:
         return caller if caller.startswith((_KEY_PREFIX, PERSON_PREFIX)) else ""
 
-    def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
+    def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
         principal = self._find_principal(caller)
         if principal is None and caller.startswith(PERSON_PREFIX):
             return AccessDenied(
@@ -76,12 +77,12 @@ class GatewayRunAccess:
                 hint="start the workflow again with a valid key",
                 code="E-WORKFLOW-STARTER",
             )
-        if not tool or self._may_call(principal, tool):
+        if not tool or self._may_call(principal, tool, arguments):
             return None
         starter = "person who" if principal.is_person else "API key that"
         return AccessDenied(
             f"{tool} is not allowed for the {starter} started the run",
-            detail=f"{principal.name}: its scopes do not include the tool",
+            detail=f"{principal.name}: its scopes or the policy of the gateway do not include the tool",
             hint="add the tool to a group of the key or person, or start the workflow with another one",
             code="E-WORKFLOW-STARTER",
         )

@@ -8,6 +8,7 @@
     audit             the audit log cannot be written, so calls are rejected
     definition-held   a definition of a server changed or is new, and waits for an approval
     approval-waits    a call waits for the approval of an operator
+    policy-rejected   the policy file of the gateway cannot be used, or a policy is not valid for a tool
     cluster-database  the cluster database was changed without the cluster key
     workflow-asks     a workflow run waits for the answer of a person
     workflow-stuck    a workflow run cannot go on
@@ -45,6 +46,7 @@ from toolway.events import (
     Connected,
     DefinitionReviewed,
     Event,
+    PolicyChanged,
     RunAsks,
     RunChanged,
     StateChanged,
@@ -95,6 +97,8 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         return _held_alert(event)
     if isinstance(event, ApprovalChanged):
         return _approval_alert(event) if event.by == "operator" and event.action == "asked" else None
+    if isinstance(event, PolicyChanged) and event.action != "loaded":
+        return _policy_alert(event)
     if isinstance(event, RunAsks):
         message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
@@ -178,6 +182,17 @@ def _approval_alert(event: ApprovalChanged) -> Alert:
     )
 
 
+def _policy_alert(event: PolicyChanged) -> Alert:
+    hint = "correct the file, then check it: toolway policy check"
+    if event.action == "unfit":
+        message = "a policy is not valid for the arguments of a tool, so its calls are denied"
+    elif event.digest:
+        message = "the policy file is rejected; the policies loaded before stay in use"
+    else:
+        message = "the policy file cannot be used, so everything is denied"
+    return Alert("", "policy-rejected", message, event.reason, hint)
+
+
 def _format_wait(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 2 * 3600 else f"{seconds / 3600:.0f} hours"
 
@@ -241,6 +256,11 @@ class AlertDetector:
                 self._detect(event)
             elif event.by == "operator":
                 self._resolve(Alert(event.server, "approval-waits", "", call=event.id).key, event.server)
+        elif isinstance(event, PolicyChanged):
+            if event.action != "loaded":
+                self._detect(event)
+            else:
+                self._resolve(Alert("", "policy-rejected", "").key, "")
         elif isinstance(event, RunChanged):
             if event.state == "stuck":
                 self._detect(event)

@@ -26,7 +26,7 @@ class RunAccess(Protocol):
         """Return the caller id for the calls of a run; it selects the credentials. "" is the local owner."""
         ...
 
-    def find_problem(self, caller: str, tool: str) -> ToolwayError | None:
+    def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
         """Return the error if the caller of a run no longer exists or may not call `tool`; None if there is no problem.
 
         With `tool` = "" only the existence of the caller is checked.
@@ -61,7 +61,7 @@ async def call_step(
                 action.tool, action.args, timeout=action.timeout, meta=action.meta, idempotent=idempotent
             )
         else:
-            problem = access.find_problem(caller, action.tool) if access is not None else None
+            problem = access.find_problem(caller, action.tool, action.args) if access is not None else None
             if problem is not None:
                 return outcome("not_executed", error_body(problem))
             result = await _request(hub, action, idempotent, may_send, access, caller)

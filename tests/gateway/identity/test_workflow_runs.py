@@ -9,6 +9,7 @@ from tests.gateway.identity.issuer import ACCESS, SETTINGS, Issuer
 from toolway.gateway.identity.provider import RUN_RIGHTS_S, IdentityProvider
 from toolway.gateway.principals import LOCAL_ADMIN, FileApiKeyStore, Principal
 from toolway.serve.workflows import GatewayRunAccess
+from toolway.types import Json
 
 ADMINS = SETTINGS.__class__(SETTINGS.issuer, SETTINGS.audience, admins=("platform",))
 
@@ -16,7 +17,7 @@ ADMINS = SETTINGS.__class__(SETTINGS.issuer, SETTINGS.audience, admins=("platfor
 def access_of(folder: Path, login: IdentityProvider | None) -> GatewayRunAccess:
     keys = FileApiKeyStore(folder / "keys.json", "t" * 20)
 
-    def may_call(principal: Principal, tool: str) -> bool:
+    def may_call(principal: Principal, tool: str, arguments: Json | None = None) -> bool:
         return principal.scopes is None or "access:eng" in principal.scopes
 
     return GatewayRunAccess(keys, may_call, login.find_person if login is not None else lambda id_: None)

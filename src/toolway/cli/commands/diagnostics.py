@@ -167,7 +167,8 @@ async def run_doctor(
     if fixed:
         report = await _run_checks(output, collect(), environ)
     if name is None and client is None:
-        report = replace(report, subjects=(*report.subjects, *await _check_provider(context, access_token)))
+        found = [*await _check_provider(context, access_token), *await _check_policy(context)]
+        report = replace(report, subjects=(*report.subjects, *found))
     elif access_token is not None:
         raise UsageError("--access-token is about the gateway", hint="write: toolway doctor --access-token FILE")
     if output.as_json:
@@ -200,6 +201,21 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError("the file with the access token cannot be read", hint=str(exc)) from None
     return [await check_login(login, loaded.network_policy, given.strip().removeprefix("Bearer "))]
+
+
+async def _check_policy(context: CommandContext) -> list[SubjectReport]:
+    """Check the policy file of the gateway, if the configuration names one; and the one of a gateway that runs."""
+    from toolway.config.scopes import load_config
+
+    try:
+        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+    except ConfigError:
+        return []  # the report names the problem of the file
+    if not loaded.gateway.policy:
+        return []
+    from toolway.serve.policy_check import check_policy
+
+    return [check_policy(loaded.gateway.policy, str(loaded.file))]
 
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:

@@ -9,13 +9,13 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from toolway.callbacks import FunctionCallbacks
-from toolway.errors import ConfigError, NotFound
+from toolway.errors import AccessDenied, ConfigError, NotFound
 from toolway.events import CallFinished
 from toolway.gateway.admin import servers
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.principals import ApiKeyStore, Principal
 from toolway.hub.core import HubCore
-from toolway.types import Call, Json
+from toolway.types import Call, Json, ToolRef
 
 MAX_CALLS_PER_REPLY: Final = 500  # calls in one reply
 SCAN_LIMIT: Final = 10_000  # above the number of calls that are ever stored
@@ -49,6 +49,8 @@ class CallsAdmin:
         self._activity = activity
         self._api_keys = api_keys
         self._people = people
+        #: returns False if the policy of the gateway denies a call of a principal
+        self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
 
     def key_names(self) -> dict[str, str]:
         """Return a map from the caller id in call records to the name of the caller's API key, or of the person.
@@ -112,6 +114,15 @@ class CallsAdmin:
         self, server: str, tool: str, arguments: Json, timeout: float | None, principal: Principal
     ) -> Json:
         name, id_ = f"{server}.{tool}", secrets.token_hex(8)
+        if not self.allows(principal, ToolRef(server, tool), arguments):
+            raise AccessDenied(
+                f"the policy of the gateway denies {name}",
+                server=server,
+                tool=tool,
+                detail="policies apply to administrators too",
+                hint=f"see the deciding policy: toolway policy why local {name}",
+                code="E-POLICY-DENIED",
+            )
         params: Json = {"name": tool, "arguments": arguments}
         no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server
         result = await self._hub.request(

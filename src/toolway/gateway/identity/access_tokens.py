@@ -59,6 +59,7 @@ class TokenIdentity(NamedTuple):
     scopes: frozenset[str]
     expires_at: float  # seconds since 1970, with the allowed difference of clocks
     issued_at: float | None  # seconds since 1970; None if the token does not say it
+    mfa: bool = False  # the provider says that several factors were used
 
 
 def parse_token(token: str) -> ParsedToken:
@@ -163,6 +164,7 @@ class TokenRules:
             read_scopes(claims),
             expires_at,
             _read_time(claims, "iat"),
+            _read_mfa(claims),
         )
 
     def _is_for_us(self, audience: Any) -> bool:
@@ -255,6 +257,12 @@ def _read_client(claims: Json) -> str:
     found = (claims.get(name) for name in ("client_id", "azp", "cid", "appid"))
     client = next((each for each in found if isinstance(each, str)), "")
     return remove_invisible(client)[:MAX_NAME_CHARS]
+
+
+def _read_mfa(claims: Json) -> bool:
+    """Return True if the claim `amr` says that several factors were used (RFC 8176)."""
+    methods = claims.get("amr")
+    return isinstance(methods, list) and "mfa" in methods
 
 
 def _read_time(claims: Json, name: str) -> float | None:

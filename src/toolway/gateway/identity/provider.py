@@ -253,11 +253,20 @@ class IdentityProvider:
     def _principal_of(self, identity: TokenIdentity) -> Principal:
         """Return the principal of a person: named by issuer and subject, with the tools of its groups."""
         id_ = self.principal_id(identity.subject)
-        granted = tuple(sorted(self._step_up_scopes & identity.scopes))
-        if any(group in self.settings.admins for group in identity.groups):
-            return Principal(id_, identity.name, id_, admin=True, granted=granted)
-        scopes = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
-        return Principal(id_, identity.name, id_, scopes=scopes, granted=granted)
+        is_admin = any(group in self.settings.admins for group in identity.groups)
+        access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
+        return Principal(
+            id_,
+            identity.name,
+            id_,
+            admin=is_admin,
+            scopes=None if is_admin else access,
+            granted=tuple(sorted(self._step_up_scopes & identity.scopes)),
+            subject=identity.subject,
+            groups=tuple(sorted(identity.groups)),
+            client=identity.client,
+            mfa=identity.mfa,
+        )
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
         """Return the groups of a person that the configuration gives tools to, with the one of all people."""

@@ -18,7 +18,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -70,6 +70,9 @@ from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
 from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json
+
+if TYPE_CHECKING:
+    from toolway.gateway.policy.access_policy import ItemPermission
 
 IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
 MAX_TASK_ID_CHARS: Final = (
@@ -135,6 +138,11 @@ class RequestDispatcher:
         """
         if method in ("tools/call", "tools/list") and context.view.needs_preparation:
             return self._dispatch_prepared(context, method, params)
+        if context.view.needs_decisions:
+            return self._dispatch_decided(context, method, params)
+        return self._dispatch(context, method, params)
+
+    def _dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
         if method == "tools/call":
             return self._call_tool(context, params)
         if method in _KIND_BY_LIST_METHOD:
@@ -155,6 +163,11 @@ class RequestDispatcher:
         if method == "tools/call":
             return await self._call_tool(context, params)
         return await self._list_items(context, "tools", params)
+
+    async def _dispatch_decided(self, context: RequestContext, method: str, params: Json) -> RpcResult:
+        """Let the policy decide about all items in a thread; then answer the request."""
+        await context.view.prepare()
+        return await self._dispatch(context, method, params)
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
@@ -211,6 +224,7 @@ class RequestDispatcher:
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
             if ref is None or self._hub.catalog.has_list(ref.server, "tools"):
+                self._report_hidden(context, "tools", name)
                 return finalize_result(context.era, await self.search_tools.explain_unknown(context, params))
         return await self._call_tool(context, params)
 
@@ -236,7 +250,8 @@ class RequestDispatcher:
     def _call_item(self, context: RequestContext, params: Json, tool: Item | None) -> Coroutine[Any, Any, RpcResult]:
         arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
-            raise RpcFailure(INVALID_PARAMS, f"Unknown tool: {_shorten(params.get('name'))}", {"executed": "no"})
+            self._report_hidden(context, "tools", params.get("name"))
+            raise _unknown_tool(params)
         if arguments is not None and not isinstance(arguments, dict):
             raise RpcFailure(INVALID_PARAMS, "arguments must be an object")
         if context.headers is not None and tool.has_header_params:
@@ -246,10 +261,22 @@ class RequestDispatcher:
             missing = self.missing_scopes(context.principal, f"{tool.server}.{tool.name}")
             if missing:
                 raise RpcFailure(errors.DENIED, f"the token lacks the scope {' '.join(missing)}", {"executed": "no"})
+        permission = context.view.permission
+        if permission is not None and not permission.allows_call(tool, arguments or {}):
+            decision = permission.decide_call(tool, arguments or {})
+            permission.policy.report_denied(context.principal, f"{tool.server}.{tool.name}", tool.server, decision)
+            raise _unknown_tool(params)
         if arguments and self.drops_nulls():
             arguments = drop_nulls(arguments, tool.input_schema)
         upstream_params = {**params, "name": tool.name, "arguments": arguments or {}}
         return self._forward(context, "tools/call", upstream_params, tool.server, tool.name, keep_raw=True)
+
+    def _report_hidden(self, context: RequestContext, kind: ListKind, name: object) -> None:
+        """Report a request for an item that only the policy of the gateway hides. The client learns nothing of it."""
+        permission, item = context.view.permission, context.view.find_hidden(kind, name)
+        if permission is not None and item is not None:
+            decision = permission.decide(kind, item)
+            permission.policy.report_denied(context.principal, f"{item.server}.{item.name}", item.server, decision)
 
     async def _read_resource(self, context: RequestContext, params: Json) -> Json:
         uri = params.get("uri")
@@ -270,6 +297,8 @@ class RequestDispatcher:
             await self._lists.wait_for_lists(context.view, kind)
         found = context.view.server_for_uri(uri) if isinstance(uri, str) else None
         if found is None:
+            if context.view.permission is not None and isinstance(uri, str):
+                self._report_unread(context, context.view.permission, uri)
             qualified = context.view.qualified_uris(uri)
             message = f"Unknown resource: {_shorten(uri)}"
             if qualified:
@@ -277,9 +306,17 @@ class RequestDispatcher:
             raise RpcFailure(INVALID_PARAMS, _shorten(message, 1000), {"uri": uri})
         return found
 
+    def _report_unread(self, context: RequestContext, permission: ItemPermission, uri: str) -> None:
+        """Report a request for a resource that only the policy of the gateway denies."""
+        found = context.view.locate_uri(uri)
+        decision = permission.decide_read(*found) if found is not None else None
+        if found is not None and decision is not None and not decision.allowed:
+            permission.policy.report_denied(context.principal, f"{found[0]}.{found[1]}", found[0], decision)
+
     async def _get_prompt(self, context: RequestContext, params: Json) -> Json:
         prompt = await self._lists.find_item(context.view, "prompts", params.get("name"))
         if prompt is None:
+            self._report_hidden(context, "prompts", params.get("name"))
             raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(params.get('name'))}")
         return await self._forward_decoded(
             context, "prompts/get", {**params, "name": prompt.name}, prompt.server, prompt.name
@@ -291,6 +328,7 @@ class RequestDispatcher:
         if ref.get("type") == "ref/prompt":
             prompt = await self._lists.find_item(context.view, "prompts", ref.get("name"))
             if prompt is None:
+                self._report_hidden(context, "prompts", ref.get("name"))
                 raise RpcFailure(INVALID_PARAMS, f"Unknown prompt: {_shorten(ref.get('name'))}")
             server, name, ref = prompt.server, prompt.name, {**ref, "name": prompt.name}
         else:
@@ -608,6 +646,11 @@ class RequestDispatcher:
             raise RpcFailure(INVALID_PARAMS, "Unknown task")
         server, task_id = found
         return server, str(sealed_id) if self._cluster.is_remote(server) else task_id
+
+
+def _unknown_tool(params: Json) -> RpcFailure:
+    """Return the error for a tool that does not exist, or that the caller must not know of."""
+    return RpcFailure(INVALID_PARAMS, f"Unknown tool: {_shorten(params.get('name'))}", {"executed": "no"})
 
 
 def _invalid_task_error(result: CallResult) -> ProtocolError:

@@ -323,6 +323,8 @@ class ClientFlights:
             tool = view.find_item("tools", name)
             if not isinstance(tool, Tool) or self.router.missing_scopes(principal, f"{tool.server}.{tool.name}"):
                 return None
+            if view.permission is not None and view.permission.needs_arguments(tool):
+                return None
             plan = self.hub.find_plan(tool, principal.caller_id)
             if plan is None:
                 return None
@@ -351,6 +353,8 @@ class ClientFlights:
             return known.plan, ClientCall(call.id, arguments, call.meta, name, own)
         tool = view.find_item("tools", name) if not view.needs_preparation else None
         if not isinstance(tool, Tool):
+            return None
+        if view.permission is not None and view.permission.needs_arguments(tool):
             return None
         if planned.name == READ_TOOL and self.hub.tool_effect(tool) is not Effect.READ:
             return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from toolway.gateway.cluster_hooks import ClusterHooks, SessionPeers
@@ -156,6 +156,13 @@ class LegacySessions:
     def has_active_requests(self) -> bool:
         """True if a request of any session is active, also if its connection was lost."""
         return any(session.active_requests for session in self._sessions.values())
+
+    def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
+        """Give all sessions new views after a change of the policy."""
+        for session in self._sessions.values():
+            view = find_view(session.principal, session.endpoint)
+            if view is not None:
+                session.set_view(view)
 
     def close_streams(self) -> None:
         """Close the SSE streams for messages that belong to no request, in all sessions."""
@@ -311,7 +318,13 @@ class LegacySessions:
         """Return the subscriber that receives changes for this session; created at first use."""
         if session.subscriber is None:
             session.subscriber = Subscriber(
-                session.view, frozenset(KINDS), session.notify, session.principal.caller_id, on_log=session.forward_log
+                session.view,
+                frozenset(KINDS),
+                session.notify,
+                session.principal.caller_id,
+                on_log=session.forward_log,
+                principal=session.principal,
+                endpoint=session.endpoint,
             )
             await self._subscriptions.add(session.subscriber)
             await self.sync_subscriptions(session)

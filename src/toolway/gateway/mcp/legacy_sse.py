@@ -8,6 +8,7 @@ another node is forwarded to this one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -101,6 +102,13 @@ class LegacySseEndpoint:
             task.add_done_callback(tasks.discard)
             task.add_done_callback(lambda _: self._close_if_done(stream, tasks))
         return HTTPStatus.ACCEPTED
+
+    def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
+        """Give the sessions of all streams new views after a change of the policy."""
+        for session, _, _ in self._streams.values():
+            view = find_view(session.principal, "")
+            if view is not None:
+                session.set_view(view)
 
     def close_streams(self) -> None:
         """Close every `/sse` stream as soon as all its responses are sent."""

@@ -59,18 +59,22 @@ class StdioClient:
         discovery: Discovery,
         subscriptions: SubscriptionService,
         sessions: LegacySessions,
-        view: EndpointView,
+        find_view: Callable[[], EndpointView],
     ) -> None:
         self._dispatcher = dispatcher
         self._discovery = discovery
         self._subscriptions = subscriptions
         self._sessions = sessions
-        self._view = view
+        self._find_view = find_view  # another one after a change of the policy
         self._session: LegacySession | None = None
         self._active_requests: dict[jsonrpc.MessageId, asyncio.Task[None]] = {}
         self._write: Callable[[bytes], None] = lambda line: None
         self._subscribing: asyncio.Task[None] | None = None
         self._listening: set[asyncio.Task[None]] = set()  # requests that are subscriptions
+
+    @property
+    def _view(self) -> EndpointView:
+        return self._find_view()
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
         """Read and answer messages until the client closes `source`; write to `sink`.
@@ -157,6 +161,7 @@ class StdioClient:
         if self._session is None:
             context = RequestContext(LOCAL_ADMIN, self._view, "", "legacy", request_id=message.id, transport="pipe")
             return await self._sessions.handle_stateless(context, message)
+        self._session.set_view(self._view)
         response = await self._sessions.handle_request(self._session, message, self._send)
         if response is None:
             raise asyncio.CancelledError

@@ -23,6 +23,7 @@ from toolway.gateway.mcp.context import Notify, RequestContext, name_input_reque
 from toolway.gateway.mcp.errors import SHUTTING_DOWN, RpcFailure
 from toolway.gateway.mcp.responses import SERVER_INFO, ResponseWriter
 from toolway.gateway.mcp.view import KINDS, EndpointView
+from toolway.gateway.principals import Principal
 from toolway.hub.core import HubCore
 from toolway.protocol.constants import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY
 from toolway.protocol.jsonrpc import MessageId
@@ -63,6 +64,8 @@ class Subscriber:
         default_factory=dict
     )  # topic → caller id of the connection used; "" = shared
     on_log: Callable[[ServerLog], None] | None = None
+    principal: Principal | None = None  # and endpoint: to find its view again if the policy changes
+    endpoint: str = ""
 
 
 class SubscriptionService:
@@ -94,6 +97,24 @@ class SubscriptionService:
 
         Needed after changes without a server event, such as a new configuration.
         """
+        self._changed.set()
+
+    def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
+        """Give all subscribers new views after a change of the policy, and tell them that their lists changed.
+
+        Topics that the new policy denies are dropped.
+        """
+        for subscriber in list(self._subscribers):
+            principal = subscriber.principal
+            view = find_view(principal, subscriber.endpoint) if principal is not None else None
+            if view is not None:
+                subscriber.view = view
+            for topic in [each for each in subscriber.topics if each[1] == RESOURCE_KIND]:
+                if view is None or not (view.may_include(topic[0]) and view.may_read(topic[0], topic[2])):
+                    self._unsubscribe(subscriber, topic)
+            for notice in dict.fromkeys(_LIST_CHANGED_METHODS[kind] for kind in KINDS if kind in subscriber.kinds):
+                subscriber.notify(notice, {})
+        self._snapshots = {}
         self._changed.set()
 
     async def close(self) -> None:
@@ -153,7 +174,14 @@ class SubscriptionService:
         """
         granted: Json = {key: True for key in _KINDS_BY_FILTER if requested.get(key) is True}
         kinds = frozenset(kind for key in granted for kind in _KINDS_BY_FILTER[key])
-        subscriber = Subscriber(context.view, kinds, notify, caller=context.principal.caller_id)
+        subscriber = Subscriber(
+            context.view,
+            kinds,
+            notify,
+            caller=context.principal.caller_id,
+            principal=context.principal,
+            endpoint=context.endpoint,
+        )
         finders: dict[SubscriptionKind, Callable[[RequestContext, str], tuple[str, str] | None]]
         finders = {RESOURCE_KIND: self._find_resource, TASK_KIND: self._find_task}
         wanted: dict[Topic, str] = {}
@@ -184,7 +212,7 @@ class SubscriptionService:
     # -- all subscribers ----------------------------------------------------------------------------------------------
 
     async def add(self, subscriber: Subscriber) -> None:
-        if "tools" in subscriber.kinds:
+        if "tools" in subscriber.kinds or subscriber.view.needs_decisions:
             await subscriber.view.prepare()
         self._subscribers.add(subscriber)
         for kind in subscriber.kinds:
@@ -287,14 +315,23 @@ class SubscriptionService:
             await self._changed.wait()
             await asyncio.sleep(NOTIFY_DELAY_S)
             self._changed.clear()
-            for view in {view for view, kind in self._snapshots if kind == "tools"}:
+            for view in {view for view, kind in self._snapshots if kind == "tools" or view.needs_decisions}:
                 await view.prepare()
+            await self._take_missing_snapshots()
             for view, kinds in self._changed_kinds().items():
                 notices = dict.fromkeys(_LIST_CHANGED_METHODS[kind] for kind in KINDS if kind in kinds)
                 for subscriber in [s for s in self._subscribers if s.view is view]:
                     for notice in notices:
                         if any(_LIST_CHANGED_METHODS[kind] == notice for kind in subscriber.kinds):
                             subscriber.notify(notice, {})
+
+    async def _take_missing_snapshots(self) -> None:
+        """Take the first snapshots of views that replaced those of an earlier policy."""
+        missing = {(each.view, kind) for each in self._subscribers for kind in each.kinds} - self._snapshots.keys()
+        for view in {view for view, _ in missing}:
+            await view.prepare()
+        for view, kind in missing:
+            self._snapshots.setdefault((view, kind), view.snapshot(kind))
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
         """Return which kinds of lists (tools, prompts …) changed in each view; update the snapshots."""

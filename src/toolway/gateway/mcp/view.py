@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,13 +23,16 @@ from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
 from toolway.events import ListKind
 from toolway.gateway.mcp.meta_tools import META_TOOLS
-from toolway.gateway.tool_filter import ToolFilter
+from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.types import Json, ToolRef
+
+if TYPE_CHECKING:
+    from toolway.gateway.policy.access_policy import ItemPermission
 
 PAGE_SIZE: Final = 1000  # items
 MAX_PREPARATIONS: Final = 3  # builds of a list in slices, if the catalog changes meanwhile
@@ -67,12 +70,16 @@ class EndpointView:
         permitted: ToolFilter,
         single_server: str | None = None,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
+        permission: ItemPermission | None = None,
     ) -> None:
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
         self._permitted = permitted  # everything that the principal may see
         self.single_server = single_server
+        self.permission = permission  # by the policy of the gateway, in addition; None: there is no policy
+        self._permission_version = 0  # of the decisions in the lists
+        self._decided: tuple[int, int] | None = None  # generation and version for which all items are decided
         self._invisible_characters = invisible_characters
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
@@ -92,14 +99,21 @@ class EndpointView:
         self._server_names = None
         self._naming = None
 
+    def close(self) -> None:
+        """Show nothing any more, because the policy has changed. Clients get another view."""
+        self.permission = None
+        self.set_filter(NO_TOOLS, NO_TOOLS)
+
     def servers(self) -> list[str]:
         """Return the servers of which this view may show any item, sorted by name."""
         if self.single_server is not None:
-            return [self.single_server] if self.single_server in set(self._servers()) else []
+            is_visible = self.single_server in set(self._servers()) and self._may_reach(self.single_server)
+            return [self.single_server] if is_visible else []
         names = tuple(self._servers())
         if self._server_names is None or self._server_names[0] != names:
             included = (server for server in names if self._tool_filter.may_include(server))
-            self._server_names = (names, sorted(each for each in included if self._permitted.may_include(each)))
+            visible = (each for each in included if self._permitted.may_include(each))
+            self._server_names = (names, sorted(each for each in visible if self._may_reach(each)))
         return list(self._server_names[1])
 
     def may_include(self, server: str) -> bool:
@@ -108,7 +122,12 @@ class EndpointView:
             self.single_server in (None, server)
             and self._tool_filter.may_include(server)
             and self._permitted.may_include(server)
+            and self._may_reach(server)
         )
+
+    def _may_reach(self, server: str) -> bool:
+        """Return True if the policy of the gateway may permit some item of a server."""
+        return self.permission is None or self.permission.may_include(server)
 
     def includes_tool(self, tool: Item) -> bool:
         """Return True if the view shows this tool of one of its servers, if it may be used at all."""
@@ -193,7 +212,29 @@ class EndpointView:
         if ref is None or str(ref) not in self._tool_filter or str(ref) not in self._permitted:
             return None
         setting = self._catalog.denied_by(ref)
-        return (ref, setting) if setting is not None else None
+        if setting is None or (self.permission is not None and not self._shows_denied(self.permission, ref)):
+            return None
+        return ref, setting
+
+    def _shows_denied(self, permission: ItemPermission, ref: ToolRef) -> bool:
+        """Return True if the policy would show a tool that a setting denies; False if its definition is not known."""
+        received = self._catalog.received_items("tools", ref.server)
+        tool = next((each for each in received if each.name == ref.tool), None)
+        return tool is not None and permission.shows("tools", tool)
+
+    def find_hidden(self, kind: ListKind, name: object) -> Item | None:
+        """Return the tool or prompt of this name that only the policy of the gateway hides, for its audit record."""
+        if self.permission is None or not isinstance(name, str):
+            return None
+        if self.single_server is not None:
+            ref: ToolRef | None = ToolRef(self.single_server, name)
+        else:
+            renamed = (real for real, visible_name in self._tool_filter.renames.items() if visible_name == name)
+            ref = self._catalog.parse_name(next(renamed, name))
+        items = self._catalog.items(kind, ref.server) if ref is not None else ()
+        found = next((each for each in items if ref is not None and each.name == ref.tool), None)
+        is_hidden = found is not None and self._passes_filters(kind, found) and not self.permission.shows(kind, found)
+        return found if is_hidden else None
 
     def find_item(self, kind: ListKind, name: object) -> Item | None:
         """Return the tool, prompt or resource that clients know by this name; None if the view has none."""
@@ -236,8 +277,13 @@ class EndpointView:
         """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
         Chooses the only server that lists the URI or has a matching template, else the only one with resources. If
-        several servers match, the client must use a qualified URI.
+        several servers match, the client must use a qualified URI. The policy of the gateway must permit to read it.
         """
+        found = self.locate_uri(uri)
+        return found if found is not None and self.may_read(*found) else None
+
+    def locate_uri(self, uri: str) -> tuple[str, str] | None:
+        """Return the server for a client-visible resource URI, and the URI there, before the policy is asked."""
         if self.single_server is None and uri.startswith(QUALIFIED_PREFIX):
             server, _, upstream_uri = uri.removeprefix(QUALIFIED_PREFIX).partition("/")
             return (server, upstream_uri) if server in self.servers() and self._includes_server(server) else None
@@ -248,6 +294,10 @@ class EndpointView:
                 item.server for kind in _URI_KINDS for item in self.items(kind).values()
             }
         return (candidates.pop(), uri) if len(candidates) == 1 else None
+
+    def may_read(self, server: str, uri: str) -> bool:
+        """Return True if the policy of the gateway permits to read a URI of a server."""
+        return self.permission is None or self.permission.decide_read(server, uri).allowed
 
     def qualified_uris(self, uri: object) -> list[str]:
         """Return the qualified forms of a URI that several servers of this view claim; empty if at most one does."""
@@ -268,8 +318,31 @@ class EndpointView:
 
     # -- building -----------------------------------------------------------------------------------------------------
 
+    @property
+    def needs_decisions(self) -> bool:
+        """Return True if the policy must decide about so many items that `prepare` should do it, in a thread."""
+        permission = self.permission
+        if permission is None or self._decided == (self._catalog.generation, permission.version):
+            return False
+        if permission.has_many_unknown(self._candidates()):
+            return True
+        self._decided = (self._catalog.generation, permission.version)
+        return False
+
+    def _candidates(self) -> Iterable[tuple[ListKind, Item]]:
+        """Return all items of the servers of this view, of every kind."""
+        return (
+            (kind, item) for kind in KINDS for server in self.servers() for item in self._catalog.items(kind, server)
+        )
+
+    def _is_current(self) -> bool:
+        permission = self.permission
+        return self._generation == self._catalog.generation and (
+            permission is None or permission.version == self._permission_version
+        )
+
     def _current_list(self, kind: ListKind) -> _KindList:
-        if self._generation != self._catalog.generation:
+        if not self._is_current():
             self._drop_outdated()
         if kind not in self._lists:
             if kind == "tools":
@@ -282,13 +355,15 @@ class EndpointView:
     @property
     def needs_preparation(self) -> bool:
         """Return True if the list of tools is outdated and so large that `prepare` should build it."""
-        if self._generation == self._catalog.generation and "tools" in self._lists:
+        if self._is_current() and "tools" in self._lists:
             return False
+        if self.needs_decisions:
+            return True
         return self._tool_naming().has_large_changes(self.servers())
 
     async def prepare(self) -> None:
         """Build the list of tools in slices, so that other requests are served meanwhile. All callers share it."""
-        if self.needs_preparation:
+        if self.needs_preparation or self.needs_decisions:
             if self._preparing is None:
                 self._preparing = asyncio.get_running_loop().create_task(self._prepare())
             await asyncio.shield(self._preparing)
@@ -296,10 +371,17 @@ class EndpointView:
     async def _prepare(self) -> None:
         try:
             for _ in range(MAX_PREPARATIONS):
+                permission = self.permission
+                if permission is not None and self.needs_decisions:
+                    state = (self._catalog.generation, permission.version)
+                    await permission.prepare(self._candidates())
+                    self._decided = state
+                if not self._is_current():
+                    self._drop_outdated()
                 naming, generation = self._tool_naming(), self._catalog.generation
                 found = await run_in_slices(naming.build(self.servers()))
                 if self._tool_naming() is naming and generation == self._catalog.generation:
-                    if self._generation != generation:
+                    if not self._is_current():
                         self._drop_outdated()
                     self._install_tools(found)
                     return
@@ -333,11 +415,14 @@ class EndpointView:
 
     def _drop_outdated(self) -> None:
         self._generation = self._catalog.generation
+        if self.permission is not None and self.permission.version != self._permission_version:
+            self._permission_version = self.permission.version
+            self._naming = None  # it keeps the tools of servers whose lists have not changed
         self._lists = {}
         self._claims = None
 
     def _current_claims(self) -> UriClaims:
-        if self._generation != self._catalog.generation:
+        if not self._is_current():
             self._drop_outdated()
         if self._claims is None:
             self._claims = UriClaims(*(self._included_items(kind) for kind in _URI_KINDS))
@@ -355,6 +440,9 @@ class EndpointView:
             yield from (item for item in self._catalog.items(kind, server) if self._is_included(kind, item))
 
     def _is_included(self, kind: ListKind, item: Item) -> bool:
+        return self._passes_filters(kind, item) and (self.permission is None or self.permission.shows(kind, item))
+
+    def _passes_filters(self, kind: ListKind, item: Item) -> bool:
         treatment = self._invisible_characters()
         if treatment == "hide" and has_invisible(encode_json(item.raw)) and self.sanitize(item.raw) != item.raw:
             return False

@@ -1,0 +1,1 @@
+"""Authorization by Cedar policies: reading, compiling and asking them."""

@@ -1,0 +1,213 @@
+"""Policy of a gateway: the items that each principal may see and call, with all decisions cached.
+
+`ItemPermission` belongs to one caller, as far as the policies distinguish callers. A view asks it which items to show,
+and the dispatcher if a call may be sent. Both use the same cached decisions, so a list and a call agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from toolway.catalog.catalog import Item, Resource
+from toolway.events import Event, ListKind, PolicyDecision
+from toolway.gateway.policy.engine import AccessDecision, PolicyEngine, Verdict
+from toolway.gateway.policy.entities import Caller, ItemFacts, Subject, caller_of
+from toolway.gateway.principals import Principal
+
+MAX_PERMISSIONS: Final = 10_000  # principals whose permission is kept
+MAX_ITEMS: Final = 200_000  # items whose facts, or decisions for one caller, are kept
+MAX_READS: Final = 1000  # decisions about URIs that no list has, for one caller
+SLICE_ITEMS: Final = 20  # decisions that may be made at once in the event loop: about 2 ms
+TYPES: Final[Mapping[ListKind, str]] = {
+    "tools": "Tool",
+    "prompts": "Prompt",
+    "resources": "Resource",
+    "templates": "Resource",
+}
+_CLOSED: Final = AccessDecision(False, (), "the policy of this gateway cannot be read")
+
+
+class AccessPolicy:
+    """The loaded policies of a gateway. A reload makes a new one.
+
+    Without an `engine`, everything is denied: a policy is configured, but none could ever be loaded here.
+    """
+
+    def __init__(
+        self,
+        engine: PolicyEngine | None,
+        emit: Callable[[Event], None] = lambda event: None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.engine = engine
+        self._emit = emit
+        self._now = now
+        self._permissions: dict[Principal, ItemPermission] = {}
+        self._by_subject: dict[Subject | None, ItemPermission] = {}
+        self._facts: dict[tuple[str, str, str], tuple[Item, ItemFacts]] = {}
+
+    @property
+    def reads_hour(self) -> bool:
+        """True if decisions may change with the hour of the day."""
+        return self.engine is not None and self.engine.reads_hour
+
+    @property
+    def hour(self) -> int:
+        """The hour of the day in UTC, 0 to 23."""
+        return int(self._now() // 3600) % 24
+
+    def permission_for(self, principal: Principal) -> ItemPermission:
+        """Return the permission of a principal. Principals between which no policy distinguishes share one."""
+        found = self._permissions.get(principal)
+        if found is None:
+            found = self.permission_of(caller_of(principal))
+            if len(self._permissions) >= MAX_PERMISSIONS:
+                self._permissions = {}
+                self._by_subject = {}
+            self._permissions[principal] = found
+        return found
+
+    def permission_of(self, caller: Caller) -> ItemPermission:
+        """Return the permission of a caller that is described by its facts."""
+        subject = self.engine.subject_of(caller) if self.engine is not None else None
+        found = self._by_subject.get(subject)
+        if found is None:
+            found = self._by_subject[subject] = ItemPermission(self, subject)
+        return found
+
+    def facts(self, type_: str, item: Item) -> ItemFacts:
+        """Return what the policies read of an item."""
+        assert self.engine is not None
+        key = (type_, item.server, item.name)
+        known = self._facts.get(key)
+        if known is None or known[0] is not item:
+            if len(self._facts) >= MAX_ITEMS:
+                self._facts = {}
+            known = self._facts[key] = (item, self.engine.reduce.item(type_, item))
+        return known[1]
+
+    def report_denied(self, principal: Principal, item: str, server: str, decision: AccessDecision) -> None:
+        """Emit the event of a denied call, for the audit log. The client learns nothing of it."""
+        reason = decision.reason or ("a policy forbids it" if decision.policies else "no policy permits it")
+        rule = "policy" + (f" {', '.join(decision.policies)}" if decision.policies else "")
+        self._emit(PolicyDecision(server, rule[:200], False, reason[:500], item[:500], principal.id))
+
+
+class ItemPermission:
+    """Permission of one caller: the items it may see and call. `subject` is None if the policy is closed."""
+
+    def __init__(self, policy: AccessPolicy, subject: Subject | None) -> None:
+        self.policy = policy
+        self.subject = subject
+        self._hour = -1
+        self._known: dict[tuple[ListKind, str, str], tuple[Item, Verdict]] = {}
+        self._servers: dict[str, bool] = {}
+        self._reads: dict[tuple[str, str], AccessDecision] = {}
+
+    @property
+    def version(self) -> int:
+        """A number that differs if decisions may: the hour, if a policy reads it."""
+        return self.policy.hour if self.policy.reads_hour else 0
+
+    # -- lists --------------------------------------------------------------------------------------------------------
+
+    def shows(self, kind: ListKind, item: Item) -> bool:
+        """Return True if a list shows an item: a call of it is allowed, at least with some arguments."""
+        return self.verdict(kind, item) is not Verdict.DENY
+
+    def verdict(self, kind: ListKind, item: Item) -> Verdict:
+        """Return the decision about an item, as far as it needs no arguments."""
+        if self.policy.reads_hour and self._hour != self.policy.hour:
+            self._hour = self.policy.hour
+            self._known, self._reads = {}, {}
+        key = (kind, item.server, item.name)
+        known = self._known.get(key)
+        if known is None or known[0] is not item:
+            if len(self._known) >= MAX_ITEMS:
+                self._known = {}
+            known = self._known[key] = (item, self._decide_first(kind, item))
+        return known[1]
+
+    def _decide_first(self, kind: ListKind, item: Item) -> Verdict:
+        engine = self.policy.engine
+        if engine is None or self.subject is None:
+            return Verdict.DENY
+        facts = self.policy.facts(TYPES[kind], item)
+        return engine.first_step(self.subject, self.policy.hour, facts, f"{item.server}.{item.name}").verdict
+
+    def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
+        """Return True if so many items are undecided that a thread should decide them."""
+        count = 0
+        for kind, item in items:
+            known = self._known.get((kind, item.server, item.name))
+            count += known is None or known[0] is not item
+            if count > SLICE_ITEMS:
+                return True
+        return False
+
+    async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
+        """Decide about many items in a thread, so that the event loop goes on."""
+        chosen = list(items)
+
+        def decide() -> None:
+            for kind, item in chosen:
+                self.verdict(kind, item)
+
+        await asyncio.to_thread(decide)
+
+    def may_include(self, server: str) -> bool:
+        """Return False if no policy can permit any item of a server to this caller."""
+        found = self._servers.get(server)
+        if found is None:
+            engine = self.policy.engine
+            found = engine is not None and self.subject is not None and engine.may_include(self.subject, server)
+            if len(self._servers) >= MAX_ITEMS:
+                self._servers = {}
+            self._servers[server] = found
+        return found
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def needs_arguments(self, tool: Item) -> bool:
+        """Return True if each call of a tool must be decided: its arguments or the hour matter."""
+        return self.policy.reads_hour or self.verdict("tools", tool) is Verdict.READ_ARGUMENTS
+
+    def allows_call(self, tool: Item, arguments: Mapping[str, Any]) -> bool:
+        """Return True if a tool may be called with these arguments."""
+        verdict = self.verdict("tools", tool)
+        if verdict is Verdict.READ_ARGUMENTS:
+            return self.decide_call(tool, arguments).allowed
+        return verdict is Verdict.ALLOW
+
+    def decide_call(self, tool: Item, arguments: Mapping[str, Any]) -> AccessDecision:
+        """Return the decision about a call, with the policies that made it."""
+        return self._decide("tools", tool, arguments)
+
+    def decide(self, kind: ListKind, item: Item) -> AccessDecision:
+        """Return the decision about an item without arguments, with the policies that made it."""
+        return self._decide(kind, item, {})
+
+    def decide_read(self, server: str, uri: str) -> AccessDecision:
+        """Return the decision about reading a URI of a server, which no list need have."""
+        if self.policy.reads_hour:
+            return self._decide("resources", Resource(server, uri, {}), {})
+        found = self._reads.get((server, uri))
+        if found is None:
+            if len(self._reads) >= MAX_READS:
+                self._reads = {}
+            found = self._reads[server, uri] = self._decide("resources", Resource(server, uri, {}), {})
+        return found
+
+    def _decide(self, kind: ListKind, item: Item, arguments: Mapping[str, Any]) -> AccessDecision:
+        engine = self.policy.engine
+        if engine is None or self.subject is None:
+            return _CLOSED
+        name = f"{item.server}.{item.name}"
+        if kind == "resources":  # its URI may be one that a client chose
+            facts = engine.reduce.item(TYPES[kind], item)
+            return engine.first_step(self.subject, self.policy.hour, facts, name, keep=False).decision
+        facts = self.policy.facts(TYPES[kind], item)
+        return engine.decide(self.subject, self.policy.hour, facts, arguments, name)

@@ -1,0 +1,167 @@
+"""Types of the arguments of tools for Cedar, from their JSON Schemas; and values of arguments for Cedar. Pure.
+
+Cedar has no null, no floats and no integers over 64 bits. A null is left out. A number that may have a fraction is
+passed as text. An integer over 64 bits, and any value that its schema does not allow, makes the call denied: a
+condition about it would have no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from toolway.types import Json
+
+MAX_DEPTH: Final = 6  # of objects in objects
+MAX_ATTRIBUTES: Final = 200  # of one object
+MAX_CONTEXT_CHARS: Final = 64 * 1024  # characters of all texts of the arguments that policies read
+MAX_LONG: Final = 2**63 - 1
+_SCALARS: Final = {"string": "String", "integer": "Long", "boolean": "Boolean", "number": "String"}
+
+#: A Cedar type in the JSON form of Cedar schemas, as nested tuples so that it can be compared and hashed.
+CedarType: TypeAlias = "tuple[str, Any]"  # (String, integer or number) · (Set, type) · (Record, fields)
+Field: TypeAlias = "tuple[str, CedarType, bool]"  # name, type, required
+ArgumentTypes: TypeAlias = "tuple[Field, ...]"
+
+
+class UnfitArgument(ValueError):
+    """Raised if an argument that a policy reads has a value that Cedar, or the schema of its tool, does not allow."""
+
+
+def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
+    """Return the types of those arguments of a tool that policies read.
+
+    An argument whose schema allows several types is left out too: a policy that reads it is not valid for this tool.
+    """
+    wanted = set(names)
+    if not wanted:
+        return ()
+    return _fields(input_schema, input_schema, wanted, MAX_DEPTH)
+
+
+def to_schema(types: ArgumentTypes) -> Json:
+    """Return the type of `context.args` in the JSON form of a Cedar schema."""
+    return {
+        "type": "Record",
+        "attributes": {name: {**_type_to_schema(type_), "required": required} for name, type_, required in types},
+    }
+
+
+def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
+    """Return the arguments that policies read, as values for Cedar. Raises `UnfitArgument`."""
+    budget = [MAX_CONTEXT_CHARS]
+    return _record(arguments, types, budget, "")
+
+
+def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> ArgumentTypes:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict) or depth <= 0:
+        return ()
+    required = schema.get("required")
+    required_names = set(map(str, required)) if isinstance(required, list) else set()
+    found: list[Field] = []
+    for name, each in properties.items():
+        if str(name).startswith("__"):
+            continue  # Cedar reads __entity and __extn as more than names
+        if (wanted is None or name in wanted) and len(found) < MAX_ATTRIBUTES:
+            type_, nullable = _type_of(each, root, depth - 1)
+            if type_ is not None:
+                found.append((str(name), type_, name in required_names and not nullable))
+    return tuple(sorted(found))
+
+
+def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, bool]:
+    """Return the Cedar type of a schema and whether null is allowed; None if it has no single type."""
+    schema = _resolve(schema, root)
+    if not isinstance(schema, dict) or depth < 0:
+        return None, False
+    for key in ("anyOf", "oneOf"):
+        options = schema.get(key)
+        if isinstance(options, list):
+            found = [_type_of(each, root, depth - 1) for each in options if not _is_null(each, root)]
+            nullable = len(found) < len(options) or any(each[1] for each in found)
+            same = len({each[0] for each in found}) == 1
+            return (found[0][0] if same else None), nullable
+    kind = schema.get("type")
+    names = kind if isinstance(kind, list) else [kind]
+    plain = [each for each in names if each != "null"]
+    nullable = len(plain) < len(names)
+    if len(plain) != 1 or not isinstance(plain[0], str):
+        return None, nullable
+    name = plain[0]
+    if name in _SCALARS:
+        return (_SCALARS[name], name), nullable
+    if name == "array":
+        inner, _ = _type_of(schema.get("items"), root, depth - 1)
+        return (("Set", inner) if inner is not None else None), nullable
+    if name == "object":
+        return ("Record", _fields(schema, root, None, depth)), nullable
+    return None, nullable
+
+
+def _resolve(schema: Any, root: Json) -> Any:
+    """Return what a reference into the same document (`#/$defs/name`) refers to; other schemas as they are."""
+    for _ in range(MAX_DEPTH):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str):
+            return schema
+        parts = reference.split("/")
+        if len(parts) != 3 or parts[0] != "#" or parts[1] not in ("$defs", "definitions"):
+            return None
+        table = root.get(parts[1])
+        schema = table.get(parts[2]) if isinstance(table, dict) else None
+    return None
+
+
+def _is_null(schema: Any, root: Json) -> bool:
+    resolved = _resolve(schema, root)
+    return isinstance(resolved, dict) and resolved.get("type") == "null"
+
+
+def _type_to_schema(type_: CedarType) -> Json:
+    name, inner = type_
+    if name == "Set":
+        return {"type": "Set", "element": _type_to_schema(inner)}
+    return to_schema(inner) if name == "Record" else {"type": name}
+
+
+def _record(given: Mapping[str, Any], types: ArgumentTypes, budget: list[int], path: str) -> Json:
+    values = {}
+    for name, type_, _ in types:
+        value = given.get(name)
+        if value is not None:
+            values[name] = _value(value, type_, budget, f"{path}.{name}" if path else name)
+    return values
+
+
+def _value(value: Any, type_: CedarType, budget: list[int], path: str) -> Any:
+    name, inner = type_
+    if name == "Boolean" and isinstance(value, bool):
+        return value
+    if name == "Long" and isinstance(value, int | float) and not isinstance(value, bool):
+        if value != int(value) if _is_finite(value) else True:
+            raise UnfitArgument(f"{path} is no integer")
+        if abs(int(value)) > MAX_LONG:
+            raise UnfitArgument(f"{path} is an integer over 64 bits")
+        return int(value)  # 5.0 is an integer in JSON Schema
+    if name == "String" and inner == "number" and isinstance(value, int | float) and not isinstance(value, bool):
+        return _spend(str(value), budget, path)
+    if name == "String" and inner == "string" and isinstance(value, str):
+        return _spend(value, budget, path)
+    if name == "Set" and isinstance(value, list):
+        _spend(" " * min(len(value), MAX_CONTEXT_CHARS + 1), budget, path)
+        return [_value(each, inner, budget, path) for each in value if each is not None]
+    if name == "Record" and isinstance(value, dict):
+        return _record(value, inner, budget, path)
+    raise UnfitArgument(f"{path} has another type than its schema says")
+
+
+def _is_finite(value: float) -> bool:
+    return abs(value) != float("inf") and value == value
+
+
+def _spend(text: str, budget: list[int], path: str) -> str:
+    budget[0] -= len(text)
+    if budget[0] < 0:
+        raise UnfitArgument(f"{path} is longer than policies read: {MAX_CONTEXT_CHARS} characters in all")
+    return text

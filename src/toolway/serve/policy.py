@@ -1,0 +1,185 @@
+"""The policy file of a running gateway: loaded at the start, again if it changes, and never left out.
+
+At the start an invalid file ends the process. Later the policies that were loaded before stay in use, and the operator
+learns of it. If a policy is configured while the gateway runs and cannot be read, everything is denied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from toolway.errors import ConfigError
+from toolway.events import PolicyChanged
+from toolway.hub.core import HubCore
+from toolway.types import Json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from toolway.gateway.policy.access_policy import AccessPolicy
+    from toolway.gateway.policy.policy_file import LoadedPolicy
+
+POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the file
+MAX_REPORTED: Final = 20  # policies that do not fit a tool, in the log
+_log = logging.getLogger("toolway.gateway")
+
+
+class PolicyService:
+    """Holds the policy of a gateway and reloads its file.
+
+    `on_changed` is called after the policy has changed. Nothing of the Cedar library is loaded without a policy.
+    """
+
+    def __init__(self, hub: HubCore, on_changed: Callable[[], None]) -> None:
+        self._hub = hub
+        self._on_changed = on_changed
+        self._path: Path | None = None
+        self._stamp: object = None
+        self._loaded: LoadedPolicy | None = None
+        self._policy: AccessPolicy | None = None
+        self._reported: set[tuple[str, str]] = set()  # policies that do not fit a tool, which were logged
+        self._hour = -1
+        self.problem = ""  # why the file cannot be used; "" if it is in use
+
+    @property
+    def policy(self) -> AccessPolicy | None:
+        """The policy in use; None if none is configured."""
+        return self._policy
+
+    def load(self, setting: str, config_file: str) -> None:
+        """Load the policy file at the start. Raises `ConfigError` if it cannot be used: then nothing may be served."""
+        if not setting:
+            return
+        from toolway.gateway.policy.policy_file import load_policy, policy_path
+
+        self._path = policy_path(setting, config_file)
+        self._stamp = _file_stamp(self._path)
+        self._use(load_policy(self._path))
+
+    async def apply(self, setting: str, config_file: str) -> list[str]:
+        """Apply the setting of a reloaded configuration, and the file if it changed. Return its problems."""
+        if not setting:
+            if self._path is not None:
+                _log.warning("the configuration names no policy any more: policies are off")
+                self._path = self._loaded = self._policy = None
+                self.problem = ""
+                self._on_changed()
+            return []
+        from toolway.gateway.policy.policy_file import policy_path
+
+        path = policy_path(setting, config_file)
+        if path != self._path or _file_stamp(path) != self._stamp:
+            self._path = path
+            await self._reload()
+        return [self.problem] if self.problem else []
+
+    async def watch(self) -> None:
+        """Poll the file, and report what became known. Runs until it is cancelled."""
+        if self._loaded is not None:
+            self._emit("loaded")
+        seen = self._stamp
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            if self._path is None:
+                continue
+            before, seen = seen, _file_stamp(self._path)
+            if seen != self._stamp and seen == before:  # changed, and stable since the last poll
+                await self._reload()
+            self._report_unfit()
+            self._check_hour()
+
+    async def _reload(self) -> None:
+        """Load the file again. If it cannot be used, the policies that were loaded before stay."""
+        from toolway.gateway.policy.policy_file import find_unfit, invalid_error, load_policy
+
+        path = self._path
+        assert path is not None
+        self._stamp = _file_stamp(path)
+        tools = self._hub.known_tools()
+
+        def read() -> LoadedPolicy:
+            loaded = load_policy(path)
+            unfit = find_unfit(loaded.engine, tools)
+            if unfit:
+                raise invalid_error(unfit, str(path))
+            return loaded
+
+        try:
+            loaded = await asyncio.to_thread(read)
+        except ConfigError as exc:
+            self.problem = f"{exc.message}: {exc.detail}"
+            if self._policy is None:
+                self._close()
+                _log.error("no policy can be loaded, so everything is denied: %s", exc)
+            else:
+                _log.error("policy file rejected, the policies loaded before stay in use: %s", exc)
+            self._emit("rejected", self.problem)
+            return
+        if self._loaded is None or loaded.digest != self._loaded.digest or self.problem:
+            self._use(loaded)
+            self._on_changed()
+            _log.info("policy file loaded: %d policies", len(loaded.engine.policies))
+            self._emit("loaded")
+
+    def _use(self, loaded: LoadedPolicy) -> None:
+        from toolway.gateway.policy.access_policy import AccessPolicy
+
+        self._loaded, self._policy = loaded, AccessPolicy(loaded.engine, self._hub.emit)
+        self._reported = set()
+        self.problem = ""
+
+    def _close(self) -> None:
+        """Deny everything: a policy is configured, and none could be loaded."""
+        from toolway.gateway.policy.access_policy import AccessPolicy
+
+        self._loaded, self._policy = None, AccessPolicy(None, self._hub.emit)
+        self._on_changed()
+
+    def _report_unfit(self) -> None:
+        """Report policies that turned out not to be valid for the schema of a tool: its calls are denied."""
+        engine = self._loaded.engine if self._loaded is not None else None
+        if engine is None or len(engine.unfit) == len(self._reported):
+            return
+        new = [each for key, each in list(engine.unfit.items()) if key not in self._reported]
+        self._reported = set(engine.unfit)
+        for problem in new[:MAX_REPORTED]:
+            _log.error("calls of %s are denied, because a policy is not valid for it: %s", problem.tool, problem)
+        if new:
+            self._emit("unfit", "; ".join(map(str, new[:3])))
+
+    def _check_hour(self) -> None:
+        """Let clients list again at the full hour, if a policy reads it."""
+        policy = self._policy
+        if policy is not None and policy.reads_hour and policy.hour != self._hour:
+            if self._hour >= 0:
+                self._on_changed()
+            self._hour = policy.hour
+
+    def _emit(self, action: str, reason: str = "") -> None:
+        digest = self._loaded.digest if self._loaded is not None else ""
+        self._hub.emit(PolicyChanged("", action, reason[:1000], str(self._path), digest))
+
+    def describe(self) -> Json | None:
+        """Return the state of the policy, for administrators; None if none is configured."""
+        if self._path is None:
+            return None
+        engine = self._loaded.engine if self._loaded is not None else None
+        return {
+            "file": str(self._path),
+            "policies": len(engine.policies) if engine is not None else 0,
+            "digest": self._loaded.digest if self._loaded is not None else "",
+            "problem": self.problem,
+            "unfit": [str(each) for each in list(engine.unfit.values())[:MAX_REPORTED]] if engine is not None else [],
+        }
+
+
+def _file_stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

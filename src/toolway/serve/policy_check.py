@@ -1,0 +1,22 @@
+"""Check of the policy file for `toolway doctor`."""
+
+from __future__ import annotations
+
+from toolway.doctor.report import Check, SubjectReport, split_hint
+from toolway.errors import ConfigError
+from toolway.gateway.policy.policy_file import load_policy, policy_path
+
+
+def check_policy(setting: str, config_file: str) -> SubjectReport:
+    """Return the report about the policy file that a configuration names: can a gateway load it?"""
+    path = policy_path(setting, config_file)
+    try:
+        count = len(load_policy(path).engine.policies)
+    except ConfigError as exc:
+        check = Check("policy", "fail", exc.message, exc.detail, *split_hint(exc.hint), exc.code)
+    else:
+        if count:
+            check = Check("policy", "ok", f"{count} policies can be used")
+        else:
+            check = Check("policy", "warn", "the policy file has no policies, so everything is denied")
+    return SubjectReport("machine", "policy", (check,), location=str(path))
