@@ -416,6 +416,7 @@ async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp
                 "approvals",
                 "spent_answers",
                 "budget_use",
+                "flow_windows",
             ):
                 db.execute(f"DROP TABLE {table}")
             for table in ("nodes", "api_keys", "lists"):

@@ -37,6 +37,7 @@ WORDS = {
     "approvals show": ["no-request"],
     "policy why": ["alice", "fake.echo"],
     "policy test": ["no-table.yaml"],
+    "flows reset": ["alice"],
     "approvals yes": ["no-request"],
     "approvals no": ["no-request", "why"],
     "pins approve": ["no.tool"],
@@ -73,6 +74,7 @@ WRONG |= dict.fromkeys(
     ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4
 )  # they ask a gateway, and none runs
 WRONG["budgets"] = 4  # as those
+WRONG |= dict.fromkeys((f"flows {name}" for name in ("suggest", "show", "reset")), 4)  # as those
 WRONG |= dict.fromkeys((f"approvals {name}" for name in ("ls", "show", "yes", "no")), 4)  # as those
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept

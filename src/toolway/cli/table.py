@@ -66,6 +66,12 @@ POLICY_COMMANDS: Final = {
     "new": CommandSpec("Write a policy file to start from.", "approvals.policies:policy_new", CONFIG_OPTIONS),
 }
 
+FLOWS_COMMANDS: Final = {
+    "suggest": CommandSpec("Propose labels for tools.", "approvals.flows:flows_suggest"),
+    "show": CommandSpec("Show which calls brought which label.", "approvals.flows:flows_show"),
+    "reset": CommandSpec("Forget the labels of a caller.", "approvals.flows:flows_reset"),
+}
+
 SANDBOX_COMMANDS: Final = {
     "try": CommandSpec("Start a server in the sandbox strict.", "approvals.sandbox:sandbox_try", CONFIG_OPTIONS),
 }
@@ -154,6 +160,7 @@ COMMANDS: Final = {
     "who": CommandSpec("Show who you are at the gateway.", "people:who"),
     "sessions": CommandSpec("List people who logged in, and end logins.", subcommands=SESSIONS_COMMANDS),
     "budgets": CommandSpec("Show budgets and their use.", "approvals.budgets:budgets"),
+    "flows": CommandSpec("Follow private data and texts of strangers.", subcommands=FLOWS_COMMANDS),
     "approvals": CommandSpec("Approve or deny calls that wait.", subcommands=APPROVALS_COMMANDS),
     "audit": CommandSpec("Read and verify the gateway's audit log.", subcommands=AUDIT_COMMANDS),
     "cluster": CommandSpec("List and drain cluster nodes, create keys.", subcommands=CLUSTER_COMMANDS),
@@ -174,7 +181,7 @@ SECTIONS: Final = {
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox", "lock", "update"),
-    "Gateway": ("serve", "ui", "keys", "who", "sessions", "budgets", "approvals", "audit", "cluster"),
+    "Gateway": ("serve", "ui", "keys", "who", "sessions", "budgets", "flows", "approvals", "audit", "cluster"),
     "Shells and programs": ("completion", "agent-help"),
 }
 

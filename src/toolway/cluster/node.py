@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from toolway.cluster.workers.group import Reload, WorkerGroup, WorkerKeyStore
     from toolway.gateway.approvals.records import ApprovalStore, RequestSealer
     from toolway.gateway.budgets.ledger import BudgetLedger
+    from toolway.gateway.flows.store import FlowStore
 
 NATS_CONNECT_TIMEOUT_S: Final = 3.0  # seconds at startup before a missing NATS server is logged
 FIRST_LEASE_TIMEOUT_S: Final = 10.0  # seconds to wait for a lease at startup; calls that need none are served without
@@ -225,6 +226,12 @@ class ClusterNode:
         from toolway.cluster.db.budget_ledger import DbLedger
 
         return DbLedger(self.engine, self.options.tenant)
+
+    def open_flows(self) -> FlowStore:
+        """Return the store of the labels that callers brought, which all nodes of the cluster share."""
+        from toolway.cluster.replication.shared_flows import DbFlowStore
+
+        return DbFlowStore(self.engine, self.options.tenant)
 
     def is_first(self) -> bool:
         """Return True if this node has the lowest id of all live nodes.

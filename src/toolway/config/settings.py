@@ -217,6 +217,7 @@ class GatewaySettings:
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
     approve: Mapping[str, ApproveRule] = field(default_factory=dict)  # `destructive` or server.tool → who approves
     budgets: GroupBudgets = field(default_factory=dict)  # group, or * → pattern of server.tool → budgets
+    flows: str = ""  # if private data, texts of strangers and a way out meet: note, ask or deny; "": note
     budgets_fail: str = "closed"  # if their store is lost: closed refuses calls, open lets them pass for an hour
     policy: str = ""  # file of Cedar policies, relative to the configuration file; "": access and scopes alone decide
     groups: Mapping[str, ToolGroup] = field(default_factory=dict)  # by name
@@ -283,6 +284,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         access=access,
         approve=_parse_approve(block),
         budgets=_parse_budgets(block),
+        flows=FieldReader({"flows": block.get("flows")}, variables).get_choice("flows", ("note", "ask", "deny"), ""),
         budgets_fail=FieldReader({"budgetsFail": block.get("budgetsFail")}, variables).get_choice(
             "budgetsFail", ("closed", "open"), "closed"
         ),

@@ -20,7 +20,7 @@ from toolway.config.settings import InvisibleCharacters
 from toolway.errors import ConfigError
 from toolway.gateway.admin.activity import ActivityRecorder
 from toolway.gateway.admin.agents import AgentReader, AgentsAdmin
-from toolway.gateway.admin.approvals import ApprovalsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin, FlowsAdmin
 from toolway.gateway.admin.budgets import BudgetsAdmin
 from toolway.gateway.admin.calls import CallsAdmin
 from toolway.gateway.admin.config import ConfigHistory
@@ -167,6 +167,7 @@ class Gateway:
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
             BudgetsAdmin(self.budgets, api_keys),
+            FlowsAdmin(approvals, hub, calls.key_names),
             SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,

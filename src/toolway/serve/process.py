@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from toolway.catalog.pins import PinMode
     from toolway.cluster.node import ClusterNode
     from toolway.cluster.options import ClusterOptions
+    from toolway.config.call_rules.flow_labels import FlowMode
     from toolway.serve.workers import ParentLink
     from toolway.upstream.status import ServerStatus
     from toolway.workflows.journal import RunJournal
@@ -106,6 +107,7 @@ class GatewayProcess:
             self.hub, state_dir.folder, key, self._cluster_node if self._shares_config else None
         )
         self._apply_approve_rules(settings)
+        self._apply_flows(settings)
         self._budgets = create_budgets(
             self.hub, state_dir.folder, self._cluster_node, shares_config=self._shares_config
         )
@@ -172,6 +174,12 @@ class GatewayProcess:
     def _apply_approve_rules(self, settings: GatewaySettings) -> None:
         """Apply `toolway.approve`. Raises `ConfigError` if a condition is invalid; then the old rules stay."""
         if self._approvals.set_rules(settings.approve):
+            self.hub.on_approval_rules_changed()
+
+    def _apply_flows(self, settings: GatewaySettings) -> None:
+        """Apply `toolway.flows`, after the server entries were applied: they have the labels."""
+        mode = cast("FlowMode | None", settings.flows or None)
+        if self._approvals.flows is not None and self._approvals.flows.set_mode(mode):
             self.hub.on_approval_rules_changed()
 
     def _apply_budgets(self, settings: GatewaySettings) -> None:
@@ -379,6 +387,7 @@ class GatewayProcess:
             self._apply_budgets(self._active_config.gateway)
             if self._shares_config:
                 self._policy.load(self._active_config.gateway.policy, self._config_path)
+            self._apply_flows(self._active_config.gateway)
             await self._cluster_node.attach(self.hub, self.gateway, self._apply_cluster_config)
             if not self._shares_config:
                 from toolway.cluster.workers.group import WorkerKeyStore
@@ -519,6 +528,7 @@ class GatewayProcess:
         servers = self._workflows.with_server(servers)
         self.hub.spawner.requires_lock = loaded.gateway.requires_lock
         changes = await self.hub.reload(replace(loaded, servers=servers))
+        self._apply_flows(loaded.gateway)
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)

@@ -15,6 +15,8 @@ from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
 from toolway.gateway.budgets.call_budgets import CallBudgets
 from toolway.gateway.budgets.sqlite_ledger import BUDGETS_FILE_NAME, SqliteLedger
+from toolway.gateway.flows.call_flows import CallFlows
+from toolway.gateway.flows.store import FLOWS_FILE_NAME, SqliteFlowStore
 from toolway.hub.core import HubCore
 from toolway.telemetry.metrics import Metrics
 
@@ -99,6 +101,8 @@ def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode |
     sealer = RequestSealer(key)
     store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
     approvals = CallApprovals(store, hub.mask, hub.emit)
+    flows = SqliteFlowStore(folder / FLOWS_FILE_NAME) if node is None else node.open_flows()
+    approvals.flows = CallFlows(flows, lambda: hub.servers, hub.emit)
     hub.use_approvals(approvals)
     return approvals
 

@@ -87,7 +87,7 @@ async def test_all_tables_are_there(engine: AsyncEngine) -> None:
 
 async def test_an_upgrade_of_a_database_at_the_newest_schema_changes_nothing(engine: AsyncEngine) -> None:
     async with engine.begin() as db:
-        assert (await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "0105"
+        assert (await db.execute(text("SELECT version_num FROM alembic_version"))).scalar_one() == "0106"
         await db.execute(text("INSERT INTO servers VALUES ('acme', 'files', '{}', 3)"))
         await db.execute(text("UPDATE epochs SET last = 7"))
     await upgrade_schema(engine)

@@ -342,6 +342,17 @@ class BudgetUseRow(Base):
     used: Mapped[int] = mapped_column(Number)
 
 
+class FlowWindowRow(Base):
+    """Labels that the calls of one caller brought lately, for the flows of the gateway."""
+
+    __tablename__ = "flow_windows"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)  # caller
+    entries: Mapped[str]  # JSON: label → tool and time
+    at: Mapped[float]  # of the last change, by the wall clock of the nodes
+
+
 class RunDefinitionRow(Base):
     """Definition of a workflow as its runs were started with it. It never changes."""
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from toolway.errors import ConfigError
+from toolway.errors import ConfigError, NotFound
+from toolway.events import PolicyDecision
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import ApprovalRequest
 from toolway.gateway.principals import Principal
+from toolway.hub.core import HubCore
 from toolway.types import Json
 
 
@@ -47,6 +49,59 @@ class ApprovalsAdmin:
         if self._approvals is None:
             raise ConfigError("this gateway asks for no approvals", hint='set "approve" in the configuration file')
         return self._approvals
+
+
+class FlowsAdmin:
+    """Handlers of `/admin/flows`: which labels the calls of each caller brought in the last half hour."""
+
+    def __init__(self, approvals: CallApprovals | None, hub: HubCore, key_names: Callable[[], dict[str, str]]) -> None:
+        self._approvals = approvals
+        self._hub = hub
+        self._key_names = key_names
+
+    async def show(self) -> Json:
+        """Return the mode, and for each caller the last call that brought each label."""
+        flows = self._approvals.flows if self._approvals is not None else None
+        if flows is None or not flows.is_on:
+            return {"enabled": False, "mode": "note", "callers": []}
+        names, windows = self._key_names(), await flows.load()
+        return {
+            "enabled": True,
+            "mode": flows.mode,
+            "callers": [
+                {
+                    "caller": caller,
+                    "name": names.get(caller, caller) or "owner",
+                    "labels": [{"label": label, "tool": each.tool, "at": each.at} for label, each in window.items()],
+                }
+                for caller, window in sorted(windows.items())
+            ],
+        }
+
+    def suggest(self) -> Json:
+        """Return labels that tools may need, from their names and hints, beside those that they have."""
+        from toolway.config.call_rules.flow_labels import labels_of, suggest_labels
+
+        found = []
+        for tool in self._hub.known_tools():
+            server = self._hub.servers.get(tool.server)
+            command = " ".join((server.command or "", *server.args)) if server is not None else ""
+            given = labels_of(server, tool.name, "note")
+            wanted = suggest_labels(tool.server, tool.name, tool.annotations or {}, command)
+            if wanted or given:
+                row = {"server": tool.server, "tool": tool.name, "labels": sorted(given)}
+                found.append({**row, "suggested": [each for each in wanted if each not in given]})
+        return {"tools": found}
+
+    async def reset(self, who: str) -> Json:
+        """Forget which labels the calls of a caller brought. `who` is a caller, or its name. Raises `NotFound`."""
+        flows = self._approvals.flows if self._approvals is not None else None
+        callers = [who, *(caller for caller, name in self._key_names().items() if name == who)]
+        callers += [""] if who == "owner" else []
+        if flows is None or not any([await flows.reset(caller) for caller in callers]):
+            raise NotFound(f"no labels of {who[:100]!r} are known", hint="list all callers: toolway flows show")
+        self._hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
+        return {"reset": who}
 
 
 def _to_json(request: ApprovalRequest, names: dict[str, str]) -> Json:

@@ -455,6 +455,25 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     "Event": _EVENT,
     "EventList": _object({"events": _array(_ref("Event")), "last": _INTEGER}),
     "AlertList": _object({"alerts": _array(_object({"name": _STRING}, _object_from(Alert)))}),
+    "FlowList": _object(
+        {
+            "enabled": _BOOLEAN,
+            "mode": _STRING,
+            "callers": _array(
+                _object(
+                    {
+                        "caller": _STRING,
+                        "name": _STRING,
+                        "labels": _array(_object({"label": _STRING, "tool": _STRING, "at": _NUMBER})),
+                    }
+                )
+            ),
+        }
+    ),
+    "FlowSuggestions": _object(
+        {"tools": _array(_object({"server": _STRING, "tool": _STRING, "labels": _STRINGS, "suggested": _STRINGS}))}
+    ),
+    "FlowReset": _object({"reset": _STRING}),
     "BudgetList": _object(
         {
             "budgets": _array(

@@ -21,7 +21,7 @@ from toolway.errors import CallError, ConfigError, NotFound, ToolwayError
 from toolway.events import AccessEvent
 from toolway.gateway.admin.activity import Mask
 from toolway.gateway.admin.agents import AGENT_QUERY, AgentsAdmin
-from toolway.gateway.admin.approvals import ApprovalsAdmin
+from toolway.gateway.admin.approvals import ApprovalsAdmin, FlowsAdmin
 from toolway.gateway.admin.budgets import BudgetsAdmin
 from toolway.gateway.admin.calls import CALL_QUERY, CallsAdmin
 from toolway.gateway.admin.overview import EVENT_QUERY, PREVIEW_QUERY, OverviewAdmin, is_preview
@@ -369,6 +369,28 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.approvals.decide(r.decoded("id"), r.body, r.principal),
         body="ApprovalAnswer",
     ),
+    # -- flows --------------------------------------------------------------------------------------------------------
+    Route(
+        "GET",
+        "/admin/flows",
+        "Labels that the calls of each caller brought in the last half hour",
+        "FlowList",
+        lambda a, r: a.flows.show(),
+    ),
+    Route(
+        "GET",
+        "/admin/flows/suggestions",
+        "Labels that tools may need, from their names and hints",
+        "FlowSuggestions",
+        lambda a, r: a.flows.suggest(),
+    ),
+    Route(
+        "DELETE",
+        "/admin/flows/{who}",
+        "Forget which labels the calls of a caller brought",
+        "FlowReset",
+        lambda a, r: a.flows.reset(r.decoded("who")),
+    ),
     # -- budgets ------------------------------------------------------------------------------------------------------
     Route(
         "GET",
@@ -562,6 +584,7 @@ class AdminEndpoint:
         pins: PinsAdmin,
         approvals: ApprovalsAdmin,
         budgets: BudgetsAdmin,
+        flows: FlowsAdmin,
         sessions: SessionsAdmin,
         hub: HubCore,
         api_keys: ApiKeyStore | None,
@@ -578,6 +601,7 @@ class AdminEndpoint:
         self.pins: PinsAdmin = pins
         self.approvals: ApprovalsAdmin = approvals
         self.budgets: BudgetsAdmin = budgets
+        self.flows: FlowsAdmin = flows
         self.sessions: SessionsAdmin = sessions
         self.reload: Callable[[], Awaitable[Json]] = reload
         self._hub = hub

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Tool
 from toolway.config.approval.approve_rules import ApproveRule, ApproveRules
+from toolway.config.call_rules.flow_labels import FlowLabels
 from toolway.errors import CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
 from toolway.events import ApprovalChanged, Event
 from toolway.gateway.approvals.form import (
@@ -43,6 +44,7 @@ from toolway.gateway.approvals.records import (
     new_nonce,
     new_request_id,
 )
+from toolway.gateway.flows.call_flows import CallFlows
 from toolway.gateway.mcp.context import supports_server_request
 from toolway.middleware.approval import (
     ApprovalBinding,
@@ -84,12 +86,13 @@ class CallApprovals:
         self._settings: list[tuple[str, ApproveRule]] = []
         self._rules = ApproveRules({})
         self._expressions: Expressions | None = None
+        self.flows: CallFlows | None = None
         self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
 
     @property
     def is_active(self) -> bool:
         """Return True if the configuration has rules for approvals."""
-        return bool(self._rules)
+        return bool(self._rules) or (self.flows is not None and self.flows.is_on and self.flows.mode == "ask")
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
         """Use these rules from now on. Return True if they differ from the rules so far.
@@ -111,15 +114,18 @@ class CallApprovals:
             self._expressions.close()
             self._expressions = None
         await self._store.close()
+        if self.flows is not None:
+            await self.flows.close()
 
     # -- gate of the hub ----------------------------------------------------------------------------------------------
 
-    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[ApproveRule]:
+    def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[ApproveRule | FlowLabels]:
+        flows = self.flows.rules_for(server, name) if self.flows is not None else ()
         if not self._rules:
-            return ()
+            return flows
         # Until the definition is known, its hint may be there.
         destructive = tool is None or tool.stale or (tool.annotations or {}).get("destructiveHint") is True
-        return self._rules.find(server, name, destructive=destructive)
+        return (*self._rules.find(server, name, destructive=destructive), *flows)
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
         binding = bind_call(call)
@@ -127,7 +133,13 @@ class CallApprovals:
         state = _State.decode(reply.state) if reply is not None else None
         if state is not None and state.kind == "rest":
             return await self._use_rest(call, binding, state)
-        by = await self._approver(call.policy.approval, call.arguments)
+        labels = next((each for each in call.policy.approval if isinstance(each, FlowLabels)), None)
+        if labels is not None and self.flows is not None and await self.flows.check(call, labels) == "ask":
+            approved = await self._require_operator(call, binding)
+            await self.flows.add(call, labels)
+            return approved
+        rules = [each for each in call.policy.approval if isinstance(each, ApproveRule)]
+        by = await self._approver(rules, call.arguments)
         if by is None:
             return call
         if by == "client":

@@ -25,6 +25,7 @@ from toolway.errors import (
     ToolwayError,
 )
 from toolway.gateway.budgets.call_budgets import BudgetExceeded
+from toolway.gateway.flows.call_flows import FLOW_CODE, FLOW_STORE_CODE
 from toolway.gateway.rate_limit import Rate
 from toolway.middleware.approval import APPROVAL_CODE, APPROVAL_DENIED_CODE, ApprovalRequired
 from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
@@ -76,7 +77,7 @@ _RETRYABLE_CODES: Final = frozenset(
     {UNAVAILABLE, OVERLOADED, QUOTA, THROTTLED, STORE_UNAVAILABLE, SHUTTING_DOWN, APPROVAL_REQUIRED}
 )
 #: Denials that end with HTTP 200: a 403 would make clients log in again.
-_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE)
+_DENIED_WITH_200: Final = (TOOL_DENIED_CODE, TOOL_HELD_CODE, APPROVAL_DENIED_CODE, FLOW_CODE)
 _MIN_RETRY_AFTER_S: Final = 1.0  # seconds, for `Retry-After` if no better value is known
 
 
@@ -263,6 +264,8 @@ _RPC_CODE_BY_ERROR_CODE: Final = {
     APPROVAL_CODE: APPROVAL_REQUIRED,
     APPROVAL_DENIED_CODE: DENIED,
     "E-APPROVAL-STORE": STORE_UNAVAILABLE,
+    FLOW_CODE: DENIED,
+    FLOW_STORE_CODE: STORE_UNAVAILABLE,
 }
 _RPC_CODE_BY_TYPE: Final[tuple[tuple[type[CallError], Callable[[CallError], int]], ...]] = (
     (NotFound, lambda error: INVALID_PARAMS),

@@ -1,0 +1,102 @@
+"""`toolway flows`: which calls brought private data, texts of strangers and a way out together."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
+
+import typer
+
+from toolway.cli.exit_codes import ExitCode
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+
+if TYPE_CHECKING:
+    from toolway.cli.gateway_client import GatewayClient
+
+LIMIT = "only calls through the gateway are seen; what a client fetches or runs by itself is not"
+
+
+def flows_suggest(context: CommandContext) -> CommandResult:
+    """Propose labels for tools, from their names and hints. Nothing is written."""
+    return run_suggest(context)
+
+
+def flows_show(
+    context: CommandContext,
+    who: Annotated[str, typer.Argument(metavar="[WHO]", help="Name of a caller.", show_default=False)] = "",
+) -> CommandResult:
+    """Show which calls brought which label in the last half hour."""
+    return run_show(context, who)
+
+
+def flows_reset(
+    context: CommandContext,
+    who: Annotated[str, typer.Argument(metavar="WHO", help="Name of the caller.", show_default=False)],
+) -> CommandResult:
+    """Forget which labels the calls of a caller brought."""
+    return run_reset(context, who)
+
+
+async def _open_gateway(context: CommandContext) -> GatewayClient:
+    from toolway.cli.targets import require_gateway
+
+    return await require_gateway(
+        context.output, context.target_options, "flows are followed by a running gateway", "start it: toolway serve"
+    )
+
+
+async def run_suggest(context: CommandContext) -> ExitCode:
+    """Print the proposed labels as entries to copy."""
+    output = context.output
+    found = await (await _open_gateway(context)).request_admin("GET", "flows/suggestions")
+    if output.as_json:
+        output.print_json(found)
+        return ExitCode.OK
+    entries: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for each in found["tools"]:
+        if each["suggested"]:
+            labels = {"labels": [*each["labels"], *each["suggested"]]}
+            entries.setdefault(each["server"], {})[each["tool"]] = labels
+    if not entries:
+        output.info("there is nothing to propose")
+    for server, tools in entries.items():
+        output.print_line(f'"{server}": {{… "tools": {json.dumps(tools)}}}')
+    output.info(f"proposals from names and hints: review each. {LIMIT}")
+    return ExitCode.OK
+
+
+async def run_show(context: CommandContext, who: str) -> ExitCode:
+    """Print the labels of all callers, or of one."""
+    output = context.output
+    found = await (await _open_gateway(context)).request_admin("GET", "flows")
+    if who:
+        found["callers"] = [each for each in found["callers"] if who in (each["caller"], each["name"])]
+    if output.as_json:
+        output.print_json(found)
+        return ExitCode.OK
+    rows = [
+        (each["name"], label["label"], label["tool"], f"{max(0, round((time.time() - label['at']) / 60))} min ago")
+        for each in found["callers"]
+        for label in each["labels"]
+    ]
+    if rows:
+        output.print_table(("caller", "label", "by", "when"), rows)
+    elif found["enabled"]:
+        output.info("no call brought a label in the last half hour")
+    else:
+        output.info("no tool has labels: toolway flows suggest")
+    output.info(f"mode {found['mode']}; {LIMIT}")
+    return ExitCode.OK
+
+
+async def run_reset(context: CommandContext, who: str) -> ExitCode:
+    """Forget the labels of one caller."""
+    found = await (await _open_gateway(context)).request_admin("DELETE", f"flows/{quote(who, safe='')}")
+    if context.output.as_json:
+        context.output.print_json(found)
+    else:
+        context.output.info(f"the labels of {who} are forgotten")
+    return ExitCode.OK

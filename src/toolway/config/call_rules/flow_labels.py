@@ -1,0 +1,99 @@
+"""Labels of tools, and when a caller brings all three together within half an hour. Pure: `now` is an argument.
+
+`private`: results contain data that strangers must not see. `untrusted`: results may contain texts of strangers.
+`sink`: a call can send data out. A model that has read private data and texts of strangers may be made to send the
+first where the second say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from toolway.config.schema import Server
+
+FlowMode: TypeAlias = Literal["note", "ask", "deny"]
+FLOW_MODES: Final = ("note", "ask", "deny")
+LABELS: Final = ("private", "untrusted", "sink")
+WINDOW_S: Final = 1800.0
+
+
+class FlowLabels(NamedTuple):
+    """Labels of one tool: an entry beside the rules for approvals of that tool."""
+
+    labels: frozenset[str]
+
+
+class LabelledCall(NamedTuple):
+    """The last call of a caller that brought a label."""
+
+    tool: str
+    at: float
+
+
+Window: TypeAlias = Mapping[str, LabelledCall]  # by label
+
+
+def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str]:
+    """Return the labels of a tool, as the operator set them.
+
+    A tool without labels counts as nothing; with `deny`, as untrusted.
+    """
+    found: set[str] = set()
+    if server is not None:
+        settings = server.tools.get(name)
+        found = {*server.labels, *(settings.labels if settings is not None else ())}
+        if server.untrusted:
+            found.add("untrusted")
+    return frozenset(found or ({"untrusted"} if mode == "deny" else ()))
+
+
+def current(window: Window, now: float) -> dict[str, LabelledCall]:
+    """Return the part of a window that is not older than half an hour."""
+    return {label: each for label, each in window.items() if now - each.at < WINDOW_S}
+
+
+def meets(window: Window, labels: Collection[str]) -> bool:
+    """Return True if a call with these labels brings private data, texts of strangers and a way out together.
+
+    Further reads of a kind that is there already add nothing; a way out always does.
+    """
+    is_complete = all(label in window or label in labels for label in LABELS)
+    return is_complete and ("sink" in labels or any(label not in window for label in labels))
+
+
+#: Words of tool names, by the label that `toolway flows suggest` proposes.
+_WORDS: Final = {
+    "sink": ("send", "post", "create", "publish", "upload", "push", "comment", "reply", "share", "write", "update"),
+    "untrusted": ("fetch", "browse", "search", "issue", "issues", "inbox", "email", "emails", "mail", "web", "page"),
+    "private": ("file", "files", "email", "emails", "mail", "inbox", "query", "contacts", "calendar", "secret", "repo"),
+}
+#: Labels of well-known servers, by a word in their name or command.
+_KNOWN: Final = {
+    "github": ("private", "untrusted"),
+    "gitlab": ("private", "untrusted"),
+    "gmail": ("private", "untrusted"),
+    "slack": ("private", "untrusted"),
+    "jira": ("private", "untrusted"),
+    "notion": ("private",),
+    "filesystem": ("private",),
+    "postgres": ("private",),
+    "sqlite": ("private",),
+    "fetch": ("untrusted", "sink"),
+    "playwright": ("untrusted", "sink"),
+    "puppeteer": ("untrusted", "sink"),
+}
+
+
+def suggest_labels(server: str, tool: str, annotations: Mapping[str, object], command: str = "") -> list[str]:
+    """Return labels that a tool may need, from its names and hints. Hints only add labels."""
+    words = set(tool.lower().replace("-", "_").replace(".", "_").split("_"))
+    found = {label for label, each in _WORDS.items() if words & set(each)}
+    for name, labels in _KNOWN.items():
+        if name in server.lower() or name in command.lower():
+            found |= set(labels)
+    if annotations.get("openWorldHint") is True:
+        found.add("untrusted")
+        if annotations.get("readOnlyHint") is not True:
+            found.add("sink")
+    return [label for label in LABELS if label in found]

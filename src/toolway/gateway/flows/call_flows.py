@@ -1,0 +1,144 @@
+"""Flows of a gateway: which labels the calls of a caller brought, and what happens if all three meet.
+
+`note` reports it, `ask` requires the approval of an operator, `deny` refuses the call. Only calls through the gateway
+are seen. What a client does by itself is not, and no content is followed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
+
+from toolway.config.call_rules.flow_labels import (
+    LABELS,
+    FlowLabels,
+    FlowMode,
+    LabelledCall,
+    Window,
+    current,
+    labels_of,
+    meets,
+)
+from toolway.config.schema import Server
+from toolway.errors import AccessDenied, Certainty, ServerUnavailable
+from toolway.events import Event, PolicyDecision
+from toolway.gateway.flows.store import FlowStore, FlowStoreError
+from toolway.types import Call
+
+FLOW_CODE: Final = "E-FLOW"
+FLOW_STORE_CODE: Final = "E-FLOW-STORE"
+
+
+class CallFlows:
+    """Windows of all callers of a gateway, and the decision about each labelled call.
+
+    `servers` returns the server entries, `emit` reports events. `now` returns wall time.
+    """
+
+    def __init__(
+        self,
+        store: FlowStore,
+        servers: Callable[[], Mapping[str, Server]],
+        emit: Callable[[Event], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._servers = servers
+        self._emit = emit
+        self._now = now
+        self.mode: FlowMode = "note"
+        self.is_on = False
+
+    def set_mode(self, mode: FlowMode | None) -> bool:
+        """Use this mode from now on. None: `note`, if any tool has labels. Return True if that changes anything."""
+        has_labels = any(
+            each.labels or any(tool.labels for tool in each.tools.values()) for each in self._servers().values()
+        )
+        before, self.mode, self.is_on = (self.mode, self.is_on), mode or "note", mode is not None or has_labels
+        return before != (self.mode, self.is_on)
+
+    def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
+        """Return the labels of a tool as a rule for its calls; () if it has none."""
+        if not self.is_on:
+            return ()
+        labels = labels_of(self._servers().get(server), name, self.mode)
+        return (FlowLabels(labels),) if labels else ()
+
+    async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
+        """Add the labels of a call to the window of its caller, or return `ask` if an operator must approve it first.
+
+        Raises `AccessDenied` if the call is refused, `ServerUnavailable` if the window is not known.
+        """
+        now, found = self._now(), dict[str, LabelledCall]()
+
+        def change(window: Window) -> Window | None:
+            found.clear()
+            found.update(current(window, now))
+            if self.mode != "note" and meets(found, rule.labels):
+                return None
+            return found | dict.fromkeys(rule.labels, LabelledCall(f"{call.server}.{call.name}", now))
+
+        await self._change(call, change)
+        if not meets(found, rule.labels):
+            return "pass"
+        reason = _describe(call, found, rule.labels)
+        self._emit(PolicyDecision(call.server, "flows", self.mode == "note", f"{self.mode}: {reason}"))
+        if self.mode == "deny":
+            raise AccessDenied(
+                f"{call.server}.{call.name} would bring private data, texts of strangers and a way out together",
+                server=call.server,
+                tool=call.name,
+                certainty=Certainty.NOT_SENT,
+                detail=reason,
+                hint="start again without one of the three, or let an operator run: toolway flows reset WHO",
+                code=FLOW_CODE,
+            )
+        return "ask" if self.mode == "ask" else "pass"
+
+    async def add(self, call: Call, rule: FlowLabels) -> None:
+        """Add the labels of a call that an operator approved."""
+        now = self._now()
+        tool = LabelledCall(f"{call.server}.{call.name}", now)
+        await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
+
+    async def load(self) -> Mapping[str, Window]:
+        """Return the windows of all callers. Raises `ServerUnavailable`."""
+        now = self._now()
+        try:
+            found = await self._store.load(now)
+        except FlowStoreError as exc:
+            raise _unavailable(exc) from exc
+        return {caller: window for caller, each in found.items() if (window := current(each, now))}
+
+    async def reset(self, caller: str) -> bool:
+        """Forget which labels the calls of a caller brought. Return False if there are none."""
+        try:
+            return await self._store.remove(caller)
+        except FlowStoreError as exc:
+            raise _unavailable(exc) from exc
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()
+
+    async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> None:
+        try:
+            await self._store.change(call.caller, change, self._now())
+        except FlowStoreError as exc:
+            if self.mode != "note":  # what is not known may be the third label
+                raise _unavailable(exc) from exc
+
+
+def _describe(call: Call, window: Window, labels: frozenset[str]) -> str:
+    own = f"{call.server}.{call.name}"
+    return ", ".join(f"{label} by {own if label in labels else window[label].tool}" for label in LABELS)
+
+
+def _unavailable(exc: FlowStoreError) -> ServerUnavailable:
+    return ServerUnavailable(
+        "the store of the flows is unavailable",
+        detail=str(exc)[:300],
+        hint="correct the cause, then try again",
+        code=FLOW_STORE_CODE,
+    )

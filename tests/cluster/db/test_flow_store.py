@@ -1,0 +1,57 @@
+"""Windows of callers that all nodes share, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from toolway.cluster.db.tables import FlowWindowRow
+from toolway.cluster.replication.shared_flows import DbFlowStore
+from toolway.config.call_rules.flow_labels import WINDOW_S, LabelledCall, Window
+from toolway.gateway.flows.store import FlowStoreError
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_labels_of_all_nodes_meet_in_one_window(engine: AsyncEngine) -> None:
+    nodes = [DbFlowStore(engine, "t") for _ in range(3)]
+
+    def add(label: str) -> Window:
+        return {label: LabelledCall(f"s.{label}", 100.0)}
+
+    for node, label in zip(nodes, ("private", "untrusted", "sink"), strict=True):
+        added = add(label)
+        await node.change("key:k", partial(_merge, added), 100.0)
+    assert set((await nodes[0].load(100.0))["key:k"]) == {"private", "untrusted", "sink"}
+    await nodes[1].change("key:k", lambda window: None, 100.0)  # nothing changes
+    assert len((await nodes[2].load(100.0))["key:k"]) == 3
+    assert await nodes[0].load(100.0 + WINDOW_S) == {} == await DbFlowStore(engine, "other").load(100.0)
+    assert await nodes[0].remove("key:k") and not await nodes[0].remove("key:k")
+
+
+async def test_of_two_changes_at_once_one_sees_the_other(engine: AsyncEngine) -> None:
+    seen: list[int] = []
+
+    def change(window: Window) -> Window:
+        seen.append(len(window))
+        return {**window, f"label-{len(window)}": LabelledCall("s.t", 100.0)}
+
+    await asyncio.gather(*(DbFlowStore(engine, "t").change("key:k", change, 100.0) for _ in range(4)))
+    assert max(seen) == 3 and len((await DbFlowStore(engine, "t").load(100.0))["key:k"]) == 4
+
+
+async def test_a_window_that_makes_no_sense_is_not_used(engine: AsyncEngine) -> None:
+    store = DbFlowStore(engine, "t")
+    await store.change("key:k", lambda window: {"sink": LabelledCall("s.t", 1.0)}, 100.0)
+    async with engine.begin() as db:
+        await db.execute(update(FlowWindowRow).values(entries="no JSON"))
+    with pytest.raises(FlowStoreError):
+        await store.change("key:k", lambda window: window, 100.0)
+
+
+def _merge(added: Window, window: Window) -> Window:
+    return {**window, **added}
