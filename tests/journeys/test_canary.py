@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import typer
 
+from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
 from tests.journeys.canary_lab import Lab
 from tests.journeys.canary_servers import echo_server
 from tests.journeys.canary_watch import Arguments, Canaries
@@ -312,3 +313,41 @@ def test_every_command_is_run() -> None:
     )
     assert all(path in COMMANDS for path in (*MORE, *DEAR)), "a command that has gone"
     assert all(invocations(path, command) for path, command in COMMANDS.items())
+
+
+# -- the token of a caller, at a gateway that calls a server on its behalf
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["exchange", "obo", "id-jag"])
+async def test_the_token_of_a_caller_goes_to_its_issuer_and_nowhere_else(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    audit = tmp_path / "audit.jsonl"
+    async with ExchangeIssuer() as issuer, ExchangeIssuer() as other:
+        auth = exchange_auth(issuer, type=kind)
+        if kind == "id-jag":
+            auth |= {"issuer": other.issuer, "idpClientId": "gateway", "idpClientSecret": "canary-idp-secret"}
+        at_server = other if kind == "id-jag" else issuer
+        target = Target(at_server)
+        async with on_behalf(tmp_path, issuer, {"jira": target}, auth, audit) as found:
+            token = issuer.token("alice")
+            answers = [await found.call("jira__echo", {"text": "x"}, token=token) for _ in range(2)]
+            assert "result" in answers[0], answers[0]
+            issuer.status = 400  # it repeats the whole form in its error
+            refused = issuer.token("bob")
+            answers.append(await found.call("jira__echo", {"text": "x"}, token=refused))
+            assert "error" in answers[-1]
+            paths = ("/admin/servers", "/admin/people", "/admin/calls", "/metrics", "/who")
+            answers += [{"body": (await found.ask("GET", path)).body.decode()} for path in paths]
+            answers.append({"status": str(found.hub.status())})
+        received = [form.get("subject_token") or form.get("assertion") for form in issuer.forms]
+        assert received == [token, refused]
+        exchanged = [*issuer.owners, *other.owners]
+        shown = json.dumps(answers) + caplog.text + "".join(map(repr, found.gateway.__dict__.values()))
+        files = "".join(file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file())
+        for secret in (token, refused, token.split(".")[2]):
+            assert secret not in str(target.seen) and secret not in str(other.forms), "it was sent on"
+            assert secret not in shown and secret not in files, "it was shown or stored"
+        assert exchanged and not any(each in shown or each in files for each in exchanged)

@@ -125,6 +125,14 @@ class Around:
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return False
 
+    def has_caller_lists(self, server: str) -> bool:
+        return False
+
+    def update_caller_list(
+        self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        return None
+
     @property
     def open_links(self) -> list[WeatherLink]:
         return [link for link in self.links if not link.closed]

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from toolway.auth.encrypted_token_store import EncryptedTokenStore
 from toolway.auth.token_manager import LoginCallback, TokenManager, TokenOwner
@@ -22,6 +22,11 @@ from toolway.auth.token_store import Credential, MemoryTokenStore, TokenStore
 from toolway.config.schema import OAuth, Server
 from toolway.types import AuthError, Authorizer
 
+if TYPE_CHECKING:
+    from toolway.auth.exchange_manager import ExchangeManager, TokenEndpoints
+    from toolway.auth.token_exchange import SubjectTokens
+
+MAX_EXCHANGE_MANAGERS: Final = 20_000  # pairs of a server and a caller on whose behalf it is called
 LOGIN_POLL_INTERVAL_S: Final = 1.0  # seconds between two checks for a missing login
 
 #: Called with (server, principal) when a missing login has been stored.
@@ -43,6 +48,9 @@ class AuthManager:
         self._now = now
         self._on_login = on_login
         self._token_managers: dict[tuple[TokenOwner, OAuth], TokenManager] = {}
+        self._exchange_managers: dict[tuple[TokenOwner, OAuth], ExchangeManager] = {}  # least recently used first
+        self._endpoints: TokenEndpoints | None = None
+        self.subject_tokens: SubjectTokens | None = None  # of callers that logged in; set by a gateway with a login
         self.per_user_servers: set[str] = set()
         self._login_poll: asyncio.Task[None] | None = None
 
@@ -52,7 +60,34 @@ class AuthManager:
         None is returned for a local server, for a static Authorization header, and for an OpenAPI server
         without `auth`.
         """
+        if server.auth is not None and server.auth.is_on_behalf:
+            return self._exchange_manager(name, server, server.auth, caller)
         return self._token_manager(name, server, caller)
+
+    def _exchange_manager(self, name: str, server: Server, settings: OAuth, caller: str) -> ExchangeManager:
+        """Return the manager of a caller's tokens for one server, with which it is called on the caller's behalf."""
+        from toolway.auth.exchange_manager import ExchangeManager, TokenEndpoints
+
+        self.per_user_servers.add(name)
+        if self._endpoints is None:
+            self._endpoints = TokenEndpoints(self._now)
+        owner = TokenOwner(name, server.http_url or "", caller, False, server.effective_network_policy)
+        key = (owner, settings)
+        found = self._exchange_managers.pop(key, None)
+        if found is None:
+            if len(self._exchange_managers) >= MAX_EXCHANGE_MANAGERS:
+                unused = [each for each, manager in self._exchange_managers.items() if manager.is_unused]
+                for each in unused or list(self._exchange_managers)[:1]:
+                    self._exchange_managers.pop(each).drop()
+            found = ExchangeManager(owner, settings, lambda: self.subject_tokens, self._endpoints, self._now)
+        self._exchange_managers[key] = found
+        return found
+
+    def drop_caller(self, caller: str) -> None:
+        """Forget the tokens that were exchanged for a caller, because its login has ended."""
+        for manager in self._exchange_managers.values():
+            if manager.owner.principal == caller:
+                manager.drop()
 
     def is_per_user(self, name: str) -> bool:
         """Return True if each caller is known to need a separate login for the server `name`."""
@@ -82,11 +117,17 @@ class AuthManager:
         for token_manager in self._token_managers.values():
             if token_manager.owner.server == name:
                 token_manager.reset_failures()
+        for manager in self._exchange_managers.values():
+            if manager.owner.server == name:
+                manager.reset_failures()
 
     async def close(self) -> None:
         if self._login_poll is not None:
             self._login_poll.cancel()
         await asyncio.gather(*(token_manager.close() for token_manager in self._token_managers.values()))
+        await asyncio.gather(*(manager.close() for manager in self._exchange_managers.values()))
+        if self._endpoints is not None:
+            await self._endpoints.close()
 
     # -- token managers -----------------------------------------------------------------------------------------------
 
@@ -112,6 +153,9 @@ class AuthManager:
         return found
 
     def _require_token_manager(self, name: str, server: Server, caller: str) -> TokenManager:
+        if server.auth is not None and server.auth.is_on_behalf:
+            reason = f"{name} needs no login: it is called with the token of the caller"
+            raise AuthError(reason, code="E-AUTH-FLOW", hint="log in to the gateway, and call one of its tools")
         token_manager = self._token_manager(name, server, caller)
         if token_manager is None:
             why = "its entry has a static token" if server.url is not None else "it is not a remote server"

@@ -67,6 +67,15 @@ async def post(
     return response.status_code, response.content
 
 
+async def get(url: str, network_policy: NetworkPolicy) -> httpx2.Response:
+    """Fetch a JSON document of an authorization server. Raises `AuthError` as `fetch` does."""
+    try:
+        request = httpx2.Request("GET", url, headers={"Accept": "application/json"})
+    except httpx2.InvalidURL:
+        raise oauth_url_error("cannot be parsed") from None
+    return await fetch(request, network_policy)
+
+
 async def _load_ssl_context() -> ssl.SSLContext:
     """Return the TLS context with the trusted CAs, for all requests to authorization servers.
 

@@ -111,7 +111,7 @@ def _server_secrets(server: Server) -> Iterator[str]:
     if password is not None and not isinstance(password, SecretTemplate):
         yield password
     if server.auth is not None:
-        for secret in (server.auth.client_secret, server.auth.private_key):
+        for secret in (server.auth.client_secret, server.auth.idp_client_secret, server.auth.private_key):
             if secret is not None and not isinstance(secret, SecretTemplate):
                 yield secret
 

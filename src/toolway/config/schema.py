@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
 Sandbox = Literal["auto", "guard", "strict", "off"]
-Grant = Literal["authorization_code", "client_credentials"]
+Grant = Literal["authorization_code", "client_credentials", "exchange", "obo", "id-jag"]
+#: Grants with the token of the caller: `auth.type` in files.
+ON_BEHALF_GRANTS: Final = ("exchange", "obo", "id-jag")
 CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
 
@@ -317,6 +319,9 @@ class OAuth:
     client_metadata_url: str | None = None  # https URL that describes this client, if the issuer accepts one
     scopes: tuple[str, ...] = ()  # requested instead of the scopes that the server suggests
     redirect_uri: str = "http://127.0.0.1:33418/callback"  # receives the browser at the end of a login
+    idp_client_id: str | None = None  # id-jag: client of the gateway at the identity provider. In a file: idpClientId
+    idp_client_secret: str | None = field(default=None, repr=False)  # its secret. In a file: idpClientSecret
+    shared_lists: bool = False  # on behalf: all people get the same lists, so one person's may be shown to all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scopes", tuple(self.scopes))
@@ -326,6 +331,8 @@ class OAuth:
             raise _auth_error("a clientSecret or privateKey needs the issuer it is for", 'add "issuer": "https://…"')
         if secret and self.client_id is None:
             raise _auth_error("a clientSecret or privateKey needs a clientId", 'add "clientId"')
+        if self.is_on_behalf:
+            self._check_on_behalf()
         if self.grant == "client_credentials" and not secret:
             raise _auth_error("client_credentials needs a clientSecret or a privateKey", "add one of them")
         if self.private_key is not None and self.grant != "client_credentials":
@@ -333,6 +340,17 @@ class OAuth:
         url = self.client_metadata_url
         if url is not None and not begins_with_variable(url) and not re.match(r"https://[^/\s]+/[^\s]", url):
             raise _auth_error("clientMetadataUrl must be an https address with a path", "correct it")
+
+    @property
+    def is_on_behalf(self) -> bool:
+        """Return True if the token of each caller is exchanged for one of the server."""
+        return self.grant in ON_BEHALF_GRANTS
+
+    def _check_on_behalf(self) -> None:
+        if self.grant == "id-jag" and (self.issuer is None or self.client_id is None):
+            raise _auth_error("id-jag needs the issuer of the server, and a clientId there", 'add "issuer", "clientId"')
+        if (self.idp_client_id is None) != (self.idp_client_secret is None):
+            raise _auth_error("idpClientId and idpClientSecret belong together", "add the other one")
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,6 +581,10 @@ class Server:
             raise _tls_error("tls is for servers with a url", "remove it, or give the server a url")
         if self.auth is not None and self.url is None:
             raise _auth_error("auth is for servers with a url", "give other servers their credentials in `env`")
+        if self.auth is not None and self.auth.is_on_behalf and self.share_connection:
+            raise _auth_error(
+                "a connection on behalf of callers cannot be shared", "remove shareConnection, or choose another auth"
+            )
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
             raise _auth_error("a server has either auth or an Authorization header", "remove one of them")
         if self.openapi is not None and self.openapi.idempotency_header and self.idempotency_meta_key is None:

@@ -27,6 +27,7 @@ from toolway.config.foreign_keys import warn_unread_keys
 from toolway.config.policy_entry import MAX_ATTEMPTS, parse_number, parse_policy
 from toolway.config.schema import (
     MAX_TIMEOUT_S,
+    ON_BEHALF_GRANTS,
     ConfigIssue,
     EnvPolicy,
     EraSetting,
@@ -413,7 +414,8 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
     given = fields.remaining.get("auth")
     if given == "oauth":
         given = {"type": "oauth"}
-    if not isinstance(given, Mapping) or given.get("type") != "oauth":
+    kind = given.get("type") if isinstance(given, Mapping) else None
+    if not isinstance(given, Mapping) or kind not in ("oauth", *ON_BEHALF_GRANTS):
         if given is not None:
             hint = 'write "auth": {"type": "oauth", …}, or give a fixed token under `headers`'
             fields.warn("unknown kind of auth", detail="it is kept and has no effect", hint=hint)
@@ -422,7 +424,7 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
     inner = FieldReader({key: value for key, value in given.items() if key != "type"}, fields.variables)
     default = OAuth()
     auth = OAuth(
-        grant=cast(Grant, inner.get_choice("grant", get_args(Grant), default.grant)),
+        grant=_parse_grant(inner, str(kind)),
         issuer=inner.get_text("issuer"),
         client_id=inner.get_text("clientId"),
         client_secret=inner.get_text("clientSecret"),
@@ -431,6 +433,9 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
         client_metadata_url=inner.get_text("clientMetadataUrl"),
         scopes=_parse_scopes(inner),
         redirect_uri=inner.get_text("redirectUri") or default.redirect_uri,
+        idp_client_id=inner.get_text("idpClientId"),
+        idp_client_secret=inner.get_text("idpClientSecret"),
+        shared_lists=inner.get_bool("sharedLists", False),
     )
     fields.issues += inner.issues
     for key in inner.remaining:
@@ -438,6 +443,14 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
     if inner.remaining:
         fields.remaining["auth"] = inner.remaining
     return auth
+
+
+def _parse_grant(inner: FieldReader, kind: str) -> Grant:
+    """Return the grant of an entry: `auth.type` names it, if the token of the caller is exchanged."""
+    if kind in ON_BEHALF_GRANTS:
+        return cast(Grant, kind)
+    choices = tuple(each for each in get_args(Grant) if each not in ON_BEHALF_GRANTS)
+    return cast(Grant, inner.get_choice("grant", choices, OAuth().grant))
 
 
 def _parse_tls(fields: FieldReader) -> Tls | None:

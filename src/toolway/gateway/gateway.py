@@ -277,6 +277,8 @@ class Gateway:
             from toolway.gateway.identity.identity_assertions import AssertionGrants
 
             login.assertions = AssertionGrants(settings, clients, self._sealer, login.verify_signature)
+        login.keeps_tokens = self._hub.has_on_behalf_servers
+        self._hub.use_subject_tokens(login)
         self._authenticator.use_login(login)
         return login
 

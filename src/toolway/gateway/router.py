@@ -150,9 +150,10 @@ class Router:
         self._policy = policy
         self._logins = LoginEndpoint(hub, self._can_see)
         self._denial_log = DenialLog(hub.emit)
-        #: by endpoint, scopes, search setting and permission of a principal, with the filter of the endpoint
+        #: by endpoint, scopes, search setting, permission of a principal, and the caller, if it has lists of its own;
+        #: with the filter of the endpoint
         self._views: dict[
-            tuple[str, tuple[str, ...] | None, bool, ItemPermission | None], tuple[ToolFilter, EndpointView]
+            tuple[str, tuple[str, ...] | None, bool, ItemPermission | None, str], tuple[ToolFilter, EndpointView]
         ] = {}
         self._active_requests: dict[str, set[Exchange]] = {}  # by principal
         self._id_prefix = secrets.token_hex(4)  # of generated request ids
@@ -547,7 +548,9 @@ class Router:
         ):
             return None
         permission = self._permission_for(principal)
-        key = (endpoint, principal.scopes, principal.search and single_server is None, permission)
+        own_lists = self._hub.own_lists(principal.caller_id)
+        own_caller = principal.caller_id if own_lists is not None else ""
+        key = (endpoint, principal.scopes, principal.search and single_server is None, permission, own_caller)
         cached = self._views.get(key)
         if cached is None or (cached[0] is not tool_filter and cached[0] != tool_filter):
             if len(self._views) >= MAX_VIEWS:
@@ -563,6 +566,7 @@ class Router:
                     single_server,
                     self._invisible_characters,
                     permission,
+                    own_lists,
                 ),
             )
             self._views[key] = cached
@@ -617,7 +621,7 @@ class Router:
         """Apply changed tool groups to all cached views, including those that clients are using."""
         self.views_version += 1
         for key, (_, view) in list(self._views.items()):
-            endpoint, scopes, search, _ = key
+            endpoint, scopes, search, _, _ = key
             tool_filter, _ = self._filter_for(endpoint)
             shown = tool_filter if tool_filter is not None else NO_TOOLS
             view.set_filter(replace(shown, search=True) if search else shown, self._permitted_tools(scopes))

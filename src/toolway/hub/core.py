@@ -43,6 +43,7 @@ from toolway.config.settings import (
 from toolway.errors import CallError, ConfigError, ToolwayError
 from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies, CallTerms
+from toolway.hub.caller_lists import OwnLists, is_on_behalf
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.event_stream import EventBroadcaster, Watchdog
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from toolway.audit.log import AuditLog
     from toolway.audit.middleware import AuditMiddleware
     from toolway.audit.writer import AuditWriter
+    from toolway.auth.token_exchange import SubjectTokens
     from toolway.catalog.pins import PinMode, Pins
     from toolway.search.history_file import HistoryKeeper
     from toolway.search.meaning import Vectors
@@ -265,6 +267,7 @@ class HubCore:
         )
         self._upstreams.per_caller_in_cluster = environment.per_caller_in_cluster
         self._upstreams.describe_time = self._describe_time
+        self._own_lists_known = (-1, False)  # changes of servers so far, and True if lists of one are those of callers
         self._login_service = LoginService(self._upstreams, self._auth, self._context)
         self._dispatcher = Dispatcher(
             self._upstreams,
@@ -307,6 +310,7 @@ class HubCore:
     def _on_definition_changed(self, server: str) -> None:
         """Drop cached results and compiled schemas of a server whose definition changed."""
         self._cache.invalidate(server)
+        self._context.caller_lists.forget(server)
         self._output_validator.discard(server)
         self._argument_validator.discard(server)
 
@@ -963,6 +967,31 @@ class HubCore:
     def network_policy(self) -> NetworkPolicy:
         """Return the network policy for servers that are added from now on."""
         return self._network_policy
+
+    def has_on_behalf_servers(self) -> bool:
+        """Return True if a server is called on behalf of callers, with tokens that are exchanged for theirs."""
+        return any(each.auth is not None and each.auth.is_on_behalf for each in self._servers.values())
+
+    def use_subject_tokens(self, source: SubjectTokens) -> None:
+        """Exchange the tokens of this source for those of servers that are called on behalf of callers."""
+        self._auth.subject_tokens = source
+
+    def own_lists(self, caller: str) -> OwnLists | None:
+        """Return what a caller sees of servers that are called on its behalf; None if there is no such server."""
+        if self._own_lists_known[0] != self._upstreams.changes:
+            found = any(is_on_behalf(each) for each in self._servers.values())
+            self._own_lists_known = (self._upstreams.changes, found)
+        if not self._own_lists_known[1]:
+            return None
+        lists, subjects = self._context.caller_lists, self._auth.subject_tokens
+
+        def has_token() -> bool:
+            return subjects is not None and subjects.find_subject_token(caller) is not None
+
+        return OwnLists(caller, lists, self._servers, self._catalog.has_list, has_token, self._start_for_caller)
+
+    def _start_for_caller(self, name: str, caller: str) -> Upstream:
+        return self._upstreams.per_caller.get_or_start(name, self._servers[name], caller)
 
     @property
     def servers(self) -> Mapping[str, Server]:

@@ -13,6 +13,7 @@ from toolway.config.masking import find_result_secrets
 from toolway.config.schema import Server
 from toolway.config.secrets import needs_resolution
 from toolway.events import CatalogChanged, Connected, Event, ListKind, StateChanged
+from toolway.hub.caller_lists import CallerLists, has_own_lists
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.secret_resolution import DeferredTransport, resolve_secrets
@@ -50,6 +51,7 @@ class HubUpstreamContext:
         self._persister = persister
         self._breakers = breakers
         self._instrumentation = instrumentation
+        self.caller_lists = CallerLists()
         self.state_changes = 0  # of all upstreams so far
         self.on_ready: Callable[[str], object] | None = None  # called with a server that became ready
 
@@ -116,6 +118,22 @@ class HubUpstreamContext:
             check_tool = _check_header_params
         changed = self._catalog.replace(server, kind, items, problems, check_item=check_tool)
         self._persister.schedule_save(server, era)
+        return changed
+
+    def has_caller_lists(self, server: str) -> bool:
+        return has_own_lists(self._servers.get(server))
+
+    def update_caller_list(
+        self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        known = self.caller_lists.names(server, kind, caller)
+        changed = self.update_list(server, kind, self.caller_lists.record(server, kind, caller, items), problems, era)
+        if self.caller_lists.names(server, kind, caller) != known:
+            self._catalog.generation += 1  # what this caller sees has changed, even if the catalog has not
+            if changed is None:
+                changed = CatalogChanged(server, kind)
+        if changed is not None:
+            self.emit(changed)
         return changed
 
     def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:

@@ -204,6 +204,9 @@ class UpstreamManager:
         self.limiters[name] = ConcurrencyLimiter(server.limits)
         self.retry_budgets[name] = RetryBudget()
         self._breakers.remove_server(name)
+        if server.auth is not None and server.auth.is_on_behalf:
+            self._auth.per_user_servers.add(name)
+            server = replace(server, lazy=True)  # the hub itself has no credential for it
         if server.enabled:
             upstream = self.upstreams[name] = Upstream(name, server, self._context, era_hint)
             upstream.start(after=self._draining.pending(name))

@@ -37,6 +37,16 @@ class UpstreamContext(Protocol):
         """
         ...
 
+    def update_caller_list(
+        self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        """Store the list that a caller's own connection got, if lists of this server are those of each caller."""
+        ...
+
+    def has_caller_lists(self, server: str) -> bool:
+        """Return True if each caller sees only what its own connection to the server listed."""
+        ...
+
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
         """Return the digests of tool definitions by name, as they are compared with pins; empty without pins."""
         ...

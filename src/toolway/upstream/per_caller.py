@@ -54,12 +54,22 @@ class CallerUpstreamContext:
         """
         if kind == "tools":
             self._digests = self._context.pinned_digests(server, items)
+        if self._caller and self._context.has_caller_lists(server):
+            return self._context.update_caller_list(server, self._caller, kind, items, problems, era)
         if not self._caller or not self._context.is_list_missing(server, kind):
             return None
         return self._context.update_list(server, kind, items, problems, era)
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
         return False
+
+    def has_caller_lists(self, server: str) -> bool:
+        return self._context.has_caller_lists(server)
+
+    def update_caller_list(
+        self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
+    ) -> CatalogChanged | None:
+        return self._context.update_caller_list(server, caller, kind, items, problems, era)
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
         return self._context.pinned_digests(server, tools)

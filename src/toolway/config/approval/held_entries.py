@@ -59,7 +59,7 @@ HARMLESS_KEYS: Final = frozenset(
 #: Keys of values that are only passed to the server. A new token in `.env` needs no approval.
 _PASSED_VALUES: Final = (
     *("env.", "headers.", "openapi.headers.", "openapi.security.", "auth.clientSecret", "auth.privateKey"),
-    "tls.keyPassword",
+    *("auth.idpClientSecret", "tls.keyPassword"),
 )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from toolway.auth.token_exchange import SubjectToken
 from toolway.config.identity.login_settings import EVERYONE, LoginSettings
 from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
@@ -94,6 +95,8 @@ class IdentityProvider:
         self.introspection = Introspection(ask, now) if ask is not None else None
         self._tokens: dict[bytes, VerifiedToken] = {}  # by the hash of the token; the oldest first
         self.assertions: AssertionGrants | None = None  # token endpoint for identity assertions, if there is one
+        self.keeps_tokens: Callable[[], bool] = lambda: False  # a server is called on behalf of people
+        self._subject_tokens: dict[str, tuple[SubjectToken, float | None]] = {}  # by principal id, with `issued_at`
         self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
         self._running: asyncio.Task[None] | None = None
         self.keys = ProviderKeys(settings, fetch, self._on_keys_withdrawn, self._on_key_problem, now)
@@ -171,7 +174,34 @@ class IdentityProvider:
         if len(self._tokens) >= MAX_TOKENS:
             del self._tokens[next(iter(self._tokens))]
         self._tokens[digest] = VerifiedToken(proven, expires_at, identity.issued_at)
+        if self.keeps_tokens() and not (self.assertions is not None and is_own_token(token)):
+            self._keep_token(principal.id, SubjectToken(token, self.settings.issuer, expires_at), identity.issued_at)
         return proven
+
+    # -- tokens of people for servers that are called on their behalf -------------------------------------------------
+
+    def _keep_token(self, id_: str, new: SubjectToken, issued_at: float | None) -> None:
+        """Keep the token of a person that is good for longest. It is sent to the token endpoint of its issuer only."""
+        known = self._subject_tokens.pop(id_, None)
+        if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
+            del self._subject_tokens[next(iter(self._subject_tokens))]
+        is_longer = known is None or self._is_ended(id_, known[1]) or known[0].expires_at <= new.expires_at
+        self._subject_tokens[id_] = (new, issued_at) if is_longer or known is None else known
+
+    def find_subject_token(self, caller: str) -> SubjectToken | None:
+        """Return the token with which a person logged in; None if it has none, or if it is not valid any more."""
+        found = self._subject_tokens.get(caller)
+        if found is None:
+            return None
+        if self._now() >= found[0].expires_at or self._is_ended(caller, found[1]):
+            del self._subject_tokens[caller]
+            return None
+        return found[0]
+
+    def is_login_ended(self, caller: str) -> bool:
+        """Return True if the last login of a person that is known here was ended by an administrator."""
+        person = self._people.get(caller)
+        return person is None or self._is_ended(caller, person.identity.issued_at)
 
     def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
         """Raise `RequestDenied` if an administrator ended the login to which a token belongs.

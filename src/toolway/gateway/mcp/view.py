@@ -25,6 +25,7 @@ from toolway.events import ListKind
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
+from toolway.hub.caller_lists import OwnLists
 from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
@@ -71,7 +72,9 @@ class EndpointView:
         single_server: str | None = None,
         invisible_characters: Callable[[], InvisibleCharacters] = lambda: "remove",
         permission: ItemPermission | None = None,
+        own_lists: OwnLists | None = None,
     ) -> None:
+        """Create the view. `own_lists`: what one principal sees of servers that are called on its behalf."""
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
@@ -81,6 +84,7 @@ class EndpointView:
         self._permission_version = 0  # of the decisions in the lists
         self._decided: tuple[int, int] | None = None  # generation and version for which all items are decided
         self._invisible_characters = invisible_characters
+        self._own_lists = own_lists
         self._generation = -1
         self._lists: dict[ListKind, _KindList] = {}
         self._claims: UriClaims | None = None  # of this generation
@@ -178,9 +182,19 @@ class EndpointView:
         known = self._unknown.get(kind)
         servers = self.servers()
         if known is None or known[0] != self._catalog.generation or known[1] != servers:
-            unknown = [server for server in servers if not self._catalog.has_list(server, kind)]
+            unknown = [server for server in servers if self._is_unknown(server, kind)]
             known = self._unknown[kind] = (self._catalog.generation, servers, unknown)
         return list(known[2])
+
+    def _is_unknown(self, server: str, kind: ListKind) -> bool:
+        if self._own_lists is not None and self._own_lists.lists(server):
+            return self._own_lists.is_missing(server, kind)
+        return not self._catalog.has_list(server, kind)
+
+    async def wait_own_lists(self, kind: ListKind, server: str | None = None) -> None:
+        """Wait for the lists of servers that are called on behalf of the principal: of one server, or of all."""
+        if self._own_lists is not None:
+            await self._own_lists.wait(self.servers() if server is None else [server], kind)
 
     def server_for(self, name: object) -> str | None:
         """Return the server that a client-visible tool name refers to, even if the tool is unknown.
@@ -443,6 +457,8 @@ class EndpointView:
         return self._passes_filters(kind, item) and (self.permission is None or self.permission.shows(kind, item))
 
     def _passes_filters(self, kind: ListKind, item: Item) -> bool:
+        if self._own_lists is not None and not self._own_lists.shows(kind, item):
+            return False
         treatment = self._invisible_characters()
         if treatment == "hide" and has_invisible(encode_json(item.raw)) and self.sanitize(item.raw) != item.raw:
             return False
@@ -521,6 +537,7 @@ class ListWaiter:
         """
         if view.is_complete(kind):
             return True
+        await view.wait_own_lists(kind)
         left = self._window_ends_at - self._clock()
         if left > 0:
             await self._hub.wait_lists_known(view.unlisted_servers(kind), kind, left)
@@ -542,6 +559,7 @@ class ListWaiter:
         found = view.find_item(kind, name)
         if found is None:
             server = view.server_for(name)
+            await view.wait_own_lists(kind, server)
             if server is None:
                 await self.wait_for_lists(view, kind)
             else:
