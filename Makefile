@@ -127,11 +127,12 @@ TESTS_boards := tests/telemetry/test_boards.py
 TESTS_edits := tests/config/editing/test_random_edits.py --timeout=7200
 TESTS_arguments := tests/protocol/test_real_schemas.py
 TESTS_search := tests/search/test_properties.py --timeout=3600
+TESTS_policy := tests/gateway/policy/test_agreement.py --timeout=3600
 TESTS_slow := -m slow tests
 TESTS_timing := $(shell grep -rl "tests.timing import" tests --include=test_*.py)
 
-long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, slow, timing (quiet machine)
-	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search slow timing))
+long-tests: setup ## tests at full size: ARGS=process, logins, bridge, canary, addresses, idle, traces, boards, edits, arguments, search, policy, slow, timing (quiet machine)
+	TOOLWAY_LONG=1 TOOLWAY_EDITS=10000 TOOLWAY_QUIET=1 $(PYTHON) -m pytest $(or $(TESTS_$(ARGS)),$(error ARGS is one of: process logins bridge canary addresses idle traces boards edits arguments search policy slow timing))
 
 cluster: setup ## three gateways with real NATS and PostgreSQL under faults; two hours (ARGS=short, all, "kills --times 5", logins, growth, nats-rpc, change-feed)
 ifneq ($(filter growth nats-rpc change-feed,$(ARGS)),)

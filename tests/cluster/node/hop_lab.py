@@ -27,6 +27,8 @@ from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
+from toolway.gateway.policy.access_policy import AccessPolicy
+from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.router import NODE_PATH
 from toolway.hub.core import HubCore
 
@@ -120,6 +122,7 @@ async def cluster(
     database: str = "",
     pins: PinMode | None = None,
     approve: Json | None = None,
+    policy: str | None = None,
 ) -> AsyncIterator[Cluster]:
     """Those that are `hidden` have no address, and are called over NATS. Servers that are `broken` never start."""
     chosen = FULL if servers is None else servers
@@ -138,14 +141,19 @@ async def cluster(
                 advertise_url="" if name in hidden else f"http://127.0.0.1:{before.port}",
                 labels=(name,),
             )
-            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before, pins, approve)))
+            made.nodes.append(await stack.enter_async_context(_node(options, loaded, before, pins, approve, policy)))
         await made.settle()
         yield made
 
 
 @asynccontextmanager
 async def _node(
-    options: ClusterOptions, file: LoadedConfig, before: Tap, pins: PinMode | None, approve: Json | None
+    options: ClusterOptions,
+    file: LoadedConfig,
+    before: Tap,
+    pins: PinMode | None,
+    approve: Json | None,
+    policy: str | None,
 ) -> AsyncIterator[Node]:
     replica = ClusterNode(options, TOKEN)
     async with AsyncExitStack() as stack:
@@ -157,7 +165,10 @@ async def _node(
             gate.set_rules(parse_approve(approve))
             hub.use_approvals(gate)
         await stack.enter_async_context(hub)
-        gateway = Gateway(hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks)
+        loaded_policy = AccessPolicy(PolicyEngine(policy), hub.emit) if policy is not None else None
+        gateway = Gateway(
+            hub, options.tenant_key, replica.api_keys, cluster=replica.gateway_hooks, policy=lambda: loaded_policy
+        )
         if pins is not None:
             replica.use_pins(hub, lambda server: pins)
 

@@ -43,16 +43,12 @@ class AccessPolicy:
         now: Callable[[], float] = time.time,
     ) -> None:
         self.engine = engine
+        self.reads_hour = engine is not None and engine.reads_hour  # decisions may change with the hour of the day
         self._emit = emit
         self._now = now
         self._permissions: dict[Principal, ItemPermission] = {}
         self._by_subject: dict[Subject | None, ItemPermission] = {}
         self._facts: dict[tuple[str, str, str], tuple[Item, ItemFacts]] = {}
-
-    @property
-    def reads_hour(self) -> bool:
-        """True if decisions may change with the hour of the day."""
-        return self.engine is not None and self.engine.reads_hour
 
     @property
     def hour(self) -> int:
@@ -102,6 +98,7 @@ class ItemPermission:
     def __init__(self, policy: AccessPolicy, subject: Subject | None) -> None:
         self.policy = policy
         self.subject = subject
+        self._reads_hour = policy.reads_hour
         self._hour = -1
         self._known: dict[tuple[ListKind, str, str], tuple[Item, Verdict]] = {}
         self._servers: dict[str, bool] = {}
@@ -120,7 +117,7 @@ class ItemPermission:
 
     def verdict(self, kind: ListKind, item: Item) -> Verdict:
         """Return the decision about an item, as far as it needs no arguments."""
-        if self.policy.reads_hour and self._hour != self.policy.hour:
+        if self._reads_hour and self._hour != self.policy.hour:
             self._hour = self.policy.hour
             self._known, self._reads = {}, {}
         key = (kind, item.server, item.name)

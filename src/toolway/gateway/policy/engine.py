@@ -132,6 +132,7 @@ class PolicyEngine:
         self._labels = {each.id: each.label for each in self.policies}
         self._conditional = {each.id: each for each in self.policies if each.use.reads_arguments}
         self.use = PolicySetUse.of(self.policies)
+        self.reads_hour = "context.hour" in self.use.facts  # a decision may change with the hour of the day
         self.arguments = frozenset(name for each in self.policies for name in each.use.arguments)
         self.reduce = Reducer(self.use, self.arguments)
         self._check_all()
@@ -142,11 +143,6 @@ class PolicyEngine:
         self._valid: dict[tuple[str, ArgumentTypes], str] = {}  # (policy, types of arguments) → problem, or ""
         self._lock = threading.Lock()
         self.unfit: dict[tuple[str, str], PolicyProblem] = {}  # by policy and tool
-
-    @property
-    def reads_hour(self) -> bool:
-        """True if a decision may change with the hour of the day."""
-        return "context.hour" in self.use.facts
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,31 @@
+"""Policies in a cluster: the node that a client uses decides, wherever the server runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.node.hop_lab import TOKEN, cluster
+from tests.gateway.approval_lab import call
+from tests.gateway.test_pins import write_tools
+
+pytestmark = pytest.mark.anyio
+
+POLICY = """
+permit (principal == User::"local", action, resource == Tool::"bank.pay");
+forbid (principal, action == Action::"call", resource) when { context.args has city && context.args.city == "Rome" };
+"""
+
+
+async def test_both_nodes_decide_alike_and_the_owner_does_not_decide_again(tmp_path: Path) -> None:
+    entry = write_tools(tmp_path, pay="Pays.", send="Sends.")
+    async with cluster(tmp_path, {"bank": entry}, policy=POLICY) as made:
+        for node in (made.owner("bank"), made.other("bank")):
+            for era in ("modern", "legacy"):
+                async with node.raw("server/bank", TOKEN) as raw:
+                    assert "result" in (await call(raw, era, "pay", {"city": "Bern"})).last
+                    for tool, city in (("pay", "Rome"), ("send", "Bern")):
+                        answer = await call(raw, era, tool, {"city": city})
+                        assert answer.error["message"] == f"Unknown tool: {tool}"
+    assert len((tmp_path / "calls.log").read_text().splitlines()) == 4
