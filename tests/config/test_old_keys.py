@@ -28,7 +28,7 @@ def test_an_old_key_of_an_entry_has_no_effect_and_a_warning_names_the_new_key(ol
 
 @pytest.mark.parametrize(("old", "new"), OF_OUR_BLOCK.items())
 def test_an_old_key_of_our_block_is_an_error_that_names_the_new_key(old, new):
-    with pytest.raises(ConfigError, match="unknown key (in )?toolway") as caught:
+    with pytest.raises(ConfigError, match=r"unknown key (in )?toolway") as caught:
         parse_gateway(nested(old, True), {})
     assert caught.value.hint == f"it was renamed: write {new!r}"
     with pytest.raises(ConfigError):
