@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from toolway.errors import ConfigError
 from toolway.events import PolicyChanged
 from toolway.hub.core import HubCore
-from toolway.types import Json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,19 +161,6 @@ class PolicyService:
     def _emit(self, action: str, reason: str = "") -> None:
         digest = self._loaded.digest if self._loaded is not None else ""
         self._hub.emit(PolicyChanged("", action, reason[:1000], str(self._path), digest))
-
-    def describe(self) -> Json | None:
-        """Return the state of the policy, for administrators; None if none is configured."""
-        if self._path is None:
-            return None
-        engine = self._loaded.engine if self._loaded is not None else None
-        return {
-            "file": str(self._path),
-            "policies": len(engine.policies) if engine is not None else 0,
-            "digest": self._loaded.digest if self._loaded is not None else "",
-            "problem": self.problem,
-            "unfit": [str(each) for each in list(engine.unfit.values())[:MAX_REPORTED]] if engine is not None else [],
-        }
 
 
 def _file_stamp(path: Path) -> tuple[int, int, int] | None:

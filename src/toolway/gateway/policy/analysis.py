@@ -14,8 +14,6 @@ from typing import Any, Final
 from toolway._lazy import dataclass
 from toolway.types import Json
 
-#: Attributes of `context` that do not depend on the arguments of a call.
-CALLER_FACTS: Final = ("client", "hour", "mfa")
 _VARIABLES: Final = ("principal", "resource", "context")
 
 
@@ -59,7 +57,7 @@ class PolicySetUse:
     facts: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(policies: Iterator[Policy] | list[Policy]) -> PolicySetUse:
+    def of(policies: list[Policy]) -> PolicySetUse:
         """Return what a set of policies reads together."""
         names: dict[str, set[str]] = {}
         facts: set[str] = set()

@@ -54,10 +54,10 @@ class ItemFacts(NamedTuple):
     arguments: ArgumentTypes = ()
 
 
-def caller_of(principal: Principal, subject: str = "") -> Caller:
-    """Return the facts about a principal. `subject` is that of a person at the identity provider."""
+def caller_of(principal: Principal) -> Caller:
+    """Return the facts about a principal. A person is named by its subject at the identity provider."""
     if principal.is_person:
-        subject = subject or principal.subject or principal.id
+        subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
         name = f"{PERSON_ESCAPE}{subject}" if is_ambiguous else subject
         return Caller(name, "person", principal.admin, frozenset(principal.groups), principal.client, principal.mfa)
