@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from toolway.auth.token_exchange import no_subject_error
 from toolway.catalog.catalog import Item
 from toolway.config.schema import Server
 from toolway.errors import CallError
 from toolway.events import ListKind
+from toolway.upstream.error_mapping import raising_access_denied
 
 if TYPE_CHECKING:
     from toolway.upstream.upstream import Upstream
@@ -120,6 +122,23 @@ class OwnLists:
             with suppress(TimeoutError):
                 async with asyncio.timeout(OWN_LISTS_TIMEOUT_S):
                     await asyncio.gather(*(self._fetch(server, kind) for server in missing))
+
+    async def error(self, server: str, kind: ListKind) -> CallError | None:
+        """Return why the caller's own connection has not listed; None if it has, or if the server needs none."""
+        found = self._servers.get(server)
+        if not is_on_behalf(found) or self._lists.names(server, kind, self._caller) is not None:
+            return None
+        try:
+            if not self._has_token():
+                with raising_access_denied(server):
+                    raise no_subject_error(server, self._caller)
+            async with asyncio.timeout(OWN_LISTS_TIMEOUT_S):
+                await self._start(server, self._caller).wait_list_fetched(kind)
+        except CallError as exc:
+            return exc
+        except TimeoutError:
+            return None
+        return None
 
     async def _fetch(self, server: str, kind: ListKind) -> None:
         with suppress(CallError):  # a call says why

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import re
 import socket
 from collections.abc import AsyncIterator
@@ -17,7 +19,10 @@ from tests.gateway.edge_lab import Edge, edge
 from tests.gateway.identity.test_login import ERAS, ask, said
 from toolway import Hub
 from toolway.config.identity.login_settings import LoginSettings
+from toolway.config.server_entry import parse_entry
 from toolway.gateway.identity.provider import IdentityProvider
+from toolway.testing import FakeHttp
+from toolway.testing.http_endpoint import FakeExchange
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = ROOT / ".interop" / "bin" / "node-new"
@@ -43,7 +48,7 @@ def free_port() -> int:
 async def with_provider(folder: Path) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
     """A gateway, and the provider that logs people in at it, with the address of the provider."""
     url = f"http://127.0.0.1:{free_port()}"
-    async with edge(folder, access=lambda: {"eng": ("a.*",)}) as found:
+    async with edge(folder, access=lambda: {"eng": ("a.*", "jira.*")}) as found:
         resource = f"http://127.0.0.1:{found.port}/mcp"
         command = [str(NODE), str(PROGRAM), str(FOLDER), url.rpartition(":")[2], resource]
         pipe = asyncio.subprocess.PIPE
@@ -108,6 +113,32 @@ async def test_a_client_finds_the_provider_by_itself_and_a_person_logs_in(tmp_pa
             names = {tool.name for tool in await hub.list_tools()}
             assert names and not any("b__" in name for name in names)
         assert list(login.names().values()) == ["alice"]
+
+
+async def test_a_real_provider_exchanges_the_token_of_a_caller_for_one_of_the_server(tmp_path: Path):
+    """The server verifies nothing here; the test reads the claims of the token that it got."""
+    target = FakeHttp(name="jira")
+    headers: list[str] = []
+    serve = target.endpoint.serve
+
+    async def recorded(exchange: FakeExchange) -> None:
+        headers.append(exchange.request.headers.get("authorization", ""))
+        await serve(exchange)
+
+    target.endpoint.serve = recorded  # type: ignore[method-assign]
+    async with target, with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
+        auth = {"type": "exchange", "scopes": ["tools:read"], "issuer": url, "clientId": "gateway"}
+        entry = parse_entry({"url": target.url, "auth": {**auth, "clientSecret": "secret"}})
+        await found.hub.add_server("jira", entry)
+        token = await machine_token(client, url, login.settings.resource_url)
+        for era in ERAS:
+            answer = await ask(found, era, token, {"name": "jira__echo", "arguments": {"text": "x"}})
+            assert said(answer) == "x"
+        [header] = set(headers)
+        body = header.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        assert (claims["aud"], claims["iss"], claims["client_id"]) == (target.url, url, "gateway")
+        assert claims["scope"] == "tools:read" and token not in header
 
 
 async def _walk(browser: httpx2.AsyncClient, page: str) -> str:

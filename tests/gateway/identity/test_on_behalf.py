@@ -90,7 +90,7 @@ async def test_an_answer_that_was_not_asked_for_is_refused(tmp_path: Path, issue
     target = Target(issuer)
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         issuer.answer = answer
-        assert "error" in json.loads(await refused(found, issuer.token()))
+        assert "E-AUTH-EXCHANGE" in await refused(found, issuer.token())
     assert target.sent == [] and not any("authorization" in each for each in target.seen)
 
 
@@ -99,9 +99,10 @@ async def test_without_a_token_of_a_person_nothing_is_sent(tmp_path: Path, issue
     async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
         for token in (found.key(), TOKEN):  # an API key, and the owner of the gateway
             assert "jira__echo" not in await found.tools(token=token)
-            assert "error" in json.loads(await refused(found, token))
+            answer = await refused(found, token)
+            assert "E-AUTH-EXCHANGE" in answer and "log in" in answer
         issuer.status = 400
-        assert "error" in json.loads(await refused(found, issuer.token("eve")))
+        assert "E-AUTH-EXCHANGE" in await refused(found, issuer.token("eve"))
     assert target.sent == [] and len(issuer.forms) == 1 and issuer.valid == {}
 
 

@@ -243,6 +243,8 @@ class RequestDispatcher:
             left = max(0.0, timeout - (clock() - started_at))
             params = {**params, "_meta": {**get_meta(params), TIMEOUT_META_KEY: left * 1000}}
         tool = context.view.find_item("tools", params.get("name"))
+        if tool is None and (failed := await context.view.own_list_error("tools", params.get("name"))) is not None:
+            raise errors.failure_from_error(failed, "", context.era)
         if tool is None and (denied := context.view.find_denied(params.get("name"))) is not None:
             raise errors.failure_from_error(denied_error(*denied), "", context.era)
         return await self._call_item(context, params, tool)

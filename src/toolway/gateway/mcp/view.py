@@ -21,6 +21,7 @@ from toolway._lazy import dataclass
 from toolway.catalog.catalog import Catalog, Item, Tool
 from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
+from toolway.errors import CallError
 from toolway.events import ListKind
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
@@ -195,6 +196,11 @@ class EndpointView:
         """Wait for the lists of servers that are called on behalf of the principal: of one server, or of all."""
         if self._own_lists is not None:
             await self._own_lists.wait(self.servers() if server is None else [server], kind)
+
+    async def own_list_error(self, kind: ListKind, name: object) -> CallError | None:
+        """Return why a server that is called on behalf of the principal has not listed; None if it has, or is none."""
+        server = self.server_for(name) if self._own_lists is not None else None
+        return await self._own_lists.error(server, kind) if self._own_lists is not None and server else None
 
     def server_for(self, name: object) -> str | None:
         """Return the server that a client-visible tool name refers to, even if the tool is unknown.
