@@ -83,12 +83,6 @@ class AuthManager:
         self._exchange_managers[key] = found
         return found
 
-    def drop_caller(self, caller: str) -> None:
-        """Forget the tokens that were exchanged for a caller, because its login has ended."""
-        for manager in self._exchange_managers.values():
-            if manager.owner.principal == caller:
-                manager.drop()
-
     def is_per_user(self, name: str) -> bool:
         """Return True if each caller is known to need a separate login for the server `name`."""
         return name in self.per_user_servers
