@@ -13,6 +13,7 @@ import io
 import re
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,7 @@ def pages() -> dict[Path, str]:
             "audit": config(SETTINGS, "AuditSettings", "AlertSettings"),
             "telemetry": config(SETTINGS, "TelemetrySettings", "TraceSettings"),
         },
+        REFERENCE / "advisories.md": {"rows": advisories()},
         REFERENCE / "cli.md": {"commands": commands(), "exits": exits()},
         REFERENCE / "admin-api.md": {"operations": admin_reference.operations(), "schemas": admin_reference.schemas()},
         REFERENCE / "clients.md": {"files": client_tables.files(), "fields": client_tables.fields()},
@@ -156,6 +158,16 @@ def _default(value: ast.expr | None, constants: dict[str, str]) -> str:
 def _comments(source: str) -> dict[int, str]:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def advisories() -> str:
+    """Return the table of published advisories, with the tests that would find the same fault here."""
+    rows = ["| advisory | the fault | tests |", "|---|---|---|"]
+    listed = tomllib.loads((ROOT / "tests" / "advisories.toml").read_text(encoding="utf-8"))
+    for entry in listed.values():
+        tests = "<br>".join(f"`{test.partition('::')[2]}`" for test in entry.get("tests", ()))
+        rows.append(f"| {_cell(entry['advisory'])} | {_cell(entry['text'])} | {tests or _cell(entry['reason'])} |")
+    return "\n".join(rows)
 
 
 def metrics() -> str:

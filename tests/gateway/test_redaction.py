@@ -163,3 +163,13 @@ def test_a_wrong_word_is_rejected() -> None:
         parse_entry({"command": "x", "redact": ["e-mail"]})
     with pytest.raises(ConfigError, match="labels"):
         parse_entry({"command": "x", "tools": {"t": {"labels": ["secret"]}}})
+
+
+@pytest.mark.parametrize("text", ["${HOME}", "{{ env.HOME }}", "$(id)", "{x.__class__}", "env.HOME", "\\1"])
+def test_row_26_a_filter_on_results_evaluates_nothing(text: str) -> None:
+    """A redactor only replaces text: what a result contains is never an expression, and neither is a setting."""
+    redactor = ResultRedactor("row-26", ("secrets", "email", "card", "iban", "ssn"))
+    result = ToolResult("row-26", "read", {"content": [{"type": "text", "text": text}], "structuredContent": {text: 1}})
+    assert redactor.redact_now(result) is result
+    with pytest.raises(ConfigError):
+        parse_entry({"command": "x", "redact": [text]})
