@@ -249,8 +249,8 @@ pyright: .pyright/node_modules/pyright
 
 ## Speed, on a quiet machine
 
-bench: setup ## Toolway and its peers side by side, 25 minutes (ARGS="--resume", "--only NAME", telemetry, startup, imports, "--publish"; "workflows --quick")
-	$(PYTHON) $(if $(filter telemetry imports workflows,$(ARGS)),-m bench.$(ARGS),$(if $(filter startup,$(ARGS)),scripts/startup.py,-m bench.run $(ARGS)))
+bench: setup ## Toolway and its peers side by side, 25 minutes (ARGS="--resume", "--only NAME", telemetry, trust, startup, imports, "--publish"; "workflows --quick")
+	$(PYTHON) $(if $(filter telemetry trust imports workflows,$(ARGS)),-m bench.$(ARGS),$(if $(filter startup,$(ARGS)),scripts/startup.py,-m bench.run $(ARGS)))
 
 bench-quick: setup ## did a change make a call more expensive? A minute, no peers (ARGS=--accept)
 	$(PYTHON) -m bench.quick $(ARGS)

@@ -26,12 +26,12 @@ def bare(context: LaunchContext) -> Launch:
     return Launch(command, Endpoint(context.port), prefixed_name)
 
 
-def toolway(context: LaunchContext) -> Launch:
+def toolway(context: LaunchContext, *key_options: str) -> Launch:
     file = servers_file(context)
     env = {"TOOLWAY_STATE": str(context.folder / "state"), "XDG_CACHE_HOME": str(context.folder / "cache")}
     toolway = str(Path(sys.executable).parent / "toolway")
     created = subprocess.run(
-        [toolway, "keys", "create", "bench", "--no-gateway", "--json", "-c", file],
+        [toolway, "keys", "create", "bench", *key_options, "--no-gateway", "--json", "-c", file],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

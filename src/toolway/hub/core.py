@@ -593,7 +593,7 @@ class HubCore:
 
     def use_approvals(self, gate: CallGate) -> None:
         """Send calls only if this gate admits them. Call it before the hub is opened."""
-        self._approvals = gate
+        self._approvals = self._planner.gate = gate
         self._policies.approval_rules = gate.rules_for
         self.on_approval_rules_changed()
 

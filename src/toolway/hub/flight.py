@@ -138,6 +138,8 @@ class Flight(ABC):
         Return False, with nothing done, if it needs the middleware chain.
         """
         plan, flights = self.plan, self._flights
+        if plan.is_admitted is not None and not plan.is_admitted():
+            return False
         if plan.validator is not None:
             try:
                 if not plan.validator.is_valid(self.arguments, self.request_bytes):

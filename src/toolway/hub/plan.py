@@ -8,6 +8,7 @@ may change: session, catalog, settings, credentials, circuit breakers, observers
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from toolway.config.schema import Server
 from toolway.hub.call_policy import CallPolicies, ToolPolicy
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.upstreams import UpstreamManager
+from toolway.middleware.approval import CallGate
 from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.circuit_breaker import CircuitBreakers
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
@@ -53,6 +55,7 @@ class Plan:
         "caller",
         "capabilities",
         "has_intent",
+        "is_admitted",
         "is_legacy",
         "limiter",
         "log_level",
@@ -70,9 +73,17 @@ class Plan:
     )
 
     def __init__(
-        self, planner: Planner, tool: Tool, caller: str, policy: ToolPolicy, upstream: Upstream, session: Session
+        self,
+        planner: Planner,
+        tool: Tool,
+        caller: str,
+        policy: ToolPolicy,
+        upstream: Upstream,
+        session: Session,
+        is_admitted: Callable[[], bool] | None = None,
     ) -> None:
         name = tool.server
+        self.is_admitted = is_admitted  # returns False if a call must pass the gate of approvals; None: none must
         self.tool = tool
         self.caller = caller
         self.target = f"{name}.{tool.name}"
@@ -174,6 +185,7 @@ class Planner:
         self.instrumentation = instrumentation
         self.audit: AuditMiddleware | None = None  # set when the audit log is open, if there is one
         self.redacts = False  # results are searched for secrets, as those of a gateway
+        self.gate: CallGate | None = None  # of approvals
         self.approval_rules = 0  # grows with each change of the rules for approvals
         self.enabled = enabled and os.environ.get(SWITCH) != "off"
         self._plans: dict[tuple[str, str, str], Plan] = {}
@@ -228,11 +240,15 @@ class Planner:
         policy = self.policies.tool_policy(tool)
         if (
             policy.timeout < MIN_TIMEOUT_S
-            or policy.approval
             or (self.redacts and policy.server.redact)
             or policy.retry.attempt_timeout is not None
             or policy.settings.cache
             or (policy.default_effect is Effect.READ and policy.is_known_read)  # identical reads share one request
         ):
             return None
-        return Plan(self, tool, caller, policy, upstream, session)
+        is_admitted = None
+        if policy.approval:
+            is_admitted = self.gate.quick_check(policy.approval, caller) if self.gate is not None else None
+            if is_admitted is None:
+                return None
+        return Plan(self, tool, caller, policy, upstream, session, is_admitted)

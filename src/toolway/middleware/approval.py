@@ -61,6 +61,13 @@ class CallGate(Protocol):
         """
         ...
 
+    def quick_check(self, rules: Sequence[Any], caller: str) -> Callable[[], bool] | None:
+        """Return a function that returns True while these rules let calls of a caller pass without `admit`.
+
+        None if they never do.
+        """
+        ...
+
     async def admit(self, call: Call) -> Call | ApprovalResult:
         """Return the call if it may be sent, or a question for its client.
 

@@ -8,15 +8,25 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from tests.gateway.edge_lab import TOKEN, Edge, message_of
-from toolway.config.call_rules.flow_labels import WINDOW_S, LabelledCall, current, labels_of, meets, suggest_labels
+from toolway.config.call_rules.flow_labels import (
+    WINDOW_S,
+    FlowLabels,
+    LabelledCall,
+    current,
+    labels_of,
+    meets,
+    suggest_labels,
+)
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway
-from toolway.errors import ConfigError
+from toolway.errors import AccessDenied, ConfigError
 from toolway.events import Event, PolicyDecision
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import RequestSealer
@@ -182,6 +192,56 @@ async def test_tools_without_labels_cost_nothing_and_are_never_denied(tmp_path: 
         for _ in range(7):
             for name in ("weather", "read_inbox", "send"):
                 assert "result" in await story.call(f"s__{name}")
+
+
+@pytest.mark.anyio
+async def test_further_reads_of_a_kind_fly_and_a_way_out_never_does(tmp_path: Path) -> None:
+    async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
+        flights = story.hub.flights
+        await story.call("s__read_inbox")  # stores the labels
+        before = flights.landed
+        for _ in range(3):
+            assert "result" in await story.call("s__read_inbox")
+        assert flights.landed == before + 3
+        assert "error" in await story.call("s__send") and story.sent == 0
+        story.times[0] += 1.0
+        assert "result" in await story.call("s__read_inbox") and flights.landed == before + 3
+        assert "result" in await story.call("s__read_inbox") and flights.landed == before + 4
+
+
+@pytest.mark.anyio
+async def test_reads_of_the_same_kind_use_the_store_once_a_second(tmp_path: Path) -> None:
+    store = SqliteFlowStore(tmp_path / "flows.sqlite")
+    times, changes = [1_800_000_000.0], list[str]()
+    change = store.change
+
+    async def counted(caller: str, *args: Any) -> None:
+        changes.append(caller)
+        await change(caller, *args)
+
+    with mock.patch.object(store, "change", counted):
+        flows = CallFlows(store, dict, lambda _: None, lambda: times[0])
+        flows.set_mode("deny")
+        read, out = FlowLabels(frozenset({"private", "untrusted"})), FlowLabels(frozenset({"sink"}))
+        inbox, other = _call("alice", "read_inbox"), _call("bob", "read_inbox")
+        for _ in range(5):
+            assert await flows.check(inbox, read) == "pass"
+        await flows.check(other, read)
+        assert changes == ["alice", "bob"]
+        for _ in range(2):  # a way out is always compared with the store
+            with pytest.raises(AccessDenied):
+                await flows.check(_call("alice", "send"), out)
+        assert changes == ["alice", "bob", "alice", "alice"]
+        times[0] += 1.0
+        await flows.check(inbox, read)
+        await flows.reset("alice")
+        await flows.check(inbox, read)
+        assert changes[4:] == ["alice", "alice"]
+    await flows.close()
+
+
+def _call(caller: str, name: str) -> Any:
+    return SimpleNamespace(caller=caller, server="s", name=name)
 
 
 @pytest.mark.anyio

@@ -23,6 +23,11 @@ class FlowLabels(NamedTuple):
 
     labels: frozenset[str]
 
+    @property
+    def is_read(self) -> bool:
+        """Return True if a call sends nothing out."""
+        return "sink" not in self.labels
+
 
 class LabelledCall(NamedTuple):
     """The last call of a caller that brought a label."""

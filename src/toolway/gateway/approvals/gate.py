@@ -17,6 +17,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -126,6 +127,13 @@ class CallApprovals:
         # Until the definition is known, its hint may be there.
         destructive = tool is None or tool.stale or (tool.annotations or {}).get("destructiveHint") is True
         return (*self._rules.find(server, name, destructive=destructive), *flows)
+
+    def quick_check(self, rules: Sequence[ApproveRule | FlowLabels], caller: str) -> Callable[[], bool] | None:
+        """Return a check for further reads of a kind that the caller's window has already; None for other rules."""
+        (first, *others) = rules
+        if others or self.flows is None or not isinstance(first, FlowLabels) or not first.is_read:
+            return None
+        return partial(self.flows.was_just_stored, caller, first.labels)
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
         binding = bind_call(call)

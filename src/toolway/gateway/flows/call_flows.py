@@ -28,6 +28,8 @@ from toolway.types import Call
 
 FLOW_CODE: Final = "E-FLOW"
 FLOW_STORE_CODE: Final = "E-FLOW-STORE"
+REFRESH_S: Final = 1.0  # seconds after which a label is stored again: calls in between need no store
+MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment ago
 
 
 class CallFlows:
@@ -49,6 +51,7 @@ class CallFlows:
         self._now = now
         self.mode: FlowMode = "note"
         self.is_on = False
+        self._stored: dict[tuple[str, frozenset[str]], float] = {}  # when labels of a caller were stored
 
     def set_mode(self, mode: FlowMode | None) -> bool:
         """Use this mode from now on. None: `note`, if any tool has labels. Return True if that changes anything."""
@@ -71,6 +74,8 @@ class CallFlows:
         Raises `AccessDenied` if the call is refused, `ServerUnavailable` if the window is not known.
         """
         now, found = self._now(), dict[str, LabelledCall]()
+        if rule.is_read and self.was_just_stored(call.caller, rule.labels):
+            return "pass"
 
         def change(window: Window) -> Window | None:
             found.clear()
@@ -79,8 +84,10 @@ class CallFlows:
                 return None
             return found | dict.fromkeys(rule.labels, LabelledCall(f"{call.server}.{call.name}", now))
 
-        await self._change(call, change)
+        is_stored = await self._change(call, change)
         if not meets(found, rule.labels):
+            if is_stored:
+                self._remember(call.caller, rule.labels, now)
             return "pass"
         reason = _describe(call, found, rule.labels)
         self._emit(PolicyDecision(call.server, "flows", self.mode == "note", f"{self.mode}: {reason}"))
@@ -112,7 +119,11 @@ class CallFlows:
         return {caller: window for caller, each in found.items() if (window := current(each, now))}
 
     async def reset(self, caller: str) -> bool:
-        """Forget which labels the calls of a caller brought. Return False if there are none."""
+        """Forget which labels the calls of a caller brought. Return False if there are none.
+
+        Other processes of this gateway learn it within `REFRESH_S`.
+        """
+        self._stored.clear()
         try:
             return await self._store.remove(caller)
         except FlowStoreError as exc:
@@ -122,12 +133,27 @@ class CallFlows:
         """Close the store."""
         await self._store.close()
 
-    async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> None:
+    def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
+        """Return True if the caller has read the same kinds a moment ago: one more read adds nothing to the window.
+
+        It says nothing about a way out: other processes may have added to the window.
+        """
+        return 0 <= self._now() - self._stored.get((caller, labels), 0.0) < REFRESH_S
+
+    def _remember(self, caller: str, labels: frozenset[str], now: float) -> None:
+        if len(self._stored) >= MAX_REMEMBERED:
+            self._stored.clear()
+        self._stored[caller, labels] = now
+
+    async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
+        """Change the window of a caller. Return False if that failed and is only noted."""
         try:
             await self._store.change(call.caller, change, self._now())
+            return True
         except FlowStoreError as exc:
             if self.mode != "note":  # what is not known may be the third label
                 raise _unavailable(exc) from exc
+            return False
 
 
 def _describe(call: Call, window: Window, labels: frozenset[str]) -> str:
