@@ -181,7 +181,19 @@ SECTIONS: Final = {
     "Activity": ("top", "calls", "trace"),
     "Diagnostics": ("doctor", "logs", "ps", "explain"),
     "Configuration": ("config", "secrets", "login", "logout", "trust", "pins", "sandbox", "lock", "update"),
-    "Gateway": ("serve", "ui", "keys", "who", "sessions", "budgets", "flows", "approvals", "audit", "cluster"),
+    "Gateway": (
+        "serve",
+        "ui",
+        "keys",
+        "who",
+        "sessions",
+        "policy",
+        "budgets",
+        "flows",
+        "approvals",
+        "audit",
+        "cluster",
+    ),
     "Shells and programs": ("completion", "agent-help"),
 }
 
