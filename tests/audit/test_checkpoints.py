@@ -35,11 +35,12 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> AuditSettings:
 
 def write(settings: AuditSettings, count: int = 5) -> ChainHead:
     chain = AuditChain(create_sink(settings), macs=RecordMacs.load(settings), notes=create_notes(settings))
-    chain.open()
-    chain.write([encode_record("test", 1_700_000_000.0 + n, n, {"n": n}) for n in range(count)])
-    head = chain.head
-    chain.close()
-    return head
+    try:
+        chain.open()
+        chain.write([encode_record("test", 1_700_000_000.0 + n, n, {"n": n}) for n in range(count)])
+        return chain.head
+    finally:
+        chain.close()
 
 
 def checkpoint(settings: AuditSettings, head: ChainHead) -> Checkpoint:

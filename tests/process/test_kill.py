@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -90,8 +91,9 @@ def test_no_descendant_outlives_a_killed_hub() -> None:
     assert most > 10, "the test killed too early to show anything"
 
 
-def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE)
+def test_a_next_keeper_ends_what_a_crash_of_both_left_behind(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}  # else the hub of another test could be the next one
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, env=environment)
     assert holder.stdout is not None
     holder.stdout.readline()
     end = time.monotonic() + 60
@@ -101,13 +103,15 @@ def test_a_next_keeper_ends_what_a_crash_of_both_left_behind() -> None:
     family = descendants(holder.pid)
     keepers = [pid for pid in family if b"reaper.py" in _cmdline(pid)]
     assert len(keepers) == 2
+    for pid in keepers:
+        os.kill(pid, signal.SIGSTOP)  # else the second one could end the servers after the end of the first
     for pid in (*keepers, holder.pid):
         os.kill(pid, signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
     time.sleep(0.5)
     survivors = [pid for pid in family if alive(pid)]  # daemons in sessions of their own
-    subprocess.run([sys.executable, "-c", NEXT], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", NEXT], check=True, timeout=60, env=environment)
     assert survivors, "nothing survived the crash, so there was nothing to sweep"
     assert not [pid for pid in survivors if alive(pid)]
 
