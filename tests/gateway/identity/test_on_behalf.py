@@ -215,10 +215,10 @@ async def test_concurrent_calls_share_one_exchange_and_one_metadata_request() ->
     manager = wire.manager(people, OAuth(grant="exchange"))
     assert len(set(await asyncio.gather(*(manager.authorization_header() for _ in range(100))))) == 1
     assert len(wire.sent) == 2 and not manager.allows("bob") and manager.allows("alice")
-    nobody = wire.manager(people, OAuth(grant="exchange"), "")
-    assert not nobody.allows("")
+    without_caller = wire.manager(people, OAuth(grant="exchange"), "")
+    assert not without_caller.allows("")
     with pytest.raises(AuthError):
-        await nobody.authorization_header()
+        await without_caller.authorization_header()
 
 
 async def test_fifty_people_and_four_servers_need_one_exchange_each() -> None:

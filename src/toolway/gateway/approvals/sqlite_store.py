@@ -6,14 +6,10 @@ is sent. So an approval is used once, also if the gateway is killed.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, TypeVar
 
@@ -28,9 +24,9 @@ from toolway.gateway.approvals.records import (
     StoreError,
     decide_claim,
 )
+from toolway.gateway.sqlite_file import SqliteFile, transaction
 
 APPROVALS_FILE_NAME: Final = "approvals.sqlite"
-LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
 T = TypeVar("T")
 _log = logging.getLogger("toolway.gateway")
 
@@ -51,20 +47,13 @@ class SqliteApprovalStore:
     """Store of requests in one file. The file is created at the first use."""
 
     def __init__(self, path: Path, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
-        self._path = path
+        self._file = SqliteFile(path, "toolway-approvals", lambda db: db.executescript(_SCHEMA))
         self._sealer = sealer
         self._now = now
-        self._executor: ThreadPoolExecutor | None = None
-        self._db: sqlite3.Connection | None = None
 
     async def close(self) -> None:
         """Close the file, after the changes under way."""
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
-            await asyncio.to_thread(executor.shutdown)
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        await self._file.close()
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
         return await self._run(lambda db: self._claim(db, request))
@@ -87,7 +76,7 @@ class SqliteApprovalStore:
     # -- in the thread of the store -----------------------------------------------------------------------------------
 
     def _claim(self, db: sqlite3.Connection, request: ApprovalRequest) -> ClaimOutcome:
-        with _transaction(db):
+        with transaction(db):
             expired = self._remove_expired(db)
             rows = db.execute("SELECT id, state, sealed FROM requests WHERE key = ?", (request.key,)).fetchall()
             known = [found for row in rows if (found := self._open(row)) is not None and found.key == request.key]
@@ -98,7 +87,7 @@ class SqliteApprovalStore:
         return outcome._replace(expired=expired)
 
     def _spend(self, db: sqlite3.Connection, nonce: str) -> bool:
-        with _transaction(db):
+        with transaction(db):
             db.execute("DELETE FROM spent WHERE until < ?", (self._now(),))
             (count,) = db.execute("SELECT count(*) FROM spent").fetchone()
             if count >= MAX_SPENT:
@@ -111,7 +100,7 @@ class SqliteApprovalStore:
     def _decide(
         self, db: sqlite3.Connection, id: str, state: Literal["approved", "denied"], who: str, reason: str
     ) -> ApprovalRequest | None:
-        with _transaction(db):
+        with transaction(db):
             row = db.execute("SELECT id, state, sealed FROM requests WHERE id = ?", (id,)).fetchone()
             found = self._open(row) if row is not None else None
             now = self._now()
@@ -143,42 +132,14 @@ class SqliteApprovalStore:
         """Return the request in a row; None if the row was not written by this gateway."""
         found = self._sealer.open(row[2])
         if found is None or (found.id, found.state) != row[:2]:
-            _log.error("a request for approval is ignored: %s was changed without the key of the gateway", self._path)
+            _log.error(
+                "a request for approval is ignored: %s was changed without the key of the gateway", self._file.path
+            )
             return None
         return found
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-approvals")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open_file()))
+            return await self._file.run(work)
         except (sqlite3.Error, OSError) as exc:
-            raise StoreError(f"{self._path}: {exc}") from exc
-
-    def _open_file(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
-            try:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.execute("PRAGMA synchronous=FULL")
-                db.executescript(_SCHEMA)
-            except sqlite3.Error:
-                db.close()
-                raise
-            self._db = db
-        return self._db
-
-
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run a transaction that holds the write lock from its beginning; roll it back if the block raises."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
+            raise StoreError(f"{self._file.path}: {exc}") from exc

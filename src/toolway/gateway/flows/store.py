@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from toolway.config.call_rules.flow_labels import WINDOW_S, LabelledCall, Window
+from toolway.gateway.sqlite_file import SqliteFile, transaction
 
 FLOWS_FILE_NAME: Final = "flows.sqlite"
-LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS windows (caller TEXT PRIMARY KEY, entries TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID
+"""
 T = TypeVar("T")
 Change = Callable[[Window], Window | None]  # returns the new window; None: it stays
 _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
@@ -59,9 +59,7 @@ class SqliteFlowStore:
     """Store in one file, which is created at the first use."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._executor: ThreadPoolExecutor | None = None
-        self._db: sqlite3.Connection | None = None
+        self._file = SqliteFile(path, "toolway-flows", lambda db: db.execute(_SCHEMA))
 
     async def change(self, caller: str, change: Change, now: float) -> None:
         await self._run(lambda db: self._change(db, caller, change, now))
@@ -77,48 +75,18 @@ class SqliteFlowStore:
 
     async def close(self) -> None:
         """Close the file, after the changes under way."""
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
-            await asyncio.to_thread(executor.shutdown)
-        if self._db is not None:
-            self._db.close()
-            self._db = None
+        await self._file.close()
 
     def _change(self, db: sqlite3.Connection, caller: str, change: Change, now: float) -> None:
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with transaction(db):
             row = db.execute("SELECT entries FROM windows WHERE caller = ?", (caller,)).fetchone()
             changed = change(decode_window(row[0]) if row is not None else {})
             if changed is not None:
                 db.execute("DELETE FROM windows WHERE at < ?", (now - WINDOW_S,))
                 db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?, ?)", (caller, encode_window(changed), now))
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
 
     async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-flows")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open_file()))
+            return await self._file.run(work)
         except (sqlite3.Error, OSError) as exc:
-            raise FlowStoreError(f"{self._path}: {exc}") from exc
-
-    def _open_file(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            db = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
-            try:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.execute(
-                    "CREATE TABLE IF NOT EXISTS windows "
-                    "(caller TEXT PRIMARY KEY, entries TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID"
-                )
-            except sqlite3.Error:
-                db.close()
-                raise
-            self._db = db
-        return self._db
+            raise FlowStoreError(f"{self._file.path}: {exc}") from exc

@@ -1,0 +1,78 @@
+"""A SQLite file of the state folder, which all workers of a gateway share: requests for approval, budgets, flows.
+
+Each store has one, with a thread of its own, so that the event loop never waits for the disk or for another worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, TypeVar
+
+LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
+T = TypeVar("T")
+
+
+class SqliteFile:
+    """SQLite file and the thread that uses it. Both are created at the first use.
+
+    Args:
+        path: The file. It is private to its user.
+        thread_name: Name of the thread, for dumps of all threads.
+        prepare: Called with each new connection, to create tables.
+    """
+
+    def __init__(self, path: Path, thread_name: str, prepare: Callable[[sqlite3.Connection], object]) -> None:
+        self.path = path
+        self._thread_name = thread_name
+        self._prepare = prepare
+        self._executor: ThreadPoolExecutor | None = None
+        self._db: sqlite3.Connection | None = None
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of `work`, run in the thread. Raises `sqlite3.Error` or `OSError` if the file fails."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._thread_name)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open()))
+
+    async def close(self) -> None:
+        """Close the file, after the changes under way."""
+        if self._executor is not None:
+            executor, self._executor = self._executor, None
+            await asyncio.to_thread(executor.shutdown)
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            db = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
+            try:
+                db.execute("PRAGMA journal_mode=WAL")
+                db.execute("PRAGMA synchronous=FULL")
+                self._prepare(db)
+            except sqlite3.Error:
+                db.close()
+                raise
+            self._db = db
+        return self._db
+
+
+@contextlib.contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Run a transaction that holds the write lock from its beginning; roll it back if the block raises."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
