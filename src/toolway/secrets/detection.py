@@ -102,9 +102,9 @@ def build_replacer(secrets: Collection[str]) -> Callable[[str], str]:
 
 
 def _replace_url_encoded(text: str, forms: Collection[bytes]) -> str:
-    """Replace each form by `***` of which any bytes are URL-encoded, also more than once.
+    """Return `text` with `***` instead of each secret of `forms` that is partly or wholly URL-encoded, even repeatedly.
 
-    The text is decoded, and the positions of the forms that are found are computed back.
+    The text is URL-decoded step by step. Each match in the decoded text is mapped back to its position in `text`.
     """
     is_cut = text.endswith("…")
     source = data = (text[:-1] if is_cut else text).encode("utf-8", "surrogatepass")
@@ -135,7 +135,11 @@ def _replace_url_encoded(text: str, forms: Collection[bytes]) -> str:
 
 
 def _position_before(position: int, escapes: list[list[int]]) -> int:
-    """Return the position, before all decodings, of a byte of the decoded data: each escape was two bytes longer."""
+    """Return the position in the original data of the byte at `position` in the URL-decoded data.
+
+    `escapes` has, for each decoding, the positions of its escapes. Each escape was two bytes longer before its
+    decoding.
+    """
     for positions in reversed(escapes):
         position += 2 * bisect_left(positions, position)
     return position
@@ -152,7 +156,10 @@ def _decoded_forms(form: str) -> Iterator[bytes]:
 
 
 def _start_of_cut_form(text: AnyStr, form: AnyStr) -> int:
-    """Return the index at which `text` ends with the beginning of `form`, of at least 6 characters; -1 if nowhere."""
+    """Return the index at which a cut text breaks off inside the secret `form`; -1 if it does not end so.
+
+    At least the first 6 characters of `form` must be there.
+    """
     start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
     return start if start >= 0 and form.startswith(text[start:]) else -1
 
@@ -179,7 +186,7 @@ def _url_forms(value: str) -> Iterator[str]:
 
 
 def _base64_forms(data: bytes) -> Iterator[str]:
-    """Yield the base64 text of `data`, alone and as part of longer data, in both alphabets.
+    """Yield the base64 text of the secret `data`, encoded alone and as a part of longer data, in both alphabets.
 
     In longer data it may begin at any of three positions. The characters at its ends then depend on its neighbours.
     """

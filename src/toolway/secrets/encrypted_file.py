@@ -141,7 +141,10 @@ class EncryptedFileStore:
 
 @functools.lru_cache(maxsize=2)
 def _derive_key(passphrase: str, salt: bytes) -> bytes:
-    """Derive the key, which takes a tenth of a second on purpose: once per file, not once per secret that is read."""
+    """Derive the key of the encrypted file from the passphrase.
+
+    This takes a tenth of a second on purpose. So it is done once per file, not once per secret that is read.
+    """
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
     return Scrypt(salt=salt, length=32, **_SCRYPT_PARAMS).derive(passphrase.encode())
@@ -184,7 +187,10 @@ def read_or_create(file: Path, make: Callable[[], bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _new_private(file: Path, parts: Iterable[bytes]) -> Iterator[str]:
-    """Write `parts` to a new file next to `file`, with mode 0600 and synced to disk. Remove it in the end."""
+    """Yield the path of a new file next to `file` that contains `parts`; remove it when the context ends.
+
+    It has mode 0600 and is synced to disk. The caller renames or links it.
+    """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     import tempfile  # slow to import
 

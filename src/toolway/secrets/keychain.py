@@ -97,7 +97,7 @@ def _create_backend(module: str, name: str) -> Any:
 
 
 def recorded_names(file: Path) -> frozenset[str]:
-    """Return the names of all secrets in the keychain, from `file`; empty if it is unreadable."""
+    """Return the names of all secrets in the keychain, which are saved in `file`; empty if the file is unreadable."""
     try:
         found = json.loads(read_private(file))
     except (OSError, ValueError):

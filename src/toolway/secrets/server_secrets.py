@@ -1,6 +1,6 @@
-"""Secret values that this process holds for each server: tokens, and secrets of its entry.
+"""Secret values that this process holds for each server: its tokens, and the secrets of its configuration entry.
 
-They must not leave in a result of that server. They are in memory only.
+They must not be passed on in a result of that server, so they are redacted there. They are in memory only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ MAX_VALUES: Final = 256  # of one server; the oldest is dropped: each refresh of
 
 
 class ServerSecrets:
-    """Secret values of one server, and their forms in results. Both are empty if there are none.
+    """Secret values of one server, and how they appear in the server's results if they are encoded as JSON.
 
-    `texts` are the forms in a text, which may itself be JSON. `forms` are those in the bytes of a result.
+    `texts` are the values as a text may contain them, also a text that is JSON itself. `forms` are those as the bytes
+    of a result contain them. Both are empty if the server has no secrets.
     """
 
     __slots__ = ("_values", "forms", "texts")
@@ -27,7 +28,7 @@ class ServerSecrets:
         self.forms: tuple[bytes, ...] = ()
 
     def add(self, value: str) -> None:
-        """Add a value. One of less than 6 characters is not kept: it occurs in ordinary words."""
+        """Add a secret value. A value of less than 6 characters is ignored, because it occurs in ordinary words."""
         if value in self._values or len(value) < MIN_SECRET_CHARS:
             return
         self._values[value] = None
@@ -39,15 +40,15 @@ class ServerSecrets:
         self.forms = tuple(form.encode("utf-8", "surrogatepass") for form in sorted(encoded))
 
     def may_be_in(self, encoded: bytes) -> bool:
-        """Return True if JSON text may contain one of the values.
+        """Return True if `encoded`, JSON text, may contain one of the secret values.
 
-        A program may write any character of a string as an escape. So text with such escapes may contain each value.
+        A program may write any character of a string as an escape. So text with such escapes may contain every value.
         """
         return any(form in encoded for form in self.forms) or b"\\u" in encoded or b"\\/" in encoded
 
 
 def _json_forms(value: str) -> set[str]:
-    """Return how encoders write a text inside a JSON string: plain, or with escapes for what is not ASCII."""
+    """Return the ways to write a text inside a JSON string: as it is, or with escapes for all but ASCII."""
     return {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
 
 
@@ -55,7 +56,7 @@ _by_server: dict[str, ServerSecrets] = {}
 
 
 def secrets_of(server: str) -> ServerSecrets:
-    """Return the secret values of a server. The object is the same for the life of the process."""
+    """Return the secret values of a server, always as the same object, so callers may keep a reference to it."""
     return _by_server.setdefault(server, ServerSecrets())
 
 

@@ -72,7 +72,7 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
 
 
 def keep_passphrase(environment: Mapping[str, str]) -> None:
-    """Keep the passphrase of the encrypted file in memory, so that it can be removed from the environment."""
+    """Keep the passphrase of the encrypted file in memory, so that the caller can remove it from the environment."""
     from toolway.secrets.encrypted_file import PASSPHRASE_VARIABLE
 
     global _passphrase  # one process has one environment

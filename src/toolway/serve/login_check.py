@@ -34,7 +34,10 @@ async def check_login(
     token: str = "",
     now: Callable[[], float] = time.time,
 ) -> SubjectReport:
-    """Return the report about the provider of a gateway: what it publishes, and why a token would be refused."""
+    """Return the report of the doctor about a gateway's identity provider: its documents, its keys and its clock.
+
+    With `token`, the report also says if the gateway would accept this access token, and if not, why.
+    """
     try:
         require_joserfc()
     except ConfigError as exc:
@@ -120,7 +123,7 @@ def check_token(settings: LoginSettings, keys: SigningKeys | None, token: str, n
 
 
 def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: float) -> Check:
-    """Return the check of a token that is refused, with what it says and what the gateway expects."""
+    """Return the failed check of a refused token: `reason`, what the token contains, and what the gateway expects."""
     try:
         parsed = parse_token(token)
     except InvalidToken:
@@ -130,7 +133,7 @@ def _explain_refusal(settings: LoginSettings, token: str, reason: str, now: floa
 
 
 def _advice(settings: LoginSettings, parsed: ParsedToken, reason: str, now: float) -> tuple[str, str, str]:
-    """Return what a refused token says, the remedy, and a line to copy."""
+    """Return three texts about a refused token: what it contains, the remedy, and a line to copy ("" if none)."""
     claims = parsed.claims
     if "audience" in reason:
         found = claims.get("aud")
@@ -165,7 +168,7 @@ def _compare(name: str, found: Any, expected: str) -> str:
 
 
 def _plain(value: Any) -> str:
-    """Return a claim for display: printable, on one line, and without quotes that would end a JSON text."""
+    """Return the value of a token's claim for display: printable, on one line, without quotes and backslashes."""
     text = value if isinstance(value, str) else repr(value)
     return "".join(each for each in text if each.isprintable() and each not in '"\\')[:200]
 

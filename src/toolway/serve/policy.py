@@ -1,7 +1,8 @@
-"""The policy file of a running gateway: loaded at the start, again if it changes, and never left out.
+"""Policy file of a running gateway (`toolway.policy`): loaded at the start, and again if it changes.
 
-At the start an invalid file ends the process. Later the policies that were loaded before stay in use, and the operator
-learns of it. If a policy is configured while the gateway runs and cannot be read, everything is denied.
+If the file is invalid at the start, the process ends. If it becomes invalid later, the policies that were loaded before
+stay in use, and the operator is informed. If a policy is configured while the gateway runs and cannot be read,
+everything is denied.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class PolicyService:
-    """Holds the policy of a gateway and reloads its file.
+    """Loader of the policy file of a gateway: holds the policy in use, and loads the file again if it changes.
 
-    `on_changed` is called after the policy has changed. Nothing of the Cedar library is loaded without a policy.
+    `on_changed` is called after the policy has changed. The Cedar library is loaded only if a policy is configured.
     """
 
     def __init__(self, hub: HubCore, on_changed: Callable[[], None]) -> None:
@@ -50,7 +51,10 @@ class PolicyService:
         return self._policy
 
     def load(self, setting: str, config_file: str) -> None:
-        """Load the policy file at the start. Raises `ConfigError` if it cannot be used: then nothing may be served."""
+        """Load the policy file at the start of the gateway.
+
+        Raises `ConfigError` if it is unusable: the start must then fail.
+        """
         if not setting:
             return
         from toolway.gateway.policy.policy_file import load_policy, policy_path
@@ -60,7 +64,10 @@ class PolicyService:
         self._use(load_policy(self._path))
 
     async def apply(self, setting: str, config_file: str) -> list[str]:
-        """Apply the setting of a reloaded configuration, and the file if it changed. Return its problems."""
+        """Apply the policy setting of a reloaded configuration; load the policy file again if it changed.
+
+        Return the problems of the file.
+        """
         if not setting:
             if self._path is not None:
                 _log.warning("the configuration names no policy any more: policies are off")
@@ -77,7 +84,7 @@ class PolicyService:
         return [self.problem] if self.problem else []
 
     async def watch(self) -> None:
-        """Poll the file, and report what became known. Runs until it is cancelled."""
+        """Poll the policy file until cancelled: load it again if it changed, report policies that do not fit a tool."""
         if self._loaded is not None:
             self._emit("loaded")
         seen = self._stamp
@@ -92,7 +99,10 @@ class PolicyService:
             self._check_hour()
 
     async def _reload(self) -> None:
-        """Load the file again. If it cannot be used, the policies that were loaded before stay."""
+        """Load the policy file again. If it is unusable, the policies that were loaded before stay in use.
+
+        If there are none, everything is denied.
+        """
         from toolway.gateway.policy.policy_file import find_unfit, invalid_error, load_policy
 
         path = self._path
@@ -132,14 +142,17 @@ class PolicyService:
         self.problem = ""
 
     def _close(self) -> None:
-        """Deny everything: a policy is configured, and none could be loaded."""
+        """Deny everything, because a policy is configured, but none could ever be loaded."""
         from toolway.gateway.policy.access_policy import AccessPolicy
 
         self._loaded, self._policy = None, AccessPolicy(None, self._hub.emit)
         self._on_changed()
 
     def _report_unfit(self) -> None:
-        """Report policies that turned out not to be valid for the schema of a tool: its calls are denied."""
+        """Log the policies that are not valid for the argument schema of a tool, each once.
+
+        Calls of that tool are denied.
+        """
         engine = self._loaded.engine if self._loaded is not None else None
         if engine is None or len(engine.unfit) == len(self._reported):
             return
@@ -151,7 +164,7 @@ class PolicyService:
             self._emit("unfit", "; ".join(map(str, new[:3])))
 
     def _check_hour(self) -> None:
-        """Let clients list again at the full hour, if a policy reads it."""
+        """If a policy depends on the hour and the hour has changed, call `on_changed`, so that clients list again."""
         policy = self._policy
         if policy is not None and policy.reads_hour and policy.hour != self._hour:
             if self._hour >= 0:

@@ -172,12 +172,18 @@ class GatewayProcess:
         self._last_key_error = ""  # last logged error about the file of API keys
 
     def _apply_approve_rules(self, settings: GatewaySettings) -> None:
-        """Apply `toolway.approve`. Raises `ConfigError` if a condition is invalid; then the old rules stay."""
+        """Apply the setting `toolway.approve`: rules that say which calls a person must approve.
+
+        Raises `ConfigError` if a condition is invalid; the old rules then stay.
+        """
         if self._approvals.set_rules(settings.approve):
             self.hub.on_approval_rules_changed()
 
     def _apply_flows(self, settings: GatewaySettings) -> None:
-        """Apply `toolway.flows`, after the server entries were applied: they have the labels."""
+        """Apply the setting `toolway.flows`.
+
+        Call it after the server entries were applied, because they have the labels.
+        """
         mode = cast("FlowMode | None", settings.flows or None)
         if self._approvals.flows is not None and self._approvals.flows.set_mode(mode):
             self.hub.on_approval_rules_changed()
@@ -186,10 +192,10 @@ class GatewayProcess:
         self._budgets.set_rules(settings.budgets, fails_open=settings.budgets_fail == "open")
 
     def _pin_mode(self, server: str) -> PinMode:
-        """Return how changed definitions of a server are treated.
+        """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
 
         Without a setting they are held if other machines can reach the gateway, and in a cluster, where all nodes must
-        do the same. Workflows are the operator's own.
+        do the same. Those of the server `workflows` are only reported: they are the operator's own.
         """
         if server == SERVER_NAME and server not in self._active_config.servers:
             return "note"
@@ -197,7 +203,7 @@ class GatewayProcess:
         return cast("PinMode", self._active_config.gateway.pins or ("hold" if holds else "note"))
 
     def _ignored_parts(self, server: str, name: str) -> Sequence[str]:
-        """Return the parts of a definition that are not compared with its pin."""
+        """Return the parts of a tool definition that are ignored when it is compared with the approved one, its pin."""
         rules = self._active_config.gateway.ignored_changes
         return ignored_paths(rules, server, name) if rules else ()
 
@@ -223,9 +229,10 @@ class GatewayProcess:
         return os.path.abspath(self._file_config.file) if self._file_config.file else ""
 
     def _shown_config(self) -> LoadedConfig:
-        """Return the configuration in use, with the problems of its workflow files, and what waits in the file.
+        """Return the configuration for operators: the one in use, its problems, and entries that wait for approval.
 
-        In a cluster, the configuration in use is that of the database, which has no entries that wait.
+        The problems include those of workflow files. The waiting entries are those of the file: in a cluster, the
+        configuration in use is from the database, which has none.
         """
         issues = (*self._active_config.issues, *self._workflows.issues)
         return replace(self._active_config, issues=issues, held=self._file_config.held)
@@ -236,10 +243,10 @@ class GatewayProcess:
     async def run(
         self, host: str, port: int, tls: ssl.SSLContext | None, on_ready: Callable[[str], None], delay: float
     ) -> None:
-        """Serve HTTP clients until a signal stops the process; then drain for load balancers.
+        """Serve HTTP clients until a signal stops the process; then let active calls finish (drain).
 
-        `on_ready` is called with the gateway's URL, `delay` is the first wait of the drain. Raises `ConfigError` if the
-        address cannot be bound, or if it is public and authentication is off.
+        `on_ready` is called with the gateway's URL. `delay` is the first wait of the drain, in which load balancers
+        notice it. Raises `ConfigError` if the address cannot be bound, or if it is public and authentication is off.
         """
         if self._api_keys is None and not is_loopback_host(host):
             raise no_auth_error(host)
@@ -299,7 +306,10 @@ class GatewayProcess:
             self._parent.clean_up()
 
     async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Join the cluster, if there is one, and listen for clients. Return the port. Raises `OSError`."""
+        """Join the cluster, if there is one, and listen for clients. Return the port.
+
+        Raises `OSError` if the address cannot be bound.
+        """
         if self._parent is None:
             port = await self.gateway.listen(host, port, tls)
             await self._join_cluster(host, port, tls)
@@ -310,9 +320,10 @@ class GatewayProcess:
         return await self.gateway.listen(host, port, tls, reuse_port=True)
 
     async def _start_login(self) -> None:
-        """Accept tokens of the identity provider, if one is configured. Raises `ConfigError`.
+        """Accept tokens of the identity provider from now on, if one is configured.
 
-        The gateway serves API keys while the provider is down. So it is not waited for here.
+        The provider may be down: API keys are accepted meanwhile, so this does not wait for it. Raises `ConfigError` if
+        the settings of the provider cannot be used.
         """
         settings = self._active_config.gateway.login
         if settings is None:
@@ -331,7 +342,7 @@ class GatewayProcess:
             _log.warning("people who log in see no tools: toolway.access is empty")
 
     def _on_others_draining(self) -> None:
-        """Report this worker as not ready to load balancers, because its parent stops the other workers."""
+        """Report this worker as not ready to load balancers, because its parent process stops the other workers."""
         self.gateway.router.ready = False
         self._draining_since = asyncio.get_running_loop().time()
 
@@ -416,7 +427,7 @@ class GatewayProcess:
         self._advise_search()
 
     def _advise_search(self) -> None:
-        """Log that clients should use tool search, if all tools together cost a model much."""
+        """Log the advice that clients use tool search, if the definitions of all tools cost a model many tokens."""
         from toolway.search.tokens import estimate_tokens, search_advice
 
         tools = self.hub.known_tools()
@@ -506,7 +517,7 @@ class GatewayProcess:
             return changes
 
     def _report_held(self, loaded: LoadedConfig) -> None:
-        """Log the entries that wait for approval since this reload, and show them among the events."""
+        """Log the configuration entries that wait for approval since this reload, and add an event for each."""
         known = {each.digest for each in self._file_config.held}
         new = [each for each in loaded.held if each.digest not in known]
         if new:
@@ -548,7 +559,7 @@ class GatewayProcess:
         return {"changed": changes, "problems": [*problems, *policy_problems]}
 
     async def _reject_broken_workflows(self, loaded: LoadedConfig) -> None:
-        """Raise `ConfigError` if a workflow file cannot be used: then all nodes keep the workflows that they have."""
+        """Raise `ConfigError` if a workflow file is invalid, so that all nodes keep the workflows that they have."""
         if not loaded.gateway.workflows:
             return
         from toolway.workflows.files import read_workflows
@@ -590,7 +601,7 @@ class GatewayProcess:
                 await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
-        """Return modification stamps of the configuration file and of the files it depends on.
+        """Return modification stamps of the configuration file and of the files that it refers to.
 
         A stamp is None for a missing file.
         """
@@ -696,7 +707,7 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
 
 
 def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
-    """Return the servers whose changed entries wait for approval, as they were before this reload."""
+    """Return the servers whose entries were changed and wait for approval, as they were defined before this reload."""
     names = {name for each in now.held for name in (each.name, normalize_name(each.name))}
     return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}
 

@@ -93,10 +93,10 @@ class Telemetry:
 
 
 def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode | None) -> CallApprovals:
-    """Let a hub ask for approvals. They are in the database of the cluster, if `node` is given.
+    """Create the part of a gateway that asks people to approve calls, connect it to the hub, and return it.
 
-    Else they are in a file of the state folder, which all workers share. `key` seals the stored requests. The rules
-    are set later, with `set_rules`.
+    Its requests are stored in the database of the cluster if `node` is given, else in a file of the state folder, which
+    all workers share. `key` seals them. The rules are set later, with `set_rules`.
     """
     sealer = RequestSealer(key)
     store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
@@ -108,9 +108,10 @@ def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode |
 
 
 def create_budgets(hub: HubCore, folder: Path, node: ClusterNode | None, *, shares_config: bool) -> CallBudgets:
-    """Return the budgets of a gateway. Their use is in the database of the cluster, if the nodes share one.
+    """Return the budgets of a gateway, with the place where their use is stored.
 
-    Else it is in a file of the state folder, which all workers share.
+    That is the database of the cluster if the nodes share their configuration, else a file of the state folder, which
+    all workers share.
     """
     is_shared = node is not None and shares_config
     ledger = node.open_budgets() if node is not None and is_shared else SqliteLedger(folder / BUDGETS_FILE_NAME)

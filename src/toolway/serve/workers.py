@@ -44,7 +44,10 @@ _log = logging.getLogger("toolway.gateway")
 
 
 def count_workers(text: str | None, cores: int) -> int:
-    """Return how many workers `--workers` asks for; 1 without it. Raises `ConfigError` if the text is no number."""
+    """Return how many worker processes to start, from the value of `--workers`: a number or `auto`; 1 if it is None.
+
+    Raises `ConfigError` if the value is invalid.
+    """
     if text is None:
         return 1
     if text == "auto":
@@ -161,7 +164,10 @@ class WorkerPool:
         return worker.task.result() if worker.task in done else None
 
     async def _supervise(self, worker: _Worker, *, may_fail: bool = False) -> int:
-        """Keep a worker running until the parent stops. Return its last exit code."""
+        """Keep a worker process running until the parent stops: start it again if it ends. Return its last exit code.
+
+        With `may_fail`, a worker that ends before it is ready is not started again.
+        """
         loop = asyncio.get_running_loop()
         pause = 0.0
         while True:
@@ -255,9 +261,9 @@ async def _read_ready(reader: asyncio.StreamReader, worker: _Worker) -> None:
 
 
 def bind_shared(host: str, port: int) -> socket.socket:
-    """Return a socket that reserves the address for this user's processes; it does not listen itself.
+    """Return a socket bound to the gateway's address, which reserves it for the workers. It does not listen itself.
 
-    Raises `ConfigError` if the address cannot be bound, or if a program listens there.
+    Raises `ConfigError` if the address cannot be bound, or if another program listens there.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -347,9 +353,9 @@ class ParentLink:
 
 
 def read_worker(environ: dict[str, str] | os._Environ[str]) -> tuple[ClusterOptions, ParentLink] | None:
-    """Return the options and the link of a process that a `WorkerPool` started; None in any other process.
+    """Return the options of this worker process and its link to the parent; None if this process is no worker.
 
-    The variable is removed from `environ`, so that no server gets it.
+    The environment variable that has them is removed from `environ`, so that no server gets it.
     """
     text = environ.pop(WORKER_VARIABLE, None)
     if text is None:

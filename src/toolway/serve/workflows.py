@@ -88,9 +88,10 @@ class GatewayRunAccess:
         )
 
     def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer questions: its key's name, and `admin` if it is one.
+        """Return the names under which a caller may answer questions of runs: its key's name, its groups, `admin`.
 
-        Those of a person are its groups: the name of a person is not unique.
+        A person has the names of its groups instead of its own, because the name of a person is not unique. `admin` is
+        added for administrators.
         """
         principal = self._find_principal(caller)
         if principal is None:
@@ -155,7 +156,7 @@ class WorkflowService:
         return (*self._file_issues, self._journal_issue) if self._journal_issue is not None else self._file_issues
 
     def with_server(self, servers: dict[str, Server]) -> dict[str, Server]:
-        """Return the servers of a configuration with the server of the workflows, if there is one."""
+        """Return `servers` and, if workflows are offered as tools, the server `workflows` too."""
         if self._server is None or not self._has_tools or SERVER_NAME in servers:
             return servers
         return {**servers, SERVER_NAME: _definition_of(self._server)}
@@ -181,7 +182,7 @@ class WorkflowService:
         servers: Iterable[str],
         agents: Mapping[str, ConfiguredAgent] | None = None,
     ) -> None:
-        """Read the workflows and begin to open the journal, if there are any.
+        """Read the definitions of all workflows; if there are any, begin to open the journal of runs in the background.
 
         `sources` are patterns of files, and definitions. `servers` are the names of the configured servers: none of
         them may be called `workflows`.
@@ -213,13 +214,20 @@ class WorkflowService:
         servers: Iterable[str],
         agents: Mapping[str, ConfiguredAgent] | None = None,
     ) -> None:
-        """Read the workflows, open the journal and add the server; continue the runs that a crash interrupted."""
+        """Read the definitions of workflows, open the journal and add the server `workflows`, when the gateway starts.
+
+        Runs that a crash interrupted are continued. If the journal cannot be opened soon, that goes on in the
+        background.
+        """
         await self.load(sources, servers, agents)
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
 
     def _check_agents(self) -> list[ConfigIssue]:
-        """Return the problems of the configured agents. One with the name of a workflow is not offered."""
+        """Return the problems of the configured agents.
+
+        An agent that has the name of a workflow is not offered as a tool.
+        """
         from toolway.agents.agent import require_package
         from toolway.workflows.files import STATUS_TOOL
 
@@ -312,14 +320,17 @@ class WorkflowService:
                     self._hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def stop_waiting(self) -> None:
-        """Answer the calls of clients that wait for runs, and take no more runs: the gateway shuts down."""
+        """Answer the calls that wait for a run now, and begin no more runs, because the gateway shuts down."""
         if self._server is not None:
             self._server.stop_waiting()
         if self.engine is not None:
             self.engine.stop_taking()
 
     async def close(self, timeout: float) -> None:
-        """Let calls of steps under way end for `timeout` seconds. Unfinished runs go on at the next start."""
+        """Stop the workflows: wait at most `timeout` seconds for running steps.
+
+        Unfinished runs continue at the next start.
+        """
         tasks = [task for task in (self._opening, self._watching) if task is not None]
         for task in tasks:
             task.cancel()
