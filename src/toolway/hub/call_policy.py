@@ -1,4 +1,7 @@
-"""Call policies: per-call decisions for the middleware, from server settings and catalog."""
+"""Call policies: effect class, timeout, retries and keys of each call, from server settings and tool definitions.
+
+The middleware asks them how to treat a call.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,8 @@ def tool_effect(
 ) -> Effect:
     """Return the effect class of a tool: by setting, else HTTP method, else annotations.
 
-    `idempotent`: the caller or operator states that it may run again. `honours_key`: the server itself detects
-    repeated calls by their idempotency key.
+    An UNSAFE tool is IDEMPOTENT if `idempotent` is True (the caller or operator says that a call may run again), or if
+    `honours_key` is True (the server itself detects repeated calls by their idempotency key).
     """
     effect = setting
     if effect is None and http_method is not None:
@@ -74,10 +77,10 @@ def tool_effect(
 
 
 def _effect_from_hints(annotations: Mapping[str, Any]) -> Effect:
-    """Return the effect class that the server's own tool annotations claim.
+    """Return the effect class of a tool by the annotations that its server sent.
 
-    Good enough to allow retries, because a false claim only repeats the server's own effects. Never good enough for
-    caching or sharing results.
+    That is enough to allow retries, because wrong annotations only repeat effects of the same server. It is never
+    enough to cache or share results.
     """
     if annotations.get("readOnlyHint") is True:
         return Effect.READ
@@ -132,7 +135,7 @@ class ToolPolicy:
         )
 
     def terms(self) -> CallTerms:
-        """Return the rules (effect class, timeout, keys) for a call that sets no options of its own."""
+        """Return effect class, timeout and idempotency `_meta` key for a call of the tool that sets no options."""
         if self.settings.effect is not None or self.settings.idempotent is not None or self.server.idempotent:
             source = "setting"
         else:
@@ -185,7 +188,7 @@ def _call_effect(call: Call, policy: ToolPolicy) -> Effect:
 
 
 class CallPolicies:
-    """Per-call policy for the middleware: effect, timeouts, retries, keys. Cached per tool."""
+    """Policies for the calls of a hub, computed once per tool: effect class, timeout, retries, rate limits, keys."""
 
     def __init__(self, servers: Mapping[str, Server], catalog: Catalog) -> None:
         self._servers = servers
@@ -194,26 +197,32 @@ class CallPolicies:
         self.approval_rules: Callable[[str, str, Tool | None], Sequence[Any]] = lambda server, name, tool: ()
 
     def on_rules_changed(self) -> None:
-        """Compute all policies again, because the rules for approvals changed."""
+        """Discard all stored policies, because the rules for approvals changed.
+
+        The next call of a tool computes its policy.
+        """
         self._policies.clear()
 
     def attach(self, call: Call, tool: Tool | None) -> Call:
-        """Return the call with the effect class and policy of its tool stored in it. So later stages need no lookup."""
+        """Return a copy of the call with the policy and effect class of its tool. So later stages need no lookup."""
         policy = self._find_policy(call, tool)
         limit = (policy.retry if call.retry is None else call.retry).attempt_timeout
         return with_facts(call, effect=_call_effect(call, policy), policy=policy, attempt_timeout=limit)
 
     def update(self, call: Call) -> Call:
-        """Return the call with the policy of its tool, if the tool was unknown when `attach` stored a default."""
+        """Return the call with the policy of its tool, if the tool was unknown when `attach` ran and is listed now.
+
+        Otherwise return the call unchanged.
+        """
         if call.method != "tools/call" or (call.policy is not None and call.policy.tool is not None):
             return call
         tool = self._catalog.tool(ToolRef(call.server, call.name))
         return call if tool is None else self.attach(call, tool)
 
     def terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool, named `server.tool`: effect class, timeout, keys.
+        """Return effect class, timeout and idempotency `_meta` key for calls of the tool `name` (as `server.tool`).
 
-        None if it is unknown.
+        None if the tool is unknown.
         """
         ref = self._catalog.parse_name(name)
         tool = self._catalog.tool(ref) if ref is not None else None
@@ -222,7 +231,7 @@ class CallPolicies:
         return self._find_policy(Call(name, "tools/call", {}, server=ref.server, name=ref.tool), tool).terms()
 
     def effect(self, call: Call) -> Effect:
-        """Return the effect class of the call, which decides if it may run again."""
+        """Return the effect class of the call: READ, IDEMPOTENT or UNSAFE. It decides if the call may be sent again."""
         return _call_effect(call, self._policy_for(call))
 
     def total_timeout(self, call: Call) -> float:
@@ -234,7 +243,7 @@ class CallPolicies:
         return self._server_settings(server).validate_arguments
 
     def ignores_null(self, server: str) -> bool:
-        """Return True if an argument that is null is not sent: the tools of an HTTP API."""
+        """Return True if arguments with the value null are not sent to this server: it is an HTTP API (OpenAPI)."""
         return self._server_settings(server).openapi is not None
 
     def queue_timeout(self, server: str) -> float:
@@ -262,9 +271,9 @@ class CallPolicies:
         return self._policy_for(call).definition_hash
 
     def coalesce_key(self, call: Call) -> Hashable | None:
-        """Return the key under which identical reads share one request, or None to run alone.
+        """Return the key under which identical reads share one request; None if the call needs its own request.
 
-        A call whose caller can answer server requests runs alone.
+        A call whose caller can answer server requests needs its own.
         """
         return None if call.callbacks is not None or call.capabilities else self._read_key(call)
 

@@ -1,7 +1,8 @@
-"""Lists of servers that are called on behalf of people: each person sees what its own connection listed.
+"""Lists of servers that are called on behalf of people: each person sees what its own connection received.
 
-A server may list other tools to another person. The catalog has the definitions of all of them, and this module has the
-names that each caller may see. A caller whose connection has not listed sees none.
+Such a server is called with a token that was exchanged for the token of the person, and may send each person another
+list of tools. The catalog has the definitions of all of them. This module has the names that each caller may see. A
+caller sees none until its own connection has received the list.
 """
 
 from __future__ import annotations
@@ -32,24 +33,30 @@ NAME_FIELDS: Final[Mapping[ListKind, str]] = {
 
 
 def is_on_behalf(server: Server | None) -> bool:
-    """Return True if a server is called on behalf of callers: the hub itself cannot list anything of it."""
+    """Return True if the hub calls this server only with tokens that are exchanged for the tokens of its callers.
+
+    Without a caller, the hub cannot fetch the lists of such a server.
+    """
     return server is not None and server.auth is not None and server.auth.is_on_behalf
 
 
 def has_own_lists(server: Server | None) -> bool:
-    """Return True if the lists of a server are those of each caller: it is called on the caller's behalf."""
+    """Return True if each caller gets its own lists from this server, because the server is called on its behalf."""
     return server is not None and server.auth is not None and server.auth.is_on_behalf and not server.auth.shared_lists
 
 
 class CallerLists:
-    """Names that each caller's own connection has listed, and the definitions of all of them."""
+    """Names of the tools and other items that each caller's own connection received, and their definitions."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ListKind], dict[str, frozenset[str]]] = {}
         self._items: dict[tuple[str, ListKind], dict[str, Any]] = {}
 
     def record(self, server: str, kind: ListKind, caller: str, items: Iterable[Any]) -> list[Any]:
-        """Note the list of a caller. Return the definitions of all callers; the first one of a name is kept."""
+        """Store the list that a caller's connection received. Return the definitions in the lists of all callers.
+
+        If two callers have received different definitions under one name, the first one is kept.
+        """
         key, field = (server, kind), NAME_FIELDS[kind]
         found = {item[field]: item for item in items if isinstance(item, dict) and isinstance(item.get(field), str)}
         names = self._names.setdefault(key, {})
@@ -63,18 +70,24 @@ class CallerLists:
         return list(self._items[key].values())
 
     def names(self, server: str, kind: ListKind, caller: str) -> frozenset[str] | None:
-        """Return the names that a caller may see; None if its connection has not listed."""
+        """Return the names in the list that a caller received from a server.
+
+        None if it has not received that list yet.
+        """
         return self._names.get((server, kind), {}).get(caller)
 
     def forget(self, server: str) -> None:
-        """Forget all lists of a server, because its entry has changed."""
+        """Delete the stored lists of all callers for a server, because the definition of the server has changed."""
         for key in [key for key in self._names if key[0] == server]:
             del self._names[key]
             self._items.pop(key, None)
 
 
 class OwnLists:
-    """Items that one caller sees of servers that are called on its behalf. Views of its endpoints use it."""
+    """Filter for the items that one caller sees of servers that are called on its behalf.
+
+    The caller's endpoints use it.
+    """
 
     def __init__(
         self,
@@ -85,8 +98,11 @@ class OwnLists:
         has_token: Callable[[], bool],
         start: Callable[[str, str], Upstream],
     ) -> None:
-        """Create the view of a caller. `has_list`: the catalog has a list. `has_token`: the caller is a person with a
-        token that can be exchanged. `start(server, caller)` returns the caller's own upstream, started.
+        """Create the filter of one caller.
+
+        `has_list` returns True if the catalog has a list of a server. `has_token` returns True if the caller is a
+        person with a token that can be exchanged. `start(server, caller)` starts the caller's own upstream and returns
+        it.
         """
         self._caller = caller
         self._lists = lists
@@ -96,14 +112,14 @@ class OwnLists:
         self._start = start
 
     def shows(self, kind: ListKind, item: Item) -> bool:
-        """Return True if the caller may see an item."""
+        """Return True if the caller may see this tool, prompt, resource or template."""
         if not has_own_lists(self._servers.get(item.server)):
             return True
         names = self._lists.names(item.server, kind, self._caller)
         return names is not None and item.name in names
 
     def is_missing(self, server: str, kind: ListKind) -> bool:
-        """Return True if the caller's own connection must list, and has not yet."""
+        """Return True if the caller's own connection must fetch the list of a server, and has not fetched it yet."""
         found = self._servers.get(server)
         if not is_on_behalf(found):
             return False
@@ -112,11 +128,14 @@ class OwnLists:
         return not self._has_list(server, kind) and self._has_token()
 
     def lists(self, server: str) -> bool:
-        """Return True if the lists of a server are those of callers: there is none to wait for elsewhere."""
+        """Return True if only callers' own connections can fetch the lists of this server."""
         return is_on_behalf(self._servers.get(server))
 
     async def wait(self, servers: Iterable[str], kind: ListKind) -> None:
-        """Start the caller's own connections that have not listed, and wait until they have, or have failed."""
+        """Start the caller's own connections to servers whose lists are missing.
+
+        Wait until they have fetched them or failed.
+        """
         missing = [server for server in servers if self.is_missing(server, kind)]
         if missing:
             with suppress(TimeoutError):
@@ -124,7 +143,10 @@ class OwnLists:
                     await asyncio.gather(*(self._fetch(server, kind) for server in missing))
 
     async def error(self, server: str, kind: ListKind) -> CallError | None:
-        """Return why the caller's own connection has not listed; None if it has, or if the server needs none."""
+        """Return why the caller's own connection has not fetched a list.
+
+        None if it has, if the time is over, or if the server is not called on behalf of callers.
+        """
         found = self._servers.get(server)
         if not is_on_behalf(found) or self._lists.names(server, kind, self._caller) is not None:
             return None

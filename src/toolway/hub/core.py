@@ -161,7 +161,7 @@ class LoginService:
         return await self._context.resolve_secrets(self._upstreams.servers[name])
 
     def on_login(self, name: str, caller: str) -> None:
-        """Restart an upstream that failed for lack of this login, or refresh its tool list."""
+        """Apply a stored or deleted login: start its connection again if that failed, or refresh the tool list."""
         upstreams = self._upstreams
         if not upstreams.is_open or name not in upstreams.upstreams:
             return
@@ -183,13 +183,13 @@ class LoginService:
 
 
 class HubCore:
-    """Supervised connections to all configured servers, with the operations a gateway needs.
+    """Engine of a hub: supervised connections to all configured servers, with the operations that a gateway needs.
 
     Programs use `Hub`, which has a smaller interface with examples. The arguments are those of `Hub`, except:
 
     Args:
         callbacks: Answers the requests of all servers (elicitation, sampling, roots). None rejects them.
-        library: True for the hub of a `Hub`: it logs calls and servers, and its advice names methods.
+        library: True if a `Hub` uses this engine: it logs calls and servers, and its hints name methods of `Hub`.
         environment: Replacements for randomness, sleep and transports, for tests and the cluster.
     """
 
@@ -484,7 +484,10 @@ class HubCore:
         self._upstreams.set_denied_tools(server, names)
 
     def _with_defaults(self, name: str, server: ServerLike) -> Server:
-        """Return the definition of a server with the hub's defaults. Warnings about it are in `config_issues`."""
+        """Return the definition of a server, with the hub's defaults for settings that it lacks.
+
+        Warnings about the definition are logged and added to `config_issues`.
+        """
         parsed, found = parse_server(server)
         issues = tuple(dataclasses.replace(issue, server=name) for issue in found)
         log_issues(issues)
@@ -561,7 +564,10 @@ class HubCore:
         return await self._report_end(self._instrumentation.on_start(call), self._chain, began)
 
     async def _report_end(self, call: Call, handler: CallHandler, began: float) -> CallResult:
-        """Await the result of a call that began at the time `began`, and report its end to the observers."""
+        """Run `handler` to get the result of a call, and report the end of the call to sinks, subscribers and tracer.
+
+        `began` is the time when the call began. Raises the `CallError` of a call without a result.
+        """
         instrumentation = self._instrumentation
         try:
             reply = await handler(call)
@@ -585,27 +591,31 @@ class HubCore:
     # -- redaction ----------------------------------------------------------------------------------------------------
 
     def redact_results(self) -> None:
-        """Remove secrets of a server from its results from now on, and what its setting `redact` names."""
+        """Remove each server's secrets, and the kinds of text in its setting `redact`, from its results from now on."""
         self._dispatcher.redaction = ResultRedaction(lambda: self._servers)
         self._planner.redacts = True
 
     # -- approvals ----------------------------------------------------------------------------------------------------
 
     def use_approvals(self, gate: CallGate) -> None:
-        """Send calls only if this gate admits them. Call it before the hub is opened."""
+        """Send a call only if `gate` allows it, which may ask a person first.
+
+        Call this method before the hub is opened.
+        """
         self._approvals = self._planner.gate = gate
         self._policies.approval_rules = gate.rules_for
         self.on_approval_rules_changed()
 
     def on_approval_rules_changed(self) -> None:
-        """Apply the rules of the gate to the next call of every tool."""
+        """Apply the changed approval rules from the next call of every tool on."""
         self._policies.on_rules_changed()
         self._planner.approval_rules += 1
 
     async def _wait_for_definition(self, call: Call) -> Call:
-        """Return the call with the policy of its tool, after the server has listed it. Raises `CallError`.
+        """Wait until the server has sent its tool list. Return the call with the policy of its tool.
 
-        The definition of an earlier run is not enough: a person approves what is called now.
+        The definition that an earlier run stored is not enough: a person approves the tool that is called now. Raises
+        `CallError` if the server has no such tool, does not send its list in time, or the arguments do not match.
         """
         await self._upstreams.wait_lists_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
         tool = require_tool(self._catalog, ToolRef(call.server, call.name))
@@ -625,9 +635,9 @@ class HubCore:
         return self._catalog.tools(server)
 
     def call_terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool, named `server.tool`: effect class, timeout, keys.
+        """Return effect class, timeout and idempotency `_meta` key for calls of the tool `name` (as `server.tool`).
 
-        None if it is unknown.
+        None if the tool is unknown.
         """
         return self._policies.terms(name)
 
@@ -797,7 +807,7 @@ class HubCore:
 
     @property
     def observes_forwarded(self) -> bool:
-        """True if a sink or a tracer wants to know of calls that another node forwards."""
+        """True if a sink, subscriber or tracer observes calls that another node of the cluster forwards here."""
         return self._instrumentation.enabled_for_forwarded
 
     def new_call_state(self, *, keep_raw: bool, forwarded: bool = False) -> CallState:
@@ -838,9 +848,9 @@ class HubCore:
         return self.tool_search
 
     def store_search_history(self, path: Path) -> None:
-        """Keep what the tool search learns from calls in this file, from its first use on.
+        """Store what the tool search learns from calls in the file `path`, so that it is known after a restart.
 
-        The file is removed if the settings switch learning off.
+        The file is deleted if learning is switched off in the settings.
         """
         if not self._search_settings.learn:
             with contextlib.suppress(OSError):
@@ -862,9 +872,10 @@ class HubCore:
         mode_of: Callable[[str], PinMode],
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """Compare definitions with the pins in this folder from now on. Call it before the servers are started.
+        """Compare the definitions that servers send with the pins (approved definitions) in `folder`, from now on.
 
-        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared.
+        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared. Call
+        this method before the servers are started.
         """
         from toolway.catalog.pin_keeper import PIN_FILE_NAME, PinFile, PinKeeper
 
@@ -882,12 +893,15 @@ class HubCore:
         )
 
     def set_pins(self, pins: Pins) -> None:
-        """Compare definitions with these pins from now on. Call it before the servers are started."""
+        """Compare the definitions that servers send with these pins (approved definitions) from now on.
+
+        Call this method before the servers are started.
+        """
         self._catalog.pins = self.pins = pins
         self._context.on_ready = self.instructions  # reviews them
 
     def apply_pin_mode(self) -> None:
-        """Review all lists again, after the setting `pins` changed."""
+        """Compare all lists with the pins (approved definitions) again, after the setting `pins` changed."""
         for server in self._catalog.servers():
             self.review_again(server)
 
@@ -897,7 +911,7 @@ class HubCore:
         return self._catalog.usable_instructions(server, negotiated.instructions) if negotiated is not None else ""
 
     def review_again(self, server: str) -> None:
-        """Compare the received lists of a server with its pins again, after the pins changed."""
+        """Compare the received items of a server with its pins (approved definitions) again, after the pins changed."""
         for change in self._catalog.review_again(server):
             self.emit(change)
 
@@ -920,7 +934,10 @@ class HubCore:
         return self._search_settings.model
 
     async def resolve_setting(self, text: str, key: str) -> str:
-        """Return a setting with its secrets. `key` names it in errors. Raises `ConfigError` if a secret is missing."""
+        """Return the text of a setting with its variables and secret references replaced by their values.
+
+        `key` is the name of the setting in errors. Raises `ConfigError` if a value is not available.
+        """
         from toolway.hub.secret_resolution import resolve_text
 
         return await resolve_text(text, key, self._environment.environ, self.spawner)
@@ -949,7 +966,7 @@ class HubCore:
             self._search_vectors = None
 
     def _server_facts(self) -> Mapping[str, ServerFacts]:
-        """Return the facts about each enabled server that a search needs."""
+        """Return description, failure and number of held tools of each enabled server, for the tool search."""
         from toolway.search.tool_search import LazyFacts, ServerFacts
 
         def facts_of(upstream: Upstream) -> ServerFacts:
@@ -969,15 +986,21 @@ class HubCore:
         return self._network_policy
 
     def has_on_behalf_servers(self) -> bool:
-        """Return True if a server is called on behalf of callers, with tokens that are exchanged for theirs."""
+        """Return True if a server is called with tokens that are exchanged for the tokens of its callers."""
         return any(each.auth is not None and each.auth.is_on_behalf for each in self._servers.values())
 
     def use_subject_tokens(self, source: SubjectTokens) -> None:
-        """Exchange the tokens of this source for those of servers that are called on behalf of callers."""
+        """Set the source of callers' tokens.
+
+        They are exchanged for tokens of the servers that are called on their behalf.
+        """
         self._auth.subject_tokens = source
 
     def own_lists(self, caller: str) -> OwnLists | None:
-        """Return what a caller sees of servers that are called on its behalf; None if there is no such server."""
+        """Return the filter for the items that a caller sees of servers called on its behalf.
+
+        None if there is no such server.
+        """
         if self._own_lists_known[0] != self._upstreams.changes:
             found = any(is_on_behalf(each) for each in self._servers.values())
             self._own_lists_known = (self._upstreams.changes, found)
@@ -1039,10 +1062,10 @@ class HubCore:
     async def wait_lists_known(
         self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool = False
     ) -> None:
-        """Wait up to `timeout` seconds until each server's list is known or its start has failed.
+        """Wait up to `timeout` seconds until the list of each server is known or its start has failed.
 
-        A list stored by an earlier run counts as known. `urgent` starts these servers before all that no call
-        waits for. Returns without an error after the timeout.
+        A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
+        many servers are starting. Returns without an error after the timeout.
         """
         await self._upstreams.wait_lists_known(servers, kind, timeout, urgent=urgent)
 

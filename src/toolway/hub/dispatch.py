@@ -57,7 +57,7 @@ class OutputValidator:
 
 
 class SentCall(NamedTuple):
-    """A call that was sent: all that is needed to wait for its result."""
+    """A call that was sent: its connection, session, request and tool, which are needed to wait for its result."""
 
     upstream: Upstream
     session: Session
@@ -102,10 +102,10 @@ class Dispatcher:
         self.redaction: ResultRedaction | None = None  # of a gateway
 
     async def resume(self, call: Call, sent: SentCall) -> CallResult:
-        """Wait for a call that was sent already; return the result. No check can reject it.
+        """Wait for the result of a call that was sent already, and return it.
 
-        Raises `CallError` if the call has no result. If it was not executed because the upstream was replaced, its
-        successor gets the call.
+        If the call was not executed because the upstream was replaced, it is sent to the new upstream. Raises
+        `CallError` if the call has no result.
         """
         upstream = sent.upstream
         if self._forwarding_info is not None:
@@ -123,7 +123,10 @@ class Dispatcher:
     async def _exchange(
         self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, RequestExchange] | None = None
     ) -> CallResult:
-        """Send the call of a tool, or wait for one that was sent; validate the output and return the result."""
+        """Send a tool call, or wait for it if `sent` is given.
+
+        Return its result, with the output validated and redacted.
+        """
         try:
             result = await upstream.call(call, tool.input_schema if tool.has_header_params else None, sent)
         except ProtocolError as exc:
@@ -183,9 +186,10 @@ class Dispatcher:
         return await self.dispatch(call)
 
     def _may_send(self, call: Call, upstream: Upstream) -> bool:
-        """Return False if the definition of the tool is held now. Asked right before the first byte is sent.
+        """Return True if the tool is still listed and its definition approved.
 
-        The server may have been restarted, or have changed its list, while the call waited.
+        Called right before the first byte is sent. The server may have been restarted, or have changed its list, while
+        the call waited.
         """
         if self._catalog.find_tool(call.server, call.name) is None or not upstream.is_pinned(call.name):
             return False
@@ -226,9 +230,9 @@ class Dispatcher:
         return upstreams.per_caller.get_or_start(call.server, server, call.caller)
 
     async def _require_listed_tool(self, call: Call, upstream: Upstream) -> Tool:
-        """Return the tool's definition; waits for the server's first tool list if there is none.
+        """Return the definition of the called tool. Wait for the first tool list of the server if it is not known.
 
-        Raises `NotFound` if the list lacks the tool, `AccessDenied` if the lists of the server deny it, and
+        Raises `NotFound` if the list lacks the tool, `AccessDenied` if an allow or deny list or a pin denies it, and
         `ServerUnavailable` if the server does not start.
         """
         ref = ToolRef(call.server, call.name)

@@ -72,7 +72,7 @@ class EventBroadcaster:
     def subscribe(self, *event_types: type[Event], mask: Mask | None = None) -> AsyncIterator[Event]:
         """Iterate over events of these types, or of all types, from now on until `close`.
 
-        `mask` hides secrets in texts of servers. The subscriber pays for it when it takes an event, not the call.
+        `mask` hides secrets in texts of servers. It runs when the subscriber takes an event, so it delays no call.
         """
         subscription = _Subscription(event_types or (Event,))
         self._subscriptions.add(subscription)
@@ -130,9 +130,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Emits an event if the event loop is blocked for `stall_threshold` seconds; 0 disables it.
+    """Detector of a blocked event loop: a thread that has an event emitted after `stall_threshold` seconds.
 
-    A thread detects the blocked loop. `emit` runs in the loop.
+    `emit` is called in the loop. The threshold 0 disables the watchdog.
     """
 
     def __init__(

@@ -1,15 +1,18 @@
-"""Flight: one call under way without a task, driven by callbacks. This file is the life of such a call.
+"""Flights: calls that callbacks process from begin to end, without a task. These methods are the life of a flight:
 
     begin      check the arguments, then send; or queue the intent, if the audit log must have it first
     on_intent  the intent is on disk: send
     arrived    a plain result: release the slot, record the success, pass the result on, report the call
     failed     anything else arrived, or nothing: the pipeline takes over
-    left       the caller has gone: the pipeline takes over and is cancelled
+    take_over  the caller is gone, the call takes long or is unusual: the pipeline takes over
 
-A flight does only what every call does. For everything unusual it hands the call to the pipeline, the middleware chain
-in which a coroutine waits: `take_over`. The pipeline gets a `SentFlight`, and `Flights.resume` can only wait for that.
-It enters below every check that rejects calls, and owns the slot of the flight. So a call that was sent can neither be
-sent again nor be reported as not sent. Only the rules of `middleware/retry.py` may send it again, by its certainty.
+The intent is the record in the audit log that the call is about to be sent. The pipeline is the middleware chain, in
+which a coroutine waits for the result.
+
+A flight does only what every call does. For everything unusual it hands the call to the pipeline: `take_over`. The
+pipeline gets a `SentFlight`, and `Flights.resume` can only wait for that. It enters below every check that rejects
+calls, and owns the slot of the flight. So a call that was sent can neither be sent again nor be reported as not sent.
+Only the rules of `middleware/retry.py` may send it again, by its certainty.
 
 A call that waits for its intent was not sent and holds nothing. If the pipeline takes it over, it gets an
 `UnsentFlight`: `Flights.send` waits for the intent, and then runs what the chain has below the audit log.
@@ -60,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallOrigin(NamedTuple):
-    """Origin of a call in a cluster: data for the node that it is forwarded to."""
+    """Client, endpoint and timeout of a call: data for the node of the cluster that the call is forwarded to."""
 
     principal: str  # id
     principal_name: str
@@ -117,25 +120,28 @@ class Flight(ABC):
 
     @abstractmethod
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
-        """Pass the result of an exchange on to the caller.
+        """Pass the result of the call on to the caller.
 
         `frame` is the whole response as received. It is empty if it contains more than a result.
         """
 
     @abstractmethod
     def hand_over(self, taken: TakenOverCall) -> None:
-        """Let a coroutine of the caller await `taken.resume()`. If it never starts, call `taken.discard()`."""
+        """Let a coroutine of the caller await `taken.resume()`.
+
+        If that coroutine never starts, call `taken.discard()`.
+        """
 
     def origin(self) -> CallOrigin | None:
-        """Return where the call entered a cluster; None if it must not be forwarded without the pipeline."""
+        """Return the client data to forward with the call in a cluster; None if only the pipeline may forward it."""
         return None
 
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
-        """Send the call, or queue its intent, after which it is sent.
+        """Send the call; or queue its intent for the audit log, and send it when the intent is on disk.
 
-        Return False, with nothing done, if it needs the middleware chain.
+        Return False, with nothing done, if the call needs the middleware chain.
         """
         plan, flights = self.plan, self._flights
         if plan.is_admitted is not None and not plan.is_admitted():
@@ -170,9 +176,9 @@ class Flight(ABC):
         return True
 
     def on_intent(self, error: Exception | None) -> None:
-        """Send the call, because its intent is on disk, or hand it to a coroutine, if it cannot be sent.
+        """Send the call, because the audit log has its intent on disk. If it cannot be sent, hand it to a coroutine.
 
-        `error` says that the intent could not be written. Called by the audit log.
+        `error` says that the intent could not be written. The audit log calls this method.
         """
         if self._intent is None and error is None:
             try:
@@ -187,7 +193,10 @@ class Flight(ABC):
         settle_future(self._intent, error)
 
     def _send_request(self, now: float) -> bool:
-        """Take a slot and send the call. Return False, with nothing sent and nothing held, if it would have to wait."""
+        """Take a slot and send the call.
+
+        Return False, with nothing sent and no slot taken, if it would have to wait.
+        """
         plan, flights = self.plan, self._flights
         limiter = plan.limiter
         if plan.server_breaker.state is not CLOSED or plan.tool_breaker.state is not CLOSED:
@@ -271,7 +280,10 @@ class Flight(ABC):
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
-        """Let a coroutine wait for the outcome of the call. The transport calls it if no plain result has arrived."""
+        """Hand the call to a coroutine that waits for its outcome.
+
+        The transport calls it if no plain result has arrived.
+        """
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
@@ -369,7 +381,7 @@ def _find(middleware: Sequence[Middleware], kind: type[T]) -> T:
 
 
 class Flights:
-    """All flights of a hub: the calls under way that are driven by callbacks instead of coroutines, and their end."""
+    """Running calls of a hub that callbacks process (flights), and the ways in which coroutines take them over."""
 
     def __init__(
         self,
@@ -437,9 +449,9 @@ class Flights:
         return self._output_validator.validate(plan.tool, result) is None
 
     async def resume(self, call: Call, sent: SentCall, plan: Plan, began: float) -> CallResult:
-        """Wait for the result of a call that was sent, through the middleware for deadlines, retries and slots.
+        """Wait for the result of a call that was sent, with its deadline, retries and slot, and return it.
 
-        No check that could reject the call runs.
+        Checks that could reject the call do not run.
         """
 
         def wait(call: Call) -> Awaitable[CallResult]:
@@ -461,9 +473,10 @@ class Flights:
         return await self._observe(call, lambda call: self._deadline.resume(call, began, below_deadline), began)
 
     async def send(self, call: Call, intent: asyncio.Future[None], began: float) -> CallResult:
-        """Send a call that was not sent, when its intent is on disk, and wait for its result.
+        """Send a call as soon as the audit log has its intent on disk, and wait for its result.
 
-        The call was accepted and its arguments were checked. All that the chain does below the audit log follows.
+        The call was accepted and its arguments were checked. It passes the stages of the chain that follow the audit
+        log.
         """
 
         def recorded(call: Call) -> Awaitable[CallResult]:
@@ -472,7 +485,10 @@ class Flights:
         return await self._observe(call, lambda call: self._deadline.resume(call, began, recorded), began)
 
     def require_audit(self) -> AuditMiddleware:
-        """Return the middleware of the audit log. There must be one: a call has an intent."""
+        """Return the middleware of the audit log.
+
+        Call it only if the call has an intent, because then there is an audit log.
+        """
         assert self._audit is not None
         return self._audit
 

@@ -60,23 +60,23 @@ class WorkflowTrace(Protocol):
     def start_step(
         self, path: str, attempt: int, span: StepSpan | None = None
     ) -> tuple[dict[str, str], Callable[..., None]]:
-        """Start the span of a step, by default named after its path.
+        """Start the span of a step, by default named after the step's path.
 
-        Return the trace context for the `_meta` of its call, and a function that ends the span. The function takes the
-        state of the step, and more attributes.
+        Return the trace context for the `_meta` of the call of the step, and a function that ends the span. The
+        function takes the final state of the step, and more attributes.
         """
         ...
 
     @property
     def traceparent(self) -> str:
-        """Return the trace context of the run, for runs that it starts."""
+        """Return the trace context of this workflow run, to pass it on to the runs that it starts."""
         ...
 
     def end(self, state: str) -> None: ...
 
 
 class Tracer(Protocol):
-    """Starts a trace for each call, or returns None for calls that are not traced."""
+    """Factory of the traces of calls and workflow runs. It returns None for those that are not traced."""
 
     def start_trace(self, call: Call) -> Trace | None: ...
 
@@ -95,14 +95,15 @@ class Tracer(Protocol):
         ...
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Decide, before a call is built, if it is recorded. Return the `traceparent` of a call that is not recorded.
+        """Decide, before a call is built, if the call is left out of the sample. Return its `traceparent` if it is.
 
-        None: use `start_trace`, which decides.
+        None if the call may be recorded: then `start_trace` decides. `in_library` means that a program makes the call,
+        which may have a current trace.
         """
         ...
 
     def skipped(self) -> Trace:
-        """Return the trace of the call for which `skip_trace` returned a `traceparent`; it records nothing."""
+        """Return a trace that records nothing, for a call that `skip_trace` left out of the sample."""
         ...
 
 
@@ -137,7 +138,7 @@ class Instrumentation:
         self._update_flags()
 
     def add_sink(self, sink: EventSink) -> None:
-        """Deliver events to a sink. A sink that is already added stays as it is."""
+        """Deliver events to `sink` from now on. Do nothing if it is added already."""
         if not any(each is sink for each in self._sinks):
             self._batch.deliver()
             self._sinks = (*self._sinks, sink)
@@ -149,7 +150,7 @@ class Instrumentation:
         self._update_flags()
 
     def close(self) -> None:
-        """Deliver all finished calls that wait for their batch."""
+        """Deliver the finished calls that still wait in a batch to their sinks."""
         self._batch.close()
 
     def start_run(
@@ -164,11 +165,11 @@ class Instrumentation:
 
     @property
     def allows_flights(self) -> bool:
-        """Return True if calls that skip the middleware chain (hub/flight.py) give all observers what they want."""
+        """Return True if calls may skip the middleware chain: there is no tracer, or it records only a sample."""
         return self._tracer is None or self._tracer.may_skip
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Return the `traceparent` of a call that the tracer does not record, before anything is built for its trace.
+        """Return the `traceparent` of a new call if the tracer leaves the call out of its sample.
 
         None if the call may be recorded, or if there is no tracer (`is_tracing`).
         """
@@ -243,7 +244,7 @@ class Instrumentation:
     def adopt(self, call: Call) -> Call:
         """Record a call as running that was sent without the middleware chain, and return it with an id.
 
-        It keeps its state. The caller must record the end of the call too.
+        The call keeps its state. The function that calls `adopt` must record the end of the call too.
         """
         if not call.id:
             call = replace(call, id=self.new_call_id())
@@ -253,7 +254,10 @@ class Instrumentation:
         return call
 
     def on_sent(self, call: Call) -> None:
-        """Emit the start of a call that was sent without the middleware chain. Call it only if `wants_attempts`."""
+        """Emit `CallStarted` for a call that was sent without the middleware chain.
+
+        Call it only if `wants_attempts`.
+        """
         self.emit(CallStarted(call.server, call.id, call.method, call.target, call.caller, "", self.wall_clock()))
 
     def new_call_id(self) -> str:
@@ -360,10 +364,10 @@ class Instrumentation:
         self.record(event, forwarded=call.forwarded)
 
     def record(self, event: CallFinished, *, forwarded: bool = False, is_small: bool = False) -> None:
-        """Report a finished call to all sinks and subscribers. This is all that a call does for them at its end.
+        """Report a finished call to all sinks and subscribers.
 
-        A sink that must know at once gets the call now. Metrics and dashboard get calls in batches: for them the call
-        is only appended to a list. `is_small` means that the request had at most `SMALL_REQUEST_BYTES`
+        Sinks that need each call at once get it now. Metrics and dashboard get calls in batches: for them the call is
+        only appended to a list. `is_small` means that the request had at most `SMALL_REQUEST_BYTES`
         (telemetry/call_batch.py) and no text of the event is longer, so that its size need not be measured.
         """
         if forwarded:

@@ -1,6 +1,6 @@
-"""Tool calls of a program (`Hub.call_tool`) that skip the middleware chain, because they need nothing of it.
+"""Tool calls of a program (`Hub.call_tool`) that skip the middleware chain, because they need none of its stages.
 
-Such a call is a flight (hub/flight.py): callbacks of the connection drive it. Only the task of the caller waits for it.
+Such a call is a flight (hub/flight.py): callbacks of the connection process it. Only the caller's task waits for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LibraryFlights:
         self._without_plan: dict[str, float] = {}  # until when
 
     def begin(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call that callbacks drive, without the middleware chain, and return it.
+        """Send a tool call as a flight, without the middleware chain, and return the flight; await its `wait()`.
 
         None, with nothing sent, if the call needs the middleware chain.
         """

@@ -1,4 +1,4 @@
-"""Plans: everything about the calls of one caller to one tool that does not depend on arguments, settled once.
+"""Plans: all decisions about the calls of one caller to one tool that do not depend on arguments, made once.
 
 A plan exists only if a call needs nothing but what a flight (hub/flight.py) does. Every other call uses the middleware
 chain. `Planner.find` returns the plan that is valid now. `Plan.is_valid` is the only check of that, and names all that
@@ -40,7 +40,10 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Settings and objects that all calls of one caller to one tool share. It is valid until one of them changes."""
+    """Settings and objects that all calls of one caller to one tool share.
+
+    A plan is valid until one of them changes.
+    """
 
     __slots__ = (
         "_approval_rules",
@@ -191,9 +194,9 @@ class Planner:
         self._plans: dict[tuple[str, str, str], Plan] = {}
 
     def find(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the plan for calls of `caller` to `tool`, a valid one or a new one.
+        """Return the valid plan for calls of `caller` to `tool`; create it if there is none.
 
-        None: they use the middleware chain.
+        None if these calls must use the middleware chain.
         """
         key = (caller, tool.server, tool.name)
         plan = self._plans.get(key)
@@ -210,7 +213,7 @@ class Planner:
     def upstream_for(self, name: str, caller: str) -> Upstream | None:
         """Return the upstream for the calls of `caller` to a server: the shared one, or the caller's own.
 
-        None if it is not started: the middleware chain starts it. The rules are those of `Dispatcher`.
+        None if that upstream is not running: the middleware chain starts it. `Dispatcher` selects by the same rules.
         """
         upstreams = self.upstreams
         shared = upstreams.upstreams.get(name)

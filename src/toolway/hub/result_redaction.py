@@ -1,4 +1,4 @@
-"""Redaction of results: secrets of a server never leave in its results, and what the operator names is removed.
+"""Redaction of results: secrets of a server, and the kinds of text that the operator names, are removed.
 
 The bytes of a result are searched for the known values. If none is there, the bytes pass as they are. Otherwise the
 result is decoded, and each value in a text or a key is replaced by `***`. Images, audio and blobs are not inspected.
@@ -43,11 +43,14 @@ class ResultRedactor:
 
     @property
     def is_active(self) -> bool:
-        """True if there is anything to search for."""
+        """True if the server has known secrets or a setting `redact`, so that its results must be searched."""
         return bool(self.secrets.forms or self._replacers)
 
     async def redact(self, result: CallResult) -> CallResult:
-        """Return the result without secrets. Raises `ProtocolError`, with the call executed, if that fails."""
+        """Return the result without secrets.
+
+        Raises `ProtocolError`, which says that the call was executed, if that fails.
+        """
         try:
             if self._is_large(result):
                 return await asyncio.to_thread(self.redact_now, result)
@@ -79,7 +82,7 @@ class ResultRedactor:
         return bool(self._replacers)  # the size is not known, and patterns are slow
 
     def _redact_value(self, value: Any) -> Any:
-        """Return the value with texts replaced; the same object if nothing was replaced."""
+        """Return a JSON value with the secrets in its texts and keys masked; the same object if it has none."""
         if isinstance(value, str):
             return self._redact_text(value)
         if isinstance(value, list):
@@ -114,7 +117,7 @@ class ResultRedaction:
         self._redactors: dict[str, tuple[Server, ResultRedactor]] = {}
 
     def find(self, name: str) -> ResultRedactor | None:
-        """Return the redactor for results of a server; None if there is nothing to search for."""
+        """Return the redactor for results of the server `name`. None if its results need no redaction."""
         server, known = self._servers().get(name), self._redactors.get(name)
         if server is None:
             return None
@@ -134,14 +137,14 @@ def _substitute(pattern: re.Pattern[str], mask: Replace = lambda found: MASK) ->
 
 
 def _mask_card(text: str) -> str:
-    """Mask the digits of a payment card: their Luhn sum is a multiple of ten."""
+    """Return the mask if `text` is the number of a payment card (by its Luhn check digit), else `text`."""
     digits = [int(each) for each in text if each.isdigit()]
     doubled = [2 * each - 9 * (each > 4) for each in digits[-2::-2]]
     return MASK if sum(digits[-1::-2] + doubled) % 10 == 0 and len(set(digits)) > 1 else text
 
 
 def _mask_iban(text: str) -> str:
-    """Mask an account number whose check digits are right. What follows after a space may not belong to it."""
+    """Replace the IBAN at the start of `text` by the mask, if its check digits are right. Words after it may remain."""
     for end in [len(text), *(place for place in range(len(text) - 1, 0, -1) if text[place] == " ")]:
         compact = text[:end].replace(" ", "")
         digits = "".join(str(int(each, 36)) for each in compact[4:] + compact[:4])

@@ -60,8 +60,8 @@ async def resolve_secrets(
 async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner: Spawner) -> str:
     """Return a text of the configuration with its variables and secret references replaced by their values.
 
-    `key` is the key of the text, for messages. The result is masked from now on. Raises `ToolwayError` if a value is
-    not available.
+    `key` is the name of the setting, for messages. From now on the result is masked in output. Raises `ToolwayError` if
+    a value is not available.
     """
     text = _substitute_now(text, environ, key)
     if isinstance(text, SecretTemplate):
@@ -75,10 +75,10 @@ async def resolve_text(text: str, key: str, environ: Mapping[str, str], spawner:
 
 
 async def _resolve_variables(server: Server, environ: Mapping[str, str]) -> Server:
-    """Return the server with the variables of its `env_file`, and with the values of unset variables.
+    """Return the server definition with the variables of its `env_file` added, and with all variables replaced.
 
-    The environment is read again, because a variable may have been set since. Raises `ConfigError` if the file is
-    not usable or a variable is still not set.
+    The environment is read again, because a variable may have been set since the configuration was loaded. Raises
+    `ConfigError` if the file is not usable or a variable is still not set.
     """
     values: Mapping[str, str] = environ
     if server.env_file is not None:

@@ -104,7 +104,7 @@ def parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
 
 
 def log_issues(issues: Iterable[ConfigIssue]) -> None:
-    """Log each error and warning about the configuration."""
+    """Log each error and warning about the configuration, but no notes."""
     for issue in issues:
         if issue.severity != "note":
             _log.warning("%s%s", f"{issue.server}: " if issue.server and issue.location else "", issue)
@@ -138,19 +138,25 @@ def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | 
 
 
 def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return our folder in this user's cache folder. None without a home directory."""
+    """Return the folder `toolway` in this user's cache folder. None without a home directory."""
     cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
     return Path(cache) / "toolway" if cache else None
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the catalog storage in `folder`. None without a state folder, which has the key of its MACs."""
+    """Open the catalog storage in `folder`.
+
+    None if there is no state folder, which has the key that authenticates it.
+    """
     state = gateway_state_folder(environ)
     return FileCatalogStorage(folder, state / "lists.key") if state is not None else None
 
 
 def open_vector_store(environ: Mapping[str, str], identity: str) -> VectorStore:
-    """Open the store of the vectors of a search model, in this user's cache folder if there is one."""
+    """Open the store for the vectors of a search model, in this user's cache folder.
+
+    Without a home directory, the store keeps nothing.
+    """
     from toolway.search.vector_file import FileVectorStore
     from toolway.search.vectors import NoVectorStore
 

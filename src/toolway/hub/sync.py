@@ -166,9 +166,10 @@ class SyncHub:
 
     @staticmethod
     def _wait(future: ThreadFuture[T], thread: threading.Thread, limit: float | None = None) -> T:
-        """Wait for the result of a coroutine, at most `limit` seconds; None means without limit.
+        """Wait for a coroutine that runs in the event loop, at most `limit` seconds (None: without limit).
 
-        Raises `RuntimeError` if the limit is reached, or if the thread of the event loop ends before the coroutine.
+        Return its result. Raises `RuntimeError` if the limit is reached, or if the thread of the event loop ends before
+        the coroutine.
         """
         end = time.monotonic() + limit if limit is not None else None
         try:

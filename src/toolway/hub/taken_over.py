@@ -1,8 +1,9 @@
 """Calls that callbacks began (hub/flight.py) and that a coroutine of the middleware chain has taken over.
 
-There are two kinds, so that none can be treated as the other. A `SentFlight` holds the exchange with the server: it can
-only be waited for. An `UnsentFlight` has no exchange: its intent was not in the audit log yet, or it could not be sent
-then. It was not sent, holds no slot, and the chain may send it as soon as its intent is on disk.
+There are two kinds, so that none can be treated as the other. A `SentFlight` was sent: the coroutine can only wait for
+its result. An `UnsentFlight` was not sent, because its intent (the record of a call before it is sent) was not in the
+audit log yet, or because it would have had to wait. It has no slot. The chain may send it as soon as its intent is on
+disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TakenOverCall(ABC):
     __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "task")
 
     def __init__(self, flights: Flights, call: Call, plan: Plan, began: float, started_at: float) -> None:
-        """Take a call over that began at the time `began`, or `started_at` on the clock of its phases."""
+        """Take over a call that began at `began` (clock of the event loop), `started_at` on the clock of its phases."""
         self._flights = flights
         self._plan = plan
         self._began = began
@@ -50,7 +51,7 @@ class TakenOverCall(ABC):
         return await self._wait()
 
     def discard(self) -> None:
-        """End the call like a cancelled one if `resume` was not awaited: its caller was cancelled before that."""
+        """Record the call as cancelled, if `resume` was never awaited: the caller was cancelled before that."""
         if self._resumed:
             return
         self._resumed = True
@@ -65,11 +66,11 @@ class TakenOverCall(ABC):
 
     @abstractmethod
     def _abandon(self) -> None:
-        """Release what the call holds, and tell its server that no coroutine waits for it."""
+        """Release the concurrency slot of the call, and send its server a cancellation."""
 
 
 class SentFlight(TakenOverCall):
-    """A call that callbacks sent. It keeps its concurrency slot, and can only be waited for."""
+    """A call that callbacks have sent. It keeps its concurrency slot. The coroutine can only wait for its result."""
 
     __slots__ = ("_sent",)
 
@@ -102,7 +103,10 @@ class SentFlight(TakenOverCall):
 
 
 class UnsentFlight(TakenOverCall):
-    """A call that callbacks began and did not send. It may be sent when `intent` is done, its record on disk."""
+    """A call that callbacks began and did not send.
+
+    It may be sent when `intent` is done: its audit record is on disk.
+    """
 
     __slots__ = ("_intent",)
 
@@ -116,4 +120,4 @@ class UnsentFlight(TakenOverCall):
         return await self._flights.send(self.call, self._intent, self._began)
 
     def _abandon(self) -> None:
-        """Do nothing: the call holds no slot, and no server knows of it."""
+        """Do nothing: the call has no slot, and no server has received it."""

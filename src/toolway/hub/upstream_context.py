@@ -27,7 +27,7 @@ from toolway.upstream.transport import Transport
 
 
 class HubUpstreamContext:
-    """`UpstreamContext` shared by all upstreams (server connections) of a hub."""
+    """Implementation of `UpstreamContext`: what all upstreams (server connections) of a hub need from the hub."""
 
     def __init__(
         self,
@@ -158,5 +158,5 @@ class HubUpstreamContext:
 
 
 def _check_header_params(tool: Json) -> str | None:
-    """Return why the tool's arguments cannot be repeated in HTTP headers, or None if they can."""
+    """Return why the arguments that the tool's schema assigns to HTTP headers cannot be sent; None if they can."""
     return check_header_schema(tool["inputSchema"])

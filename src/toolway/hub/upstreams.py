@@ -1,4 +1,4 @@
-"""Set of upstreams of a hub: the configured servers and their running upstreams.
+"""Set of upstreams of a hub: the configured servers and their running upstreams (supervised connections).
 
 Changes are synchronous: none awaits anything, so each sees the complete result of the previous one.
 """
@@ -48,7 +48,10 @@ class DrainingUpstreams:
         self._tasks: dict[asyncio.Task[None], Upstream] = {}
 
     def add(self, upstreams: Iterable[Upstream]) -> list[asyncio.Task[None]]:
-        """Begin to drain upstreams. Return one task per upstream that ends when it has stopped."""
+        """Let these upstreams finish their calls, then stop them.
+
+        Return one task per upstream, which ends when it has stopped.
+        """
         return [self._add_one(upstream) for upstream in upstreams]
 
     def _add_one(self, upstream: Upstream) -> asyncio.Task[None]:
@@ -66,9 +69,9 @@ class DrainingUpstreams:
         await upstream.stop()
 
     def pending(self, name: str) -> asyncio.Task[None] | None:
-        """Return the stop task of an idle draining upstream of this server, or None.
+        """Return the task that stops a replaced upstream of this server without running calls. None if there is none.
 
-        The successor of that upstream awaits the task before it starts.
+        The new upstream of the server awaits this task before it starts.
         """
         found = [task for task, upstream in self._tasks.items() if upstream.name == name and not upstream.is_busy]
         return found[-1] if found else None
@@ -187,7 +190,10 @@ class UpstreamManager:
         return new == replace(old, allowed_tools=new.allowed_tools, denied_tools=new.denied_tools)
 
     def _apply_tool_lists(self, name: str) -> None:
-        """Apply changed allow and deny lists without a restart, and report which tools that affects."""
+        """Apply the changed allow and deny lists of a server without a restart.
+
+        Emit an event if its visible tools change.
+        """
         changed = self._catalog.set_access(name, self._tool_access(name))
         if changed is not None:
             self._context.emit(changed)
@@ -232,7 +238,7 @@ class UpstreamManager:
         self.reset_failures(name)
 
     def reset_failures(self, name: str) -> None:
-        """Forget the failures of a server: circuit breakers, pauses and failed logins."""
+        """Forget the failures of a server: reset its circuit breakers, rate-limit pauses and failed logins."""
         self._breakers.remove_server(name)
         self.limiters[name].paused_until = 0.0
         self._auth.reset_failures(name)
@@ -303,7 +309,10 @@ class UpstreamManager:
         )
 
     async def check_health(self, names: Iterable[str], timeout: float, *, start: bool) -> dict[str, HealthResult]:
-        """Check these servers now, all at once, each within `timeout` seconds."""
+        """Check now if these servers respond, all at once, each within `timeout` seconds.
+
+        `start` starts those that do not run.
+        """
         found = {name: HealthResult(name, None, self.status(name).state) for name in names}
         upstreams = [upstream for name in found if (upstream := self.upstreams.get(name)) is not None]
         results = await asyncio.gather(*(each.check_health(timeout, start=start) for each in upstreams))
@@ -323,9 +332,10 @@ class UpstreamManager:
             await self._wait_for_lists(timeout, self.upstreams.values(), kind, urgent=False)
 
     async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
-        """Wait up to `timeout` seconds until each server's list is known or its start has failed.
+        """Wait up to `timeout` seconds until the list of each server is known or its start has failed.
 
-        A list stored by an earlier run counts as known. Returns without an error after the timeout.
+        A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
+        many servers are starting. Returns without an error after the timeout.
         """
         unlisted = [self.upstreams.get(name) for name in servers if not self._catalog.has_list(name, kind)]
         await self._wait_for_lists(timeout, [each for each in unlisted if each is not None], kind, urgent=urgent)
