@@ -149,9 +149,9 @@ class Bus:
         self.handle_data(message.data, message.subject.removeprefix(f"{self.subject_prefix}.news."))
 
     def handle_data(self, data: bytes, subject: str | None = None) -> None:
-        """Open a received message and pass it to its handler.
+        """Decrypt a received message and pass it to the handler, unless it was received before or is our own.
 
-        `subject` is the kind of message that was subscribed to, if any.
+        `subject` is the kind of message that was subscribed to, if any: a message of another kind is ignored.
         """
         decoded = self._unseal(data) if len(data) <= MAX_MESSAGE_BYTES else None
         if decoded is not None and self._sealer is not None and not self._is_new(data[:NONCE_BYTES]):

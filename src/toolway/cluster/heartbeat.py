@@ -37,7 +37,7 @@ class HeartbeatClock:
         self._last_heartbeat = max(self._last_heartbeat, now)
 
     def seconds_silent(self, now: float) -> float:
-        """Return the seconds since the last heartbeat, without times of no reception before `check`."""
+        """Return the seconds since the last heartbeat, without the times of no reception that `check` has found."""
         return now - self._last_heartbeat
 
     def check(self, now: float, disconnected: bool) -> float:

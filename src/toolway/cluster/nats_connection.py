@@ -39,7 +39,10 @@ class NatsConnection(Client):
         await super()._connect_to_server(s)
 
     async def _process_connect_init(self) -> None:
-        """Answer the first message of a server. Raises `nats.errors.Error` if that is not possible."""
+        """Complete the handshake with a NATS server. If it fails, close the connection.
+
+        An unexpected exception becomes a `nats.errors.Error`, because any other type would end all attempts to connect.
+        """
         try:
             await super()._process_connect_init()
         except BaseException as exc:
@@ -67,7 +70,7 @@ class NatsConnection(Client):
         await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:
-        """Connect again after an error message of the server, except if it denies only one subject."""
+        """Connect again after an error message of the NATS server. If it only denies one subject, just report it."""
         error = errors.Error(f"nats: {err_msg[:200]}")
         if parser.PERMISSIONS_ERR in err_msg:
             await self._error_cb(error)
@@ -77,7 +80,7 @@ class NatsConnection(Client):
 
 
 class _BoundedParser(parser.Parser):
-    """Parser that ends the connection if a message or a line is too long, or cannot be parsed."""
+    """Parser of NATS messages that ends the connection if a message or a line is too long, or cannot be parsed."""
 
     async def parse(self, data: bytes = b"") -> None:
         try:

@@ -202,9 +202,10 @@ class ClusterNode:
         mode_of: Callable[[str], PinMode],
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """Let a hub compare definitions with the pins of the cluster. Call it before `attach`.
+        """Let a hub compare the definitions that servers send with the pins (accepted definitions) of the cluster.
 
-        `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item that are not compared.
+        Call it before `attach`. `mode_of` returns the setting `pins` of a server, `ignored_of` the parts of an item (a
+        tool, a prompt …) that are not compared.
         """
         from toolway.cluster.db.pin_table import PinTable
         from toolway.cluster.replication.shared_pins import SharedPins
@@ -222,13 +223,13 @@ class ClusterNode:
         return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
 
     def open_budgets(self) -> BudgetLedger:
-        """Return the ledger of budgets that all nodes of the cluster share."""
+        """Return the ledger of how much of each call budget was used, which all nodes of the cluster share."""
         from toolway.cluster.db.budget_ledger import DbLedger
 
         return DbLedger(self.engine, self.options.tenant)
 
     def open_flows(self) -> FlowStore:
-        """Return the store of the labels that callers brought, which all nodes of the cluster share."""
+        """Return the store of the data-flow labels of each caller's recent calls, which all nodes share."""
         from toolway.cluster.replication.shared_flows import DbFlowStore
 
         return DbFlowStore(self.engine, self.options.tenant)
@@ -355,7 +356,11 @@ class ClusterNode:
         self.rate_limiter.start()
 
     def _report_findings(self, hub: HubCore) -> None:
-        """Emit an event for each refusal in the database: those from before the node had a hub, then each new one."""
+        """Emit an event for each row or state of the database that this node refuses.
+
+        Refusals from before the node had a hub are reported now, each new one when it is found. Another event follows
+        when none is left.
+        """
         for finding in self.integrity.findings():
             hub.emit(ClusterDatabaseRefused("", finding))
         self.integrity.on_finding = lambda finding: hub.emit(ClusterDatabaseRefused("", finding))
@@ -600,7 +605,11 @@ class GatewayAttachment(ClusterHooks):
         return gauges if self.workers is None else {name: gauges[name] for name in gauges if name != "nats"}
 
     def _begin_flight(self, token: CallToken, message: Message, call: NodeCall) -> NodeFlight | None:
-        """Execute a forwarded call without a coroutine, if it is a usual one. Raises `RpcFailure` as `handle_call`."""
+        """Begin to execute a forwarded tool call without a coroutine, if it is a usual one.
+
+        Return None, with nothing executed, if it is not: then `handle_call` must execute it. Raises `RpcFailure` as
+        `handle_call`.
+        """
         if message.method != "tools/call" or self._gateway is None:
             return None
         return self._gateway.begin_forwarded(*self._call_verifier.resolve(token), message, call)

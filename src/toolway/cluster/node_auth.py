@@ -128,7 +128,7 @@ class OpenedCall(msgspec.Struct, frozen=True):
     rejection: TokenRejection | None = None
 
     def check(self) -> None:
-        """Raise `RpcFailure` if the call is rejected."""
+        """Raise `RpcFailure` if the call is rejected, for instance because its token was used before."""
         if self.rejection is not None:
             raise rejection_error(self.rejection)
 
@@ -255,7 +255,7 @@ class NodeAuthenticator:
 
 
 class NodeProofs:
-    """Challenges between nodes: each side asks, the other proves that it is the node at that address.
+    """Proofs of identity between nodes: one node sends a challenge, the other proves to be the node at its address.
 
     A challenge is sealed too, so only nodes get a proof. The proof names the address under which the node itself wants
     to be reached: it is worthless for a process that forwards the challenge from another address.
@@ -353,7 +353,7 @@ def _decode_random(text: object) -> bytes | None:
 
 
 class ForwardedCallVerifier:
-    """Finds principal and view for the calls that other nodes forward to this node.
+    """Finds who makes a call that another node forwards to this node (its principal), and the view of its server.
 
     `view_for(endpoint)` returns the view of a server endpoint, or None if there is none.
     """
@@ -362,7 +362,7 @@ class ForwardedCallVerifier:
         self._view_for = view_for
 
     def resolve(self, token: CallToken) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Return the principal, the view of the server and the forwarded data of a call, by its token.
+        """Return who makes the call with this token (principal), the view of its server, and its forwarded data.
 
         Raises `RpcFailure` if the server is unknown; then nothing was executed.
         """

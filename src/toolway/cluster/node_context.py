@@ -56,7 +56,7 @@ class NodeContext:
         self.router.attach(hub)
 
     def join(self, member: Member) -> None:
-        """Set the member that claims servers for this node."""
+        """Set the `Member`, the object that keeps the lease of this node and claims servers for it."""
         self.member = member
         self.router.join(member)
 

@@ -278,7 +278,7 @@ def _read_tenant_key(file: str | None, environ: Mapping[str, str], tenant: str) 
 
 
 def _read_key_text(file: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the text of the key and where it was found. Raises `ConfigError` if there is none."""
+    """Return the text of the cluster or tenant key, and its file or variable. Raises `ConfigError` if there is none."""
     source = file or f"${CLUSTER_KEY_VARIABLE}"
     text = _read_secret_file(file, "--cluster-key-file") if file else environ.get(CLUSTER_KEY_VARIABLE, "").strip()
     if not text:

@@ -185,7 +185,10 @@ class Rebalancer:
         self._release_log = LogThrottle("cluster database unavailable, releases delayed")
 
     def on_claimed(self, claimed: Sequence[Ownership]) -> None:
-        """Remember which nodes with a better rank did not claim these instances before this node claimed them."""
+        """Remember the nodes with a better rank that did not claim these instances before this node: they may be dead.
+
+        Until a lease duration has passed, the instances are not handed over to them (`_expire_skipped`).
+        """
         for ownership in claimed:
             self.mark_unsettled()
             if skipped := self._plan.ranked_before(ownership.pool, ownership.instance.slot, ownership.instance.index):

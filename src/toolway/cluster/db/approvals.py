@@ -1,10 +1,10 @@
-"""Requests for approval of all nodes of a tenant, in the database.
+"""Store, in the cluster database, of calls that wait for the approval of an operator, and of the answers.
 
-Every change locks the state of the tenant first. So two nodes that use one approval at once are served one after the
-other, and one of them gets it. A row that was changed, removed or put back is refused (`integrity.py`): then no call is
-approved.
+Every change locks the state row of the tenant first. So if two nodes use one approval at once, only one of them gets
+it. A row that was changed, removed or put back without the key is refused (`integrity.py`): then no call is approved.
 
-Used answers of clients are rows without a mark. Who can remove them can replay an answer that a client gave itself.
+Used answers of clients (`SpentAnswerRow`) are not protected in this way. A person who can delete rows in the database
+can replay an answer that a client itself gave.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class DbApprovalStore:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     async def _change(self, change: Callable[[_Change], Awaitable[T]]) -> T:
-        """Run a change of the rows in one transaction, under the lock of the tenant."""
+        """Run `change` on the rows of the store in one transaction, while the state row of the tenant is locked."""
 
         async def work() -> T:
             async with self._engine.begin() as db:
@@ -143,7 +143,7 @@ class DbApprovalStore:
         return self._integrity.sign("approvals", self._tenant, *content)
 
     def _open(self, row: Row[Any]) -> ApprovalRequest:
-        """Return the request in a row. Raises `StoreError` if the row was changed without the key."""
+        """Verify and decrypt the request in a row. Raises `StoreError` if the row was changed without the key."""
         is_signed = row.mac == self._sign(row.id, row.key, row.state, row.caller, row.until, row.sealed)
         found = self._sealer.open(row.sealed) if is_signed else None
         if found is None:
@@ -152,7 +152,7 @@ class DbApprovalStore:
 
 
 class _Change:
-    """One transaction that changes rows of the store. `heads` are the rows without their content, by id."""
+    """One transaction that changes rows of the store. `heads` are the rows without the encrypted requests, by id."""
 
     def __init__(self, store: DbApprovalStore, db: AsyncConnection, heads: Mapping[str, Row[Any]]) -> None:
         self._store = store
@@ -177,7 +177,7 @@ class _Change:
         self._is_changed = True
 
     async def remove_expired(self, now: float) -> Sequence[ApprovalRequest]:
-        """Remove what has expired. Return the requests among it that have no answer."""
+        """Remove expired requests for approval. Return those of them that no operator has answered."""
         over = [each for each in self.heads.values() if each.until <= now]
         unanswered = [replace(await self.read(each), state="expired") for each in over if each.state == "pending"]
         for each in over:
@@ -188,7 +188,7 @@ class _Change:
         return unanswered
 
     async def finish(self, state: TenantState) -> None:
-        """Write the new state of the tenant, if rows were changed."""
+        """Write the new integrity sums of the tenant (`integrity.py`), if rows were changed."""
         if self._is_changed:
             store = self._store
             await store._integrity.write_state(self._db, store._tenant, state.changed({"approvals": self._difference}))

@@ -1,6 +1,7 @@
-"""Ledger of budgets in the database, which all nodes of a tenant share.
+"""Ledger in the cluster database of how much of each call budget was used; all nodes of a tenant share it.
 
-Periods are those of the clock of the database. A lease is committed to disk before its units are spent.
+Periods begin and end by the clock of the database. Units that a node leases are committed to disk before it spends
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ QUERY_TIMEOUT_S: Final = 2.5  # seconds
 
 
 class DbLedger:
-    """Ledger of the budgets of one tenant. Raises SQLAlchemy errors and `TimeoutError`."""
+    """Ledger of how much of each call budget of one tenant was used. Raises SQLAlchemy errors and `TimeoutError`."""
 
     def __init__(self, engine: AsyncEngine, tenant: str) -> None:
         self._engine = engine
@@ -34,7 +35,7 @@ class DbLedger:
         return await self._run_query(self._lease(requests))
 
     async def close(self) -> None:
-        """Wait for queries that still run. The engine is closed by its owner."""
+        """Wait for queries that still run. The database engine stays open: the node closes it."""
         await self._run_query.wait_pending()
 
     async def _lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:

@@ -41,16 +41,18 @@ class ChangeReader:
 
 
 async def record_change(db: AsyncConnection, kind: str, tenant: str) -> int:
-    """Record a change of this kind in the transaction that makes it. Return the revision of the change."""
+    """Record a change of state of this `kind`, in the transaction that makes it. Return the revision of the change."""
     revision = await take_revision(db)
     await record_change_at(db, kind, tenant, revision)
     return revision
 
 
 async def commit_change(autocommit: AsyncEngine, kind: str, tenant: str) -> None:
-    """Record a change of this kind after its transaction; `autocommit` is an autocommit engine.
+    """Record a change of state of this `kind` in a transaction of its own, after the change was committed.
 
-    PostgreSQL needs one statement for it, so a slow node does not hold the revision row and block other nodes."""
+    `autocommit` is an engine in autocommit mode. PostgreSQL needs one statement for it, so a slow node does not hold
+    the revision row and block other nodes.
+    """
     async with autocommit.begin() as db:
         if db.dialect.name != "postgresql":
             await record_change(db, kind, tenant)
@@ -70,5 +72,5 @@ async def take_revision(db: AsyncConnection) -> int:
 
 
 async def record_change_at(db: AsyncConnection, kind: str, tenant: str, revision: int) -> None:
-    """Record a change of this kind under a revision that the transaction has already taken."""
+    """Record a change of state of this `kind` under `revision`, which the transaction has already taken."""
     await upsert(db, ChangeRow, {"kind": kind, "tenant": tenant, "revision": revision})

@@ -59,7 +59,7 @@ class ConfigStore:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def load(self, tenant: str) -> tuple[int, StoredConfig] | None:
-        """Return (revision, configuration); None if the tenant was never configured."""
+        """Return the configuration of a tenant and its revision number; None if the tenant was never configured."""
         revision, found = await self._load(tenant)
         return (revision, found) if revision else None
 
@@ -171,7 +171,11 @@ class ConfigStore:
     async def _write_rows(
         self, db: AsyncConnection, tenant: str, rows: Sequence[Json], change: ConfigDiff
     ) -> dict[MarkedKind, int]:
-        """Write the changed rows. Return the marks (keyed hashes) of the new rows minus those of the replaced rows."""
+        """Write the changed servers, settings and numbers of instances of a configuration to the database.
+
+        Return, for each kind of row, the marks (keyed hashes) of the new rows minus those of the replaced and removed
+        ones.
+        """
         difference: dict[MarkedKind, int] = {"servers": 0}
         for batch in _split_batches(rows):
             names = [row["name"] for row in batch]

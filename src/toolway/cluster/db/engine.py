@@ -80,7 +80,7 @@ def open_engine(url: str) -> AsyncEngine:
 
 
 def postgresql_options(**more: Any) -> dict[str, Any]:
-    """Return the arguments of every connection to PostgreSQL: its time limits, and `more`."""
+    """Return the keyword arguments of a new PostgreSQL connection: time limits, TCP options, and those in `more`."""
     timeout_ms, idle_ms = int(DATABASE_TIMEOUT_S * 1000), int(IDLE_TRANSACTION_TIMEOUT_S * 1000)
     settings = {
         "statement_timeout": timeout_ms,
@@ -190,9 +190,10 @@ async def upgrade_schema(engine: AsyncEngine) -> None:
 
 
 async def lock_schema(db: AsyncConnection) -> None:
-    """Lock the schema until the transaction ends, so that no other node upgrades it. Lift the time limits.
+    """Lock the database schema until the transaction ends, so that no other node upgrades it.
 
-    A node that stops in the middle of it releases the lock after a minute.
+    The time limits of the transaction are removed, because an upgrade may take long. If the node stops in the middle of
+    it, PostgreSQL ends the transaction and the lock after a minute.
     """
     if db.dialect.name == "postgresql":
         await db.execute(text("SET LOCAL statement_timeout = 0"))

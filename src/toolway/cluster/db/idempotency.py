@@ -200,7 +200,7 @@ class DbIdempotencyStore:
             raise
 
     def _claimant(self, claim: _Claim) -> Json:
-        """Return the columns of a claim of this node. Raises `NoLease`."""
+        """Return the columns of a row that say which call, node and lease claimed its key. Raises `NoLease`."""
         lease = self._current_lease()
         if lease is None:
             raise NoLease("this node has no cluster lease")
@@ -332,7 +332,7 @@ def _is_claimant_alive() -> ColumnElement[bool]:
 
 
 def _key_digest(id: IdempotencyKey) -> str:
-    """Return the digest that stores an idempotency key with its caller, server and tool.
+    """Return the hash under which an idempotency key is stored; caller, server and tool are part of it.
 
     The key itself may be long or contain characters that the database rejects.
     """

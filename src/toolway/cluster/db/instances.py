@@ -192,9 +192,9 @@ class InstanceStore:
         pool: str = DEFAULT_POOL,
         dead_nodes: Collection[str] = (),
     ) -> Sequence[UnownedInstance]:
-        """Return unowned instances of a pool whose hash slot is in the set for their rotation.
+        """Return the unowned server instances of a pool in the hash slots that `slots_by_rank` allows.
 
-        The rotation is the instance number modulo `RANKS`; `slots_by_rank` has one set of slots for each. `dead_nodes`
+        Item n of `slots_by_rank` has the allowed slots of the instances whose number modulo `RANKS` is n. `dead_nodes`
         have an expired lease: their instances count as unowned.
         """
         in_rank = [

@@ -65,8 +65,8 @@ class TenantState:
 class Integrity:
     """Signs and verifies rows with the key of a tenant, and remembers the newest state that it has seen.
 
-    One object per process: what one part has seen, no other part may undo. `on_finding` gets each new finding;
-    `on_resolved` is called when the last one ended.
+    There is one object per process, so that no part of the process accepts a state that is older than one which another
+    part has seen. `on_finding` gets each new finding; `on_resolved` is called when the last one ended.
     """
 
     def __init__(self, tenant_key: bytes, on_finding: Callable[[str], None] | None = None) -> None:
@@ -94,9 +94,9 @@ class Integrity:
     # -- state of a tenant --------------------------------------------------------------------------------------------
 
     def newest(self, tenant: str) -> TenantState | None:
-        """Return the newest state that this process has seen.
+        """Return the newest state of a tenant (sums of its rows) that this process has seen; None if it has seen none.
 
-        Read it before a query: the query may not return an older one.
+        Call this before a query: if the query returns an older state, that is refused.
         """
         return self._newest.get(tenant)
 

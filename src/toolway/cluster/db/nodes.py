@@ -176,7 +176,7 @@ def _signed_content(info: NodeInfo, epoch: int) -> tuple[Any, ...]:
 
 
 def _to_status(row: Row[NodeRow, float]) -> NodeStatus | None:
-    """Return the node of a row; None if its labels are not a list of names."""
+    """Return the status of the node in a database row; None if the labels in the row are not a list."""
     labels = row.labels.get("all") if isinstance(row.labels, dict) else None
     if not isinstance(labels, list):
         return None

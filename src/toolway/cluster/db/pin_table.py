@@ -1,4 +1,4 @@
-"""Pinned definitions of all servers of a tenant in the database.
+"""Table of pins: the definitions of each server's tools and prompts, as they were first seen or approved.
 
 A change reads the row of a server, changes it and writes it in one transaction, so that two nodes that see a server for
 the first time agree on one definition. A row that was changed, removed or put back is refused (`integrity.py`).
@@ -29,7 +29,7 @@ Change = Callable[[ServerPins | None], tuple[ServerPins | None, _Result]]
 
 
 class PinTable:
-    """Store of the pins of a tenant. Methods raise SQLAlchemy errors and `StateRefused`."""
+    """Store of the pinned definitions of a tenant's servers. Methods raise SQLAlchemy errors and `StateRefused`."""
 
     def __init__(self, engine: AsyncEngine, tenant: str, integrity: Integrity) -> None:
         self._engine = engine
@@ -38,9 +38,9 @@ class PinTable:
         self._integrity = integrity
 
     async def load_changed(self, after: int = 0) -> tuple[int, list[ServerPins]]:
-        """Return the newest revision, and the pins that changed after revision `after`.
+        """Return the newest revision, and the pins of the servers that changed after revision `after`.
 
-        Raises `StateRefused` if a row was changed, removed or put back.
+        Raises `StateRefused` if a row was changed, removed or put back without the key.
         """
         ours = PinsRow.tenant == self._tenant
         newest = self._integrity.newest(self._tenant)
@@ -55,9 +55,10 @@ class PinTable:
         return revision, [msgspec.json.decode(row.body, type=ServerPins) for row in rows]
 
     async def change(self, server: str, identity: str, change: Change[_Result]) -> _Result:
-        """Change the pins of a server in one transaction. Return the result of `change`.
+        """Pass the stored pins of a server to `change`, and store the pins that it returns, in one transaction.
 
-        Raises `StateRefused` if any row was changed, removed or put back: then nothing is first seen.
+        Return the result of `change`. Raises `StateRefused`, with nothing stored, if any row of the tenant was changed,
+        removed or put back without the key.
         """
         row_id = {"tenant": self._tenant, "server": server, "identity": identity}
         is_row = and_(*(getattr(PinsRow, name) == value for name, value in row_id.items()))
@@ -85,12 +86,15 @@ class PinTable:
             return result
 
     async def _heads(self, db: AsyncConnection) -> Sequence[Any]:
-        """Return all rows of the tenant without their bodies."""
+        """Return all rows of the tenant, without the column of the pinned definitions."""
         columns = (PinsRow.server, PinsRow.identity, PinsRow.mac, PinsRow.revision)
         return (await db.execute(select(*columns).where(PinsRow.tenant == self._tenant, PinsRow.mac != ""))).all()
 
     async def _remove_oldest(self, db: AsyncConnection) -> int:
-        """Remove rows beyond `MAX_ROWS`. Return the sum of their marks."""
+        """Delete the rows that did not change for the longest time, so that at most `MAX_ROWS` remain.
+
+        Return the sum of their marks (keyed hashes, `integrity.py`).
+        """
         ours = and_(PinsRow.tenant == self._tenant, PinsRow.revision > 0)  # not the new one
         count = (await db.execute(select(func.count()).select_from(PinsRow).where(ours))).scalar_one()
         if count < MAX_ROWS:

@@ -3,10 +3,9 @@
 Rule 1. A node takes runs under its lease. The row of a run names the node and the number of the lease (epoch).
 Rule 2. A statement that writes finds the run with this node and epoch, and the lease of the node, and changes only what
         it found: a node that was stopped and has lost its lease writes nothing (`RunLost`).
-Rule 3. The runs of a node whose lease has ended are taken by any other. Rows are locked first and judged in a second
-        statement, as in `instances.py`.
-Rule 4. Writes of all runs of a node go into one statement: what was asked for while it was under way goes into the
-        next one.
+Rule 3. The runs of a node whose lease has ended are taken by any other node. Rows are locked first and checked in a
+        second statement, as in `instances.py`.
+Rule 4. The runs of a node share statements: all writes that are queued while a statement runs go into the next one.
 
 Inputs, results and messages are encrypted with a key for each run. A copied or changed value cannot be decrypted.
 """
@@ -207,7 +206,7 @@ class PostgresJournal:
             return [self._codec.open_run(row) for row in await found.fetchall()]
 
     async def next_due(self) -> float | None:
-        """Return the time at which the next run is due, as of the last `take`."""
+        """Return the wall time at which the next run is due, as the last `take` found it; None if none waits."""
         return self._next_due
 
     async def changed(self) -> bool:
@@ -217,7 +216,7 @@ class PostgresJournal:
     # -- group commits
 
     async def _flush(self) -> None:
-        """Write the queued changes, one statement after the other, until the queue is empty."""
+        """Write the queued changes of runs to the database, one group after the other, until the queue is empty."""
         try:
             while self._queue:
                 await self._write_group(self._next_group())
@@ -227,7 +226,10 @@ class PostgresJournal:
                 work.fail(JournalError("the journal of runs was closed"))
 
     def _next_group(self) -> list[_Write]:
-        """Take queued writes that one statement can do: of different runs, under one lease. The rest stays queued."""
+        """Take the queued writes that one SQL statement can execute: of different runs, under one lease.
+
+        All remaining writes stay queued.
+        """
         identity = self._queue[0].identity
         group: dict[str, _Write] = {}
         rest: list[_Write] = []
@@ -266,7 +268,10 @@ class PostgresJournal:
             self._listening = asyncio.create_task(self._listen())
 
     async def _listen(self) -> None:
-        """Wait for messages that other nodes have stored. Without a connection, the engine finds them by polling."""
+        """Listen until cancelled for PostgreSQL notifications of messages to runs, and call `on_changed` for each.
+
+        Without a connection, the workflow engine finds the messages by polling.
+        """
         while True:
             with contextlib.suppress(JournalError):
                 async with self._listener.use() as db:
@@ -474,7 +479,7 @@ class _RunCodec:
 
 
 def definition_hash(body: Mapping[str, Any]) -> str:
-    """Return the hash of the body of a definition, as `workflows/reader.py` computes it."""
+    """Return the hash of the body of a workflow definition, as `workflows/reader.py` computes it."""
     return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
 
 

@@ -307,7 +307,7 @@ class PinsRow(Base):
 
 
 class ApprovalRow(Base):
-    """One call that waits for the approval of an operator, or was answered lately."""
+    """One call that waits for the approval of an operator, or that an operator recently approved or denied."""
 
     __tablename__ = "approvals"
 
@@ -322,7 +322,7 @@ class ApprovalRow(Base):
 
 
 class SpentAnswerRow(Base):
-    """An answer of a client to a question about a call, which was used."""
+    """Answer of a client to the question if a call is approved, which was used and is not accepted again."""
 
     __tablename__ = "spent_answers"
 
@@ -332,7 +332,7 @@ class SpentAnswerRow(Base):
 
 
 class BudgetUseRow(Base):
-    """Use of one budget in its period: units that were spent, or are leased by a node."""
+    """Use of one call budget in its period: the units that were spent, or that a node has leased."""
 
     __tablename__ = "budget_use"
 
@@ -343,7 +343,7 @@ class BudgetUseRow(Base):
 
 
 class FlowWindowRow(Base):
-    """Labels that the calls of one caller brought lately, for the flows of the gateway."""
+    """Data-flow labels (private, untrusted, sink) that the recent calls of one caller had."""
 
     __tablename__ = "flow_windows"
 
@@ -417,7 +417,7 @@ class RunEntryRow(Base):
 
 
 class RunMessageRow(Base):
-    """A message to a run: an approval, an answer, the settlement of an unknown outcome, or cancel."""
+    """Message to a workflow run, such as an answer, the settlement of an unknown outcome, or a cancellation."""
 
     __tablename__ = "run_messages"
     __table_args__ = (Index("run_messages_by_run", "tenant", "run", "id"),)

@@ -40,7 +40,7 @@ TakeoverAction: TypeAlias = Literal["keep", "sign", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class TakenRow:
-    """One row of the cluster database, and whether a takeover signs, changes or deletes it."""
+    """One row of the cluster database, and whether a takeover keeps, signs or deletes it."""
 
     tenant: str
     kind: MarkedKind
@@ -52,10 +52,10 @@ class TakenRow:
 async def take_over(
     engine: AsyncEngine, cluster_key: bytes, confirmed: Sequence[TakenRow] | None = None
 ) -> Sequence[TakenRow]:
-    """Return for each row if a takeover signs, changes or deletes it. Execute that if `confirmed` are these rows.
+    """Plan the takeover of a database: return for each row if it is kept, signed or deleted.
 
-    It raises `ConfigError` if a node is running, or if the database has changed since it was confirmed. It raises
-    SQLAlchemy errors.
+    The plan is executed only if `confirmed` is equal to it. Raises `ConfigError` if a node is running, or if the
+    database has changed since the plan was confirmed, and SQLAlchemy errors.
     """
     async with engine.connect() as db:
         await lock_schema(db)
@@ -119,7 +119,7 @@ class _Takeover:
         self._sums[kind] = self._sums.get(kind, 0) + self._integrity.mark(kind, self._tenant, id, content)
 
     def _reseal(self, sealed: object, *binding: str) -> str | None:
-        """Return an encrypted value under the key of the tenant; None if it cannot be decrypted."""
+        """Return a stored encrypted value as encrypted with the key of the tenant; None if it cannot be decrypted."""
         try:
             value = self._stored.decrypt(sealed if isinstance(sealed, str) else "", *binding)
         except DecryptionError:
@@ -185,7 +185,10 @@ class _Takeover:
         return found
 
     async def _pins(self) -> list[TakenRow]:
-        """Keep signed pins. A server without pins is pinned again by its next list."""
+        """Keep the pins (accepted definitions of servers) with a valid signature, and delete all other pins.
+
+        Return what was done with each row. A server without pins is pinned again by its next list.
+        """
         query = select(PinsRow).where(PinsRow.tenant == self._tenant).order_by(PinsRow.server, PinsRow.identity)
         found = []
         for row in (await self._db.execute(query)).all():

@@ -250,7 +250,10 @@ class DbTokenStore:
 
 
 def login_binding(tenant: str, id: str, revision: int) -> tuple[str, ...]:
-    """Return the names of the row to which the encrypted tokens of a login are bound."""
+    """Return the names to which the encrypted tokens of a login are bound: tenant, login and revision.
+
+    The tokens can be decrypted only with the same names.
+    """
     return ("login", tenant, id, str(revision))
 
 

@@ -35,7 +35,7 @@ class BatchTarget(Protocol):
         """Return NATS subject and reply subject for a batch of frames about the calls `ids`."""
 
     def on_unsent(self, ids: list[str]) -> None:
-        """Handle the calls whose frames NATS did not accept."""
+        """Fail the calls `ids`, whose frames NATS did not accept. Do nothing if the receiver asks for them again."""
 
 
 class _Batch:

@@ -173,7 +173,7 @@ class NatsRpcServer:
             self._cancel(call)
 
     def _on_no_responders(self, caller: str) -> None:
-        """Handle a heartbeat that the calling node did not receive; later, cancel its calls.
+        """Record that a calling node did not receive a heartbeat; cancel its calls if it is unreachable for long.
 
         They are cancelled after `CALLER_GONE_TIMEOUT_S`: until then the caller may be reconnecting to another NATS
         server.

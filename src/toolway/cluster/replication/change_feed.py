@@ -100,7 +100,10 @@ class ChangeFeed:
         ]
 
     async def close(self) -> None:
-        """Stop. A handler that reads the database ends first: a cancelled query may leave its transaction open."""
+        """Stop following changes. Handlers that run get `CLOSE_TIMEOUT_S` to end.
+
+        They read the database, and a cancelled query may leave its transaction open.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 for subscription in self._subscriptions.values():
@@ -114,7 +117,10 @@ class ChangeFeed:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def handle_message(self, kind: str, body: Json) -> None:
-        """Handle a message that another node published: call its handler and poll if it is a hint."""
+        """Pass a message of another node to the handler of its `kind`.
+
+        If the kind is also stored in the database, poll the database for the change.
+        """
         handler = self._message_handlers.get(kind)
         if handler is not None:
             try:

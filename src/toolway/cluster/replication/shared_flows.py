@@ -1,4 +1,4 @@
-"""Windows of callers in the database, which all nodes of a tenant share."""
+"""Data-flow labels of each caller's recent calls, in the database that all nodes of a tenant share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from toolway.gateway.flows.store import Change, FlowStoreError, decode_window, e
 
 
 class DbFlowStore:
-    """Store of the windows of one tenant. The engine is closed by its owner."""
+    """`FlowStore` in the cluster database: the data-flow labels (private, untrusted, sink) of each caller.
+
+    A window has, for each label, the last call of the caller with that label. Methods raise `FlowStoreError`.
+    """
 
     def __init__(self, engine: AsyncEngine, tenant: str) -> None:
         self._engine = engine
@@ -55,4 +58,4 @@ class DbFlowStore:
             raise FlowStoreError(type(exc).__name__) from exc
 
     async def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: the node closes the database engine."""

@@ -1,7 +1,7 @@
-"""Pins that all nodes of a cluster share through the database.
+"""Pins (first seen or approved definitions of tools, prompts …) that all nodes share through the database.
 
 Rule 1. Only the owner of a server pins what it sees, and a pin counts when the database has it. Until then the item is
-held, unless the mode is `note`. So two nodes never use different first definitions.
+held (not shown to clients), unless the mode is `note`. So two nodes never use different first definitions.
 Rule 2. Other nodes use what the database has pinned. What they do not know yet is held.
 Rule 3. If the database does not respond, or its rows are refused, nothing new is pinned or approved. What a node knows
 as pinned stays usable.
@@ -31,7 +31,7 @@ CLOSE_TIMEOUT_S: Final = 2.0  # seconds for a write at shutdown
 
 
 class SharedPins:
-    """Reviews the lists of all servers for the catalog of a node, with pins in the database of the cluster."""
+    """Compares the lists of all servers with the pins in the cluster database, for the catalog of a node."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SharedPins:
         emit: Callable[[Event], None],
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
     ) -> None:
-        """Create the pins.
+        """Create the comparison. Pins are loaded later, when the change feed starts.
 
         Args:
             table: where the pins are stored.
@@ -77,18 +77,24 @@ class SharedPins:
         self._is_closed = False
 
     def register(self, feed: ChangeFeed) -> None:
-        """Follow the pins through the change feed. Call this before the feed starts."""
+        """Load the pins at each change that the change feed reports. Call this before the feed starts."""
         self._feed = feed
         feed.on_change(PINS_CHANGE, self._load)
 
     # -- catalog
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        """Begin to compare the lists of a server, which is new or replaces another one with the same name.
+
+        `identity` is the fingerprint of the server.
+        """
         self._review.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Return the held items of a list by name. What is new is stored soon, if this node owns the server."""
+        """Compare a list of a server with its pins. Return the held items (not shown to clients) by name.
+
+        The new findings are stored soon, if this node owns the server.
+        """
         state = self._review
         held = state.review(server, kind, items)
         if not state.changed.get(server):
@@ -117,10 +123,10 @@ class SharedPins:
         return [self._stored[key] for name, own in current if (key := server_key(name, own.identity)) in self._stored]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Approve received definitions: their digests by `kind/name`. Return the approved items.
+        """Pin definitions that a server sent and that a person approves. Return the approved items.
 
-        `who` is the id of the principal. Raises `ServerUnavailable` if the database does not respond, `ConfigError` if
-        its rows are refused.
+        `digests` are those of the definitions, by `kind/name`. `who` is the id of the principal who approves. Raises
+        `ServerUnavailable` if the database does not respond, `ConfigError` if its rows are refused.
         """
         identity = self._review.servers[server].identity
 
@@ -139,11 +145,11 @@ class SharedPins:
         return approved
 
     def close(self) -> None:
-        """Store nothing more. `wait_closed` waits for what is being stored."""
+        """Begin no more writes of pins to the database. `wait_closed` waits for a write that is under way."""
         self._is_closed = True
 
     async def wait_closed(self) -> None:
-        """Wait at most `CLOSE_TIMEOUT_S` for what is being stored."""
+        """Begin no more writes of pins to the database; wait at most `CLOSE_TIMEOUT_S` for one that is under way."""
         self.close()
         if self._writer is not None:
             await asyncio.wait({self._writer}, timeout=CLOSE_TIMEOUT_S)
@@ -158,7 +164,7 @@ class SharedPins:
         await self._load_changed()
 
     async def _load_changed(self) -> None:
-        """Read the pins that changed, and review the lists of their servers again."""
+        """Read the pins that changed in the database, and compare the lists of their servers with them again."""
         self._revision, found = await self._table.load_changed(self._revision)
         for pins in found:
             key = server_key(pins.name, pins.identity)
@@ -174,12 +180,12 @@ class SharedPins:
                 self._is_loading = False
 
     def _use(self, pins: ServerPins) -> None:
-        """Use the stored pins of a server. The lists that this node has received are reviewed again."""
+        """Compare with these stored pins from now on, and review the known lists of their server again."""
         self._review.adopt(pins)
         self._on_changed(pins.name)
 
     async def _write(self) -> None:
-        """Store the reviews of all servers that wait for it. A failed write is tried again."""
+        """Store the findings of all servers in `_waiting` in the database. A failed write is tried again."""
         try:
             while self._waiting and not self._is_closed:
                 server = self._waiting.pop()
@@ -195,7 +201,7 @@ class SharedPins:
             self._writer = None
 
     async def _store(self, server: str) -> None:
-        """Store what this node has reviewed of a server, then use what the database has."""
+        """Store what this node has found in the lists of a server, then use the pins that the database has."""
         state = self._review
         own = state.servers[server]
         kinds, proposed = state.changed.pop(server, set()), dict(state.proposed.get(server, {}))

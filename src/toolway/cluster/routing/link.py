@@ -90,22 +90,25 @@ class Link(asyncio.Protocol):
     # -- what a side implements ---------------------------------------------------------------------------------------
 
     def _on_handshake(self, record: bytes) -> None:
-        """Handle the first record of the peer, which is not sealed by the link. Raises `LinkError`."""
+        """Process the hello or welcome of the peer, its first record. Raises `LinkError` if it is not valid.
+
+        It is not sealed with the keys of the link, which follow from it.
+        """
         raise NotImplementedError
 
     def _on_message(self, kind: int, number: int, content: bytes | memoryview) -> None:
-        """Handle a complete message. Raises `LinkError` if the peer must not send it."""
+        """Process a complete message of the peer. Raises `LinkError` if the peer must not send it."""
         raise NotImplementedError
 
     def _on_too_large(self, kind: int, number: int) -> None:
-        """Handle a message that is too large; its frames are dropped."""
+        """Fail or reject the call `number`, because its received message is too large and was dropped."""
         raise NotImplementedError
 
     def _on_written(self, numbers: list[int]) -> None:
-        """Handle the event that messages of these calls are being passed to the socket."""
+        """Mark the calls `numbers` as sent, because the ends of their messages are being passed to the socket."""
 
     def _on_lost(self, reason: str) -> None:
-        """Handle the end of the connection."""
+        """End all calls of this link, because its connection has ended."""
 
     # -- the socket ---------------------------------------------------------------------------------------------------
 
@@ -361,7 +364,10 @@ class CallerLink(Link):
     def start(
         self, head: bytes, request: Request, inbound: InboundHandler, listener: ExchangeListener | None
     ) -> LinkExchange:
-        """Send a call: `head`, then the JSON-RPC request. Raises `TransportError` (not sent) if that is impossible."""
+        """Send a call to the peer and return its exchange, which gets the outcome.
+
+        `head` is sent before the JSON-RPC request. Raises `TransportError` (not sent) if the call cannot be sent.
+        """
         if not self.is_usable:
             raise TransportError("the connection to the node has ended", Certainty.NOT_SENT)
         if len(self._waiting) >= MAX_CALLS or self._outbox.bytes > MAX_WAITING_BYTES:

@@ -95,7 +95,10 @@ class RecordCipher:
         return LENGTH.pack(len(sealed)) + sealed
 
     def open(self, sealed: bytes | memoryview) -> bytes:
-        """Return the frames in the next record. Raises `LinkError` if it is not the next record of the peer."""
+        """Decrypt the next record of the peer and return the frames in it.
+
+        Raises `LinkError` if the record was changed, or is not the next one that the peer has sent.
+        """
         try:
             return self._aead.decrypt(self._next_nonce(), sealed, None)
         except (InvalidTag, ValueError):
@@ -125,7 +128,7 @@ class RecordReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes | memoryview]:
-        """Return the records that are complete now. Raises `LinkError` if one is too long."""
+        """Return the sealed records that `data` completes, in order. Raises `LinkError` if one is too long."""
         if self._rest:
             data = self._rest + data
         size, position = len(data), 0

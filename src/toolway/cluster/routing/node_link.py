@@ -150,7 +150,7 @@ class LinkServer:
         self._is_going = False
 
     def accept(self) -> CalledLink | None:
-        """Return the protocol of a new link; None if there are too many, or if this node shuts down."""
+        """Return the protocol object of a new link from another node; None if there are too many, or at shutdown."""
         unproved = sum(not link.is_authenticated for link in self._links)
         if self._is_going or len(self._links) >= MAX_LINKS or unproved >= MAX_UNPROVED_LINKS:
             return None
@@ -238,14 +238,14 @@ class LinkServer:
         return await self._handler(token, message, call.notify)
 
     def on_ended(self, task: asyncio.Task[None] | None) -> None:
-        """Learn that a call, or the task that handled it, has ended."""
+        """Record that a call, or the `task` that executed it, has ended. A shutdown waits for these."""
         if task is not None:
             self._tasks.discard(task)
         if self._is_going:
             self._changed.set()
 
     def on_task(self, task: asyncio.Task[None]) -> None:
-        """Learn that a task handles a call."""
+        """Record the task that executes a call, so that a shutdown waits for it."""
         self._tasks.add(task)
 
     def on_cancel(self, link: CalledLink, number: int) -> None:
@@ -327,7 +327,7 @@ class LinkCall:
             self._link.notify(self.number, jsonrpc.encode_notification(method, params))
 
     def run(self, work: Awaitable[RpcResult]) -> asyncio.Task[None]:
-        """Let a task await the result and send it, or the error. Return the task."""
+        """Start a task that awaits `work`, and sends its result or error to the calling node. Return the task."""
         self._task = task = asyncio.get_running_loop().create_task(self._run(work))
         self._server.on_task(task)
         task.add_done_callback(self._on_done)
@@ -359,7 +359,10 @@ class LinkCall:
 
 
 def _parse_light(request: bytes, number: int) -> jsonrpc.Message:
-    """Parse a request of usual size. Raises `RpcFailure` if it is not a request with this number."""
+    """Parse a request that is small enough for the event loop.
+
+    Raises `RpcFailure` if it is not a JSON-RPC request whose id is `number`, the number of the call on its link.
+    """
     try:
         message = jsonrpc.parse_message(request)
     except jsonrpc.InvalidMessage as bad:

@@ -37,9 +37,9 @@ class TransportWrapper:
         await self._transport.open(inbound)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a request and return a handle of it, without a coroutine.
+        """Send a request without a coroutine and return its exchange, which gets the outcome.
 
-        None if the transport of the server has no such way: then `request` must be awaited.
+        None if the inner transport cannot send it so: then nothing was sent, and `request` must be awaited.
         """
         inner = self._starting
         return inner.start(request, listener) if inner is not None else None
@@ -127,7 +127,7 @@ class OwnedTransport(TransportWrapper):
         self.end_started(exchange)
 
     def end_started(self, exchange: RequestExchange) -> None:
-        """Count a call that `start` has sent as ended. A second call of this method for it has no effect."""
+        """Count a call that `start` has sent as no longer in flight, unless it was counted so before."""
         if self._started.pop(exchange, None) is not None:
             self._calls_in_flight -= 1
             if not self._calls_in_flight:
@@ -160,7 +160,10 @@ class OwnedTransport(TransportWrapper):
 
 
 class _CountedListener:
-    """Listener of a call that an `OwnedTransport` sent without waiting. A result counts the call as ended."""
+    """Receiver of the outcome of a call that `OwnedTransport.start` has sent.
+
+    It passes the outcome on, and counts the call as no longer in flight if a result arrived.
+    """
 
     __slots__ = ("_listener", "_transport", "exchange")
 

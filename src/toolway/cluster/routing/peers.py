@@ -278,7 +278,10 @@ class Peer:
         return self._loop.time() < self._avoid_until
 
     def on_sent(self) -> None:
-        """Learn that a call was sent that no task waits for. If the node stops responding, its link is ended."""
+        """Watch the heartbeats of this node, because a call was sent to it for which no task waits.
+
+        If the node stops responding, its link is ended, and the call fails.
+        """
         self._last_used = self._loop.time()
         self._start_watching()
 

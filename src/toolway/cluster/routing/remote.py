@@ -145,7 +145,10 @@ class RemoteTransport(OwnerTransportBase):
     # -- StartingTransport --------------------------------------------------------------------------------------------
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call of a flight on the link to the owner, if there is one that can be used at once."""
+        """Send a usual call (a flight) to the owner node at once and return its exchange, which gets the outcome.
+
+        None, with nothing sent, if the call is not a flight, or if no link to the owner can be used at once.
+        """
         origin = listener.origin() if isinstance(listener, Flight) else None
         meta: msgspec.Raw | Json | None = request.params.get("_meta")
         if origin is None or meta is None or self._stopped:
@@ -189,7 +192,10 @@ class RemoteTransport(OwnerTransportBase):
     # -- Transport ----------------------------------------------------------------------------------------------------
 
     async def request(self, request: Request, use_id: str | None = None) -> Json:
-        """Send a request to the owner. A `use_id` is that of an earlier attempt, which may have arrived."""
+        """Send a request to the node that owns the server and return the result; if no node owns it, wait for one.
+
+        `use_id` is that of an earlier attempt, which may have arrived: a node accepts each id only once.
+        """
         info: ForwardingInfo | None = request.call_state.forwarding_info
         if info is None and is_catalog_request(request):
             return await self._answer_from_catalog(request)
@@ -345,9 +351,9 @@ class RemoteTransport(OwnerTransportBase):
         return await link.wait(link.start(encode_call(head, ticket), sent, self._inbound, None))
 
     async def _open_once(self, key: object, transport: Transport) -> Transport:
-        """Return the open transport for `key`, a node; opens `transport` if there is none yet.
+        """Return the open transport to the node `key`; if there is none yet, open `transport` and use it.
 
-        It stays open until this transport closes or too many nodes are in use.
+        It stays open until this `RemoteTransport` closes or too many nodes are in use.
         """
         async with self._open_lock:
             found = self._node_transports.get(key)
@@ -472,7 +478,7 @@ def with_timeout(params: Json, info: ForwardingInfo, head_start_divisor: int = H
 
 
 def _add_timeout(meta: msgspec.Raw | Json, milliseconds: int) -> msgspec.Raw | Json:
-    """Return the `_meta` of a request, encoded or not, with the time that its owner has for it."""
+    """Return the `_meta` of a request with the milliseconds added that the owner node has for the call."""
     if isinstance(meta, dict):
         return {**meta, TIMEOUT_META_KEY: milliseconds}
     return msgspec.Raw(b'{"%b":%d,%b' % (TIMEOUT_META_KEY.encode(), milliseconds, bytes(meta)[1:]))

@@ -150,9 +150,9 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if one node's failures say nothing about the calls of another node.
+        """Return True if a failure of a server at one node says nothing about calls at other nodes.
 
-        Either an owner node calls the server for all, or each node has a server of its own.
+        That is so if one owner node calls the server for all nodes, or if each node has a server of its own.
         """
         return self._is_in_process(server) or not self.can_call_from_any_node(server)
 

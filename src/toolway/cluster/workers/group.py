@@ -115,7 +115,7 @@ class WorkerGroup:
         return {id: reply for id, reply in zip(ids, replies, strict=True) if reply is not None}
 
     async def execute(self, params: Json) -> Json:
-        """Execute a request of another worker, and return the reply."""
+        """Execute a request of another worker (send a report, read the API keys, reload), and return the reply."""
         action = params.get("do")
         if action == REPORT_ACTION:
             calls, event = params.get("after") or (0, 0)
@@ -234,7 +234,7 @@ class WorkerGroup:
     # -- requests to worker 0 -----------------------------------------------------------------------------------------
 
     async def forward(self, exchange: Exchange) -> bool:
-        """Let worker 0 answer a request, and pass its answer on. Return False if this process is worker 0."""
+        """Forward an HTTP request to worker 0 and pass its answer to the client. Return False if we are worker 0."""
         if self._place.is_first:
             return False
         request = exchange.request

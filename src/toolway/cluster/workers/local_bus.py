@@ -41,7 +41,10 @@ class LocalBus(Bus):
         return self._socket is not None
 
     async def connect(self, servers: Sequence[str], credentials: str | os.PathLike[str] | None = None) -> None:
-        """Bind the socket and start to send heartbeats. The arguments are not used. Raises `OSError`."""
+        """Bind the Unix socket of this worker and start to send heartbeats. Raises `OSError` if that fails.
+
+        The arguments are those of `Bus.connect` and are not used.
+        """
         path = os.path.join(self._folder, self._name)
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -1,4 +1,4 @@
-"""Add the pinned definitions of servers. Earlier versions do not use them."""
+"""Add the table of the pinned definitions (of tools, prompts …) of each server. Earlier versions do not use it."""
 
 from __future__ import annotations
 

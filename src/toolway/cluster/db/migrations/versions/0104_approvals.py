@@ -1,4 +1,7 @@
-"""Add the approvals of calls. Earlier versions do not use them, and do not ask."""
+"""Add the tables of calls that need the approval of an operator, and of used answers of clients.
+
+Nodes of earlier versions do not use the tables, and send such calls without approval.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add the use of budgets. Earlier versions do not count it."""
+"""Add the table of how much of each call budget was used. Nodes of earlier versions do not count that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Add the labels that callers brought lately. Earlier versions do not compare them."""
+"""Add the table of the data-flow labels (private, untrusted, sink) that the recent calls of each caller had.
+
+Nodes of earlier versions do not check these labels.
+"""
 
 from __future__ import annotations
 
