@@ -1,8 +1,9 @@
 """Import of Arazzo documents (1.0, 1.1): descriptions of API workflows become workflow files.
 
 An operation becomes a call of the tool with its `operationId`, on the server that was made from the same OpenAPI
-document. The files gain what Arazzo does not have: effects, a journal, and questions if an outcome is unknown. Parts
-that have no equivalent (jumps with `goto`, AsyncAPI channels, JSONPath criteria) are reported; nothing is guessed.
+document. The new files have what Arazzo lacks: effects, a journal, and a question to a person if an outcome is unknown.
+Parts that have no equivalent (jumps with `goto`, AsyncAPI channels, JSONPath criteria) are reported; nothing is
+guessed.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ class _Importer:
         return params
 
     def _criteria(self, step: Json, name: str) -> list[Json]:
-        """Return steps that fail the run if a criterion other than a good status is not met."""
+        """Return workflow steps that make the run fail if a success criterion of an Arazzo step is not met.
+
+        A criterion on the status code needs no step, because another status is a failure of the tool.
+        """
         conditions = []
         for criterion in _list(step.get("successCriteria")):
             if criterion.get("type", "simple") != "simple":
@@ -178,7 +182,7 @@ class _Importer:
                 raise self._refuse(step, f"the action {action.get('type')} cannot be imported", "use retry or end")
 
     def _resolve(self, value: Json) -> Json:
-        """Return the object that a reference of the document names, such as `$components.parameters.x`."""
+        """Return the object that `value` refers to, such as `$components.parameters.x`; else `value` itself."""
         reference = value.get("reference")
         if reference is None:
             return value
@@ -192,7 +196,7 @@ class _Importer:
     # -- expressions
 
     def _value(self, value: Any, step: str) -> Any:
-        """Return a value with Arazzo's runtime expressions as expressions of workflows."""
+        """Return a value of an Arazzo document with its expressions converted to `${…}` expressions of a workflow."""
         if isinstance(value, dict):
             return {key: self._value(each, step) for key, each in value.items()}
         if isinstance(value, list):

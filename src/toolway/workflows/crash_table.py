@@ -14,7 +14,7 @@ _SOURCES = {"setting": "config", "annotation": "server's hint", "default": "noth
 
 
 class CrashRow(NamedTuple):
-    """Row of the crash table: what happens to one step if the process ends while its call runs."""
+    """Row of the crash table of a workflow: what happens to one step if the process ends while the step's call runs."""
 
     step: str
     tool: str
@@ -24,7 +24,10 @@ class CrashRow(NamedTuple):
 
 
 def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]) -> list[CrashRow]:
-    """Return the crash table of a workflow: a row for each tool step, in the order of the file."""
+    """Return the crash table of a workflow: a row for each step that calls a tool, an agent or another workflow.
+
+    The rows are in the order of the file, with those of inner workflows. `terms` returns the call rules of a tool.
+    """
     per_item = {
         inner.name
         for step in definition.walk()
@@ -46,7 +49,10 @@ def crash_table(definition: Definition, terms: Callable[[str], CallTerms | None]
 
 
 def _agent_row(step: AgentStep) -> CrashRow:
-    """Return the row of an agent step: its run is found again by its key, and goes on from its own journal."""
+    """Return the crash-table row of an agent step.
+
+    After a crash its run is found by its key and continues from its journal.
+    """
     settings = step.settings
     text = "the same run goes on: at most one answer is asked for again, no unsafe call is repeated"
     if settings.on_unknown == "ask":
@@ -89,9 +95,9 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Return how a step with `verify` continues after a crash, and advice for its author; "" for none.
+    """Return how a step with `verify` continues after a crash, and advice for its author ("" for none), as texts.
 
-    Without `after`, "not executed" is believed only if the process of the server has ended. A local server ends
+    Without `after`, the result "not executed" counts only if the process of the server has ended. A local server ends
     together with our process.
     """
     wait = timeout + verify.delay(timeout, has_ended=is_local)

@@ -51,7 +51,7 @@ class Verify(msgspec.Struct, frozen=True):
     otherwise: UnknownPolicy = "ask"  # if the read fails, or the call may still be executed
 
     def delay(self, timeout: float, *, has_ended: bool) -> float:
-        """Return the seconds from the end of a call with an unknown outcome to the read that verifies it.
+        """Return the seconds to wait after a call with an unknown outcome, before the read that verifies it.
 
         If the process of the server has not ended, they are at least the time limit of the call: the server may still
         execute it.
@@ -62,7 +62,7 @@ class Verify(msgspec.Struct, frozen=True):
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """A call that compensates a finished step when the run fails."""
+    """Call of a tool that reverses the effect of a finished step if the run fails."""
 
     tool: str
     params: Any
@@ -77,7 +77,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Catch(msgspec.Struct, frozen=True, kw_only=True):
-    """Handler for the failure of a workflow step. It handles an unknown outcome only if `unknown` is true."""
+    """Handler for the failure of a workflow step.
+
+    It handles a failure with an unknown outcome only if `unknown` is true.
+    """
 
     condition: str | None = None
     unknown: bool = False
@@ -164,28 +167,34 @@ class ChildStep(Step, frozen=True, kw_only=True):
     assign: str | None = None
 
     def data_of(self, output: Any) -> Any:
-        """Return the data of the step from the output of the run."""
+        """Return the data of this step, which later steps may use, from the output of its child run."""
         return output
 
     @property
     def uses_models(self) -> bool:
-        """Return True if the step has agent steps below it, so that the budget of the workflow applies to it."""
+        """Return True if the child workflow contains agent steps. The budget of this workflow applies to them too."""
         return isinstance(self.workflow, Definition) and bool(self.workflow.agent_steps())
 
     @property
     def own_budget(self) -> Budget | None:
-        """Return the limits that the child run has by itself."""
+        """Return the budget in the definition of the child workflow. None if it has none."""
         return self.workflow.budget if isinstance(self.workflow, Definition) else None
 
 
 class AgentRuns(msgspec.Struct, frozen=True):
-    """Reference to the workflow of agent runs by its name. The engine is given that workflow from outside."""
+    """Placeholder for the Python workflow that executes agents.
+
+    The engine has that workflow if it was passed in `code`.
+    """
 
     name: str = AGENT_WORKFLOW
 
 
 class AgentStep(ChildStep, frozen=True, kw_only=True):
-    """A model that works on a prompt with tools, as a child run. Its answer is the data of the step."""
+    """Workflow step in which a model works on a prompt with tools, as a child run.
+
+    Its answer is the data of the step.
+    """
 
     workflow: Any = AgentRuns()
     settings: AgentSettings
@@ -237,7 +246,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def agent_steps(self) -> list[AgentStep]:
-        """Return the agent steps of the workflow and its children."""
+        """Return the agent steps of the workflow, and those of the workflows that it starts as child runs."""
         found: list[AgentStep] = []
         for step in self.walk():
             if isinstance(step, AgentStep):
@@ -247,7 +256,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def tool_names(self) -> set[str]:
-        """Return the names of all tools that the workflow and its children may call."""
+        """Return the names of all tools that the workflow, and the workflows that it starts as child runs, may call."""
         names: set[str] = set()
         for step in self.walk():
             if isinstance(step, ToolStep):

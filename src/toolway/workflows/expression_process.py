@@ -2,7 +2,7 @@
 
     python -I expression_process.py FOLDER-OF-TOOLWAY
 
-One request is a line of JSON: the expression, the names that it may use, the data. One answer is a line of JSON. The
+A request is a line of JSON: the expression, the names that it may use, the data. Its answer is a line of JSON. The
 kernel ends the process if one evaluation takes too much CPU time; the parent starts a new one.
 """
 
@@ -26,7 +26,7 @@ MAX_REPLY_BYTES = 2 << 20
 
 
 class ExpressionProcess:
-    """Evaluations in a child process, one at a time. Blocks the calling thread."""
+    """Child process that evaluates expressions, one at a time. Its methods block the calling thread."""
 
     def __init__(self, error: Callable[[str, str], Exception]) -> None:
         self._error = error
@@ -34,7 +34,7 @@ class ExpressionProcess:
         self._lock = threading.Lock()
 
     def evaluate(self, expression: str, variables: Sequence[str], values: Mapping[str, Any]) -> Any:
-        """Return the value of an expression as JSON data."""
+        """Return the value of an expression as JSON data, evaluated in the child process."""
         with self._lock:
             reply = self._ask(json.dumps([expression, list(variables), values]).encode() + b"\n")
         if reply is None:
@@ -47,7 +47,7 @@ class ExpressionProcess:
         return reply["value"]
 
     def close(self) -> None:
-        """Stop the process that evaluates expressions."""
+        """End the child process that evaluates expressions."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,11 +1,12 @@
 """Expressions of workflows: CEL, compiled once, with bounded cost.
 
-CEL (Common Expression Language) has no loops, no clock and no I/O, so a condition follows from the journal alone. This
-is the only module that imports the CEL runtime (`pip install 'toolway[workflows]'`). An expression that iterates over a
-list (`map`, `filter`, `all`, `exists`) is evaluated in a child process with limits for CPU time and memory, because its
-cost depends on data that servers send.
+CEL (Common Expression Language) has no loops, no clock and no I/O, so the value of a condition depends only on the
+journal. This is the only module that imports the CEL runtime (`pip install 'toolway[workflows]'`). An expression that
+iterates over a list (`map`, `filter`, `all`, `exists`) is evaluated in a child process with limits for CPU time and
+memory, because its cost depends on data that servers send.
 
-In a template, `${…}` is an expression. A text that is one expression keeps its type; else the values become text.
+In a template, `${…}` is an expression. If the whole text is one expression, its value keeps its type. Otherwise the
+values of the expressions become parts of the text.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ExpressionError(ToolwayError):
 
 
 class Expressions:
-    """Evaluator of the expressions of one definition.
+    """Evaluator of the expressions of one workflow definition.
 
     `variables` are the names that expressions may use. A name that is not among them is an error when the expression is
     compiled.
@@ -74,7 +75,7 @@ class Expressions:
         return value
 
     def render(self, template: Any, data: Mapping[str, Any]) -> Any:
-        """Return a copy of the value in which each `${…}` is replaced."""
+        """Return a copy of `template` in which each `${…}` expression is replaced by its value."""
         if isinstance(template, str):
             render = self._texts.get(template)
             if render is None:
@@ -137,7 +138,7 @@ class Expressions:
 
 
 class _Prepared(NamedTuple):
-    """A compiled expression, which all runs of a workflow definition share."""
+    """Compiled expression with the variables that it uses. All runs of a workflow definition share it."""
 
     program: Callable[[Mapping[str, Any]], Any]
     used: frozenset[str]  # variables
@@ -158,7 +159,10 @@ def _prepare(expression: str, variables: frozenset[str]) -> _Prepared:
 
 
 def _simple_value(data: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """Return the value at a path of the data if it is a text, a number or a boolean: that needs no CEL runtime."""
+    """Return the value at `path` in the data if it is a short text, an integer or a boolean; else None.
+
+    Such a value needs no CEL runtime.
+    """
     value: Any = data
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -204,7 +208,7 @@ def _compile_cel(expression: str, variables: frozenset[str]) -> Callable[[Mappin
 
 
 def to_json(value: Any, expression: str) -> Any:
-    """Return a value of the CEL runtime as JSON data. Raises `ExpressionError` if it is CEL's value for an error."""
+    """Convert a value of the CEL runtime to JSON data. Raises `ExpressionError` if the value is CEL's error value."""
     if value.type().name() == "ERROR":
         raise ExpressionError(f"the expression {expression!r} has no value", detail=str(value.value())[:300])
     return _plain(value.plain_value(), expression)
@@ -231,7 +235,7 @@ def _to_text(value: Any) -> str:
 
 
 class _Code(str):
-    """Source of an expression inside a template."""
+    """Source text of an expression inside a template, without its `${` and `}`."""
 
     __slots__ = ()
 
@@ -257,7 +261,10 @@ def split_template(text: str) -> tuple[str | _Code, ...]:
 
 
 def _find_end(text: str, position: int) -> int:
-    """Return the index of the brace that closes an expression; braces and quotes inside are skipped."""
+    """Return the index of the `}` that closes the expression at `position`, past inner braces and quoted texts.
+
+    Raises `ExpressionError` if there is none.
+    """
     depth, quote = 0, ""
     while position < len(text):
         character = text[position]
@@ -279,7 +286,7 @@ def _find_end(text: str, position: int) -> int:
 
 
 def codes_in(template: Any) -> Iterator[str]:
-    """Yield the source of each `${…}` in a value with templates."""
+    """Yield the source of each `${…}` expression in a text, or in the texts of a list or dictionary."""
     if isinstance(template, str):
         yield from (part.source for part in split_template(template) if isinstance(part, _Code))
     elif isinstance(template, dict):

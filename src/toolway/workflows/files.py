@@ -1,4 +1,4 @@
-"""Workflows of a configuration: finds their files by patterns, reads them, reports those that cannot be used.
+"""Workflow files of a configuration: finds them by patterns, reads them, and reports those that cannot be used.
 
 The configuration of a cluster has the definitions themselves instead of patterns, so that all nodes have the same ones.
 """
@@ -22,7 +22,10 @@ STATUS_TOOL: Final = "run_status"  # tool beside the workflows; no workflow can 
 
 
 def find_files(patterns: Iterable[str | Mapping[str, Any]]) -> list[str]:
-    """Return the workflow files that match the patterns, sorted by name. A missing file without `*` is included."""
+    """Return the workflow files that match the patterns, sorted by name within a pattern.
+
+    A file that is named without `*` is returned even if it does not exist. Definitions among the patterns are skipped.
+    """
     found: dict[str, None] = {}
     for pattern in patterns:
         if not isinstance(pattern, str):
@@ -33,9 +36,9 @@ def find_files(patterns: Iterable[str | Mapping[str, Any]]) -> list[str]:
 
 
 def read_workflows(sources: Iterable[str | Mapping[str, Any]]) -> tuple[list[Definition], list[ConfigIssue]]:
-    """Read the files of all patterns and the definitions in `sources`.
+    """Read the workflows in `sources`: file patterns, and definitions as mappings.
 
-    Return the valid definitions, and an issue for each that cannot be used.
+    Return the valid definitions, and an issue for each workflow that cannot be used.
     """
     sources = list(sources)
     definitions: dict[str, Definition] = {}

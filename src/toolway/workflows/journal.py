@@ -1,7 +1,7 @@
-"""Journal of workflow runs: the values in it, and the interface that every store implements.
+"""Journal of workflow runs: the values in it, and the interface that every store of runs implements.
 
-The journal is the truth about a run. An unsafe call is sent only after its intent (an entry in the state `begun`) is on
-disk. After a crash, `planner.py` decides from the journal alone which call may be made again.
+The journal alone decides how a run continues. An unsafe call is sent only after its intent (an entry in the state
+`begun`) is on disk. After a crash, `planner.py` reads the journal and decides which call may be made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unkn
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One attempt of one workflow step as the journal stores it: what was begun, and what is known of its outcome."""
+    """Journal entry for one attempt of one workflow step: what was begun, and what is known of its outcome."""
 
     path: str  # "pay", "letters[3]/letter", "pay/verify1", "undo/pay"
     attempt: int = 1
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message to a run: an answer, the settlement of an unknown outcome, resume, cancel, or the end of a child."""
+    """Message to a run: an answer, a statement about an unknown outcome, resume, cancel, or the end of a child run."""
 
     id: int = 0
     kind: Literal["answer", "settle", "resume", "cancel", "child"]
@@ -80,7 +80,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> Json:
-        """Return the variables that expressions see."""
+        """Return the variables that expressions of the run may use, without those that the engine itself stored."""
         return {key: value for key, value in (self.variables or {}).items() if not key.startswith(OWN_VARIABLES)}
 
 
@@ -107,7 +107,7 @@ class RunsInUse(ToolwayError):
 
 
 class RunLost(ToolwayError):
-    """Raised if a run belongs to another process now: nothing was written."""
+    """Raised if another process executes a run now, or may do so. Nothing was written to the run."""
 
     code = "E-WORKFLOW-LOST"
 
@@ -134,13 +134,13 @@ class RunJournal(Protocol):
     def life(self) -> int:
         """Return the number of the period in which this process executes runs. It is stored with each entry.
 
-        A journal file counts the processes that executed its runs; a cluster node has the number of its lease.
-        Otherwise 0.
+        In a journal file it counts the processes that have executed runs. In a cluster it is the number of the node's
+        lease. It is 0 if this process executes no runs.
         """
         ...
 
     def holds(self, life: int) -> bool:
-        """Return True if runs that this process took while `life` had this value still belong to this process."""
+        """Return True if the runs that this process took in the period `life` still belong to this process."""
         ...
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:
@@ -163,11 +163,17 @@ class RunJournal(Protocol):
         ...
 
     async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
-        """Write entries and the new state of a run in one commit, or raise `RunLost`."""
+        """Write entries and the new state of a run in one commit.
+
+        Raises `RunLost` if another process has taken the run.
+        """
         ...
 
     async def send(self, run: str, message: RunMessage) -> None:
-        """Store a message to a run, and make the run due. A stuck run is due only after `resume`."""
+        """Store a message to a run, and make the run due, so that it reads the message.
+
+        A stuck run is due only after `resume`.
+        """
         ...
 
     async def messages(self, run: str, after: int) -> list[RunMessage]:
@@ -179,7 +185,7 @@ class RunJournal(Protocol):
         ...
 
     async def next_due(self) -> float | None:
-        """Return the time at which the next waiting run is due."""
+        """Return the time at which the next waiting run is due; None if no run waits for a time."""
         ...
 
     async def changed(self) -> bool:

@@ -1,9 +1,9 @@
-"""Server in this process whose tools are workflows: a call starts a run and returns its output.
+"""MCP server in this process whose tools are workflows: a call starts a run and returns its output.
 
-A client with the tasks extension gets a task. For other clients the call waits; its progress is the progress of the
-run. If the run asks a person, the client gets the question as a form: an approval, data, or the outcome of a call that
-may have been executed. A client without forms, or whose time is over, gets the id of the run; the tool `run_status`
-waits for it. The run goes on in any case.
+A client with the tasks extension gets a task. For other clients the call waits, and reports the progress of the run. If
+the run asks a person, the client gets the question as a form: an approval, data, or the outcome of a call that may have
+been executed. A client without forms, or whose time is over, gets the id of the run; with the tool `run_status` it can
+wait for the run. The run continues in any case.
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ class WorkflowServer:
                 transport.notify_list_changed()
 
     def stop_waiting(self) -> None:
-        """Answer all calls that wait for a run now, with the id of the run."""
+        """Let all calls that wait for the end of a run return now, with the id of the run."""
         self.stopping.set()
 
     def create_transport(self) -> Transport:
         return WorkflowTransport(self)
 
     def attach(self, transport: WorkflowTransport) -> None:
-        """Notify a transport about changed tools from now on, until `detach`."""
+        """Notify `transport` when the tools of this server change, until `detach`."""
         self._transports.add(transport)
 
     def detach(self, transport: WorkflowTransport) -> None:
@@ -130,7 +130,7 @@ class WorkflowServer:
 
 
 class WorkflowTransport:
-    """Connection of a hub to a `WorkflowServer`: answers the requests of the modern era."""
+    """Connection of a hub to a `WorkflowServer`: answers MCP requests of the modern protocol era."""
 
     def __init__(self, server: WorkflowServer) -> None:
         self._server = server
@@ -268,14 +268,20 @@ class WorkflowTransport:
             return _failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     async def _find_run(self, id: object, caller: str) -> RunRecord:
-        """Return a run that the caller may see: the local owner every run, an API key the runs that it started."""
+        """Return a run if the caller may see it: the local owner sees every run, an API key the runs that it started.
+
+        Raises `WorkflowError` if there is no such run.
+        """
         record = await self._workflows.get(str(id))
         if caller and record.caller != caller:
             raise WorkflowError(f"there is no run {id}", code="E-WORKFLOW-RUN")
         return record
 
     async def _follow(self, request: Request, record: RunRecord, *, with_forms: bool = True) -> Json:
-        """Wait until the run ends or asks, or the time of the call is over. Return what the client gets."""
+        """Wait until a run ends or asks a person, or the time of the call is over.
+
+        Return the tool result for the client.
+        """
         params, caller = request.params, request.call_state.caller
         asking: list[RunRecord] = []
         waiting = asyncio.ensure_future(wait_until_asked(self._workflows, record.id, self._report_progress(params)))
@@ -304,7 +310,7 @@ class WorkflowTransport:
         return _result({"run": record.id, "state": record.state, "asks": asks})
 
     def _report_progress(self, params: Json) -> Callable[[RunRecord], None]:
-        """Return a function that reports a change of a run to the client, if the client wants to know."""
+        """Return a function that reports a change of a run to the client, if the request has a progress token."""
         token = _meta(params).get("progressToken")
         changes = itertools.count(1)
 
@@ -344,7 +350,7 @@ class WorkflowTransport:
             raise JSONRPCError(INVALID_PARAMS, "Unknown task") from None
 
     async def _task(self, id: object, caller: str) -> Json:
-        """Return a run in the form of a task, as MCP's tasks extension defines it."""
+        """Return a run in the form of a task of MCP's tasks extension."""
         try:
             await self._find_run(id, caller)
             record, _, entries, _ = await self._workflows.load(str(id))
@@ -375,7 +381,7 @@ class WorkflowTransport:
         return task
 
     async def _listen(self, request: Request) -> Json:
-        """Report changed tools, or changes of tasks, until the connection is closed."""
+        """Send notifications about changed tools, or changes of the requested tasks, until the connection is closed."""
         wanted = request.params.get("notifications")
         wanted = wanted if isinstance(wanted, dict) else {}
         ids = wanted.get("taskIds")
@@ -448,7 +454,10 @@ def _agent_tool(name: str, agent: ConfiguredAgent) -> Json:
 
 
 def _result_of(record: RunRecord) -> Json:
-    """Return the result of a run that is done. The text of an agent run is its answer."""
+    """Return the tool result for a run that has ended well.
+
+    If it is an agent run, its text is the answer of the agent.
+    """
     if record.workflow == AGENT_WORKFLOW:
         value = {"output": record.output["output"], "usage": record.output["usage"], "run": record.id}
         answer = value["output"]

@@ -1,8 +1,8 @@
-"""Planner of workflow runs: from the definition and the journal to the next actions. Pure.
+"""Planner of workflow runs: decides the next actions of a run from its definition and journal. It does no I/O.
 
-Read this first. `plan` walks the definition from its beginning. A step whose outcome is in the journal is passed; the
-first step without an outcome gives an action: a call, a wait, a question. So a run that was interrupted anywhere goes
-on from its journal, and a run that waits needs no memory. `step_planner.py` decides about one step.
+Read this first. `plan` walks the definition from its beginning. It skips each step whose outcome is in the journal; the
+first step without an outcome gives an action: a call, a wait, a question. So an interrupted run continues from its
+journal, and a run that waits needs no memory. `step_planner.py` decides about one step.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def plan(
 ) -> Decision:
     """Return the next actions of a run.
 
-    `live` are the paths whose calls are under way in this process. `terms` gives the rules of a tool, None if the tool
-    is not known.
+    `live` are the paths of the steps whose calls run in this process now. `terms` returns the call rules of a tool;
+    None if the tool is not known.
     """
     planner = _DefinitionPlanner(
         definition, run, memory, messages, live=live, life=life, now=now, terms=terms, expressions=expressions
@@ -160,9 +160,9 @@ class _DefinitionPlanner(StepPlanner):
         return Ending("done", self._expressions.render(step.output, scope))
 
     def _handle(self, step: Step, path: str, scope: Scope, failure: Failure) -> Progress:
-        """Run the first `catch` handler that fits the failure of a step.
+        """Run the steps of the first `catch` handler that matches the failure of a step.
 
-        An unknown outcome needs a handler with `unknown`.
+        Return the progress after that. A failure with an unknown outcome is handled only by a handler with `unknown`.
         """
         for number, handler in enumerate(step.catch):
             inner = {**scope, "error": failure.error}
@@ -281,7 +281,7 @@ class _DefinitionPlanner(StepPlanner):
 
 
 def budget_of(definition: Definition, run: RunRecord) -> Budget | None:
-    """Return the limits of all agent steps of a run: those of its definition, within those of its parent."""
+    """Return the limits for all agent steps of a run: those of its definition, at most those of its parent run."""
     limits = (run.variables or {}).get(BUDGET_VARIABLE)
     if limits is None:
         return definition.budget

@@ -1,6 +1,6 @@
-"""Reader of workflow files: YAML or JSON in, a checked `Definition` out.
+"""Reader of workflow files: parses YAML or JSON and returns a checked `Definition`.
 
-Every error names the file, the line and the key. The form is described by `schema.json` for editors and in
+Every error names the file, the line and the key. The format is described in `schema.json`, for editors, and in
 docs/workflows.
 """
 
@@ -117,7 +117,7 @@ def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definitio
 
 
 def read_definition(workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition) -> Definition:
-    """Return the definition in a file, a dictionary or a definition."""
+    """Return the workflow definition of a file or a dictionary. A `Definition` is returned as it is."""
     if isinstance(workflow, Definition):
         return workflow
     return read_value(workflow) if isinstance(workflow, Mapping) else read_file(Path(workflow))
@@ -173,7 +173,7 @@ class _Reader:
         return definition
 
     def _budget(self, value: Any) -> Budget | None:
-        """Return the budget of all agent steps together: a text such as `2usd,200calls`, or its limits by unit."""
+        """Parse the budget of all agent steps together: a text such as `2usd,200calls`, or limits by unit."""
         if value is None:
             return None
         hint = "write budget: 2usd,100requests"
@@ -423,14 +423,14 @@ class _Reader:
         return AgentStep(**common, params=params, settings=settings, assign=self._variable(step.get("assign"), at))
 
     def _mark_prompts(self, definition: Definition) -> None:
-        """Note for each agent step which results may be in its prompt: those of all other steps."""
+        """Store in each agent step which tools' results may be in its prompt: those of the tools of all other steps."""
         names = definition.tool_names()
         for name, settings in self._agents:
             others = {pattern for other, each in self._agents if other != name for pattern in each["tools"]}
             settings["has_read"] = sorted(names | others)
 
     def _variable(self, name: Any, at: _Location) -> str | None:
-        """Return the checked name of the variable that gets the data of a step; None if the step sets none."""
+        """Check and return the name of the variable that gets the data of a step. None if the step sets no variable."""
         if name is None:
             return None
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in BASE_VARIABLES:
@@ -466,7 +466,7 @@ class _Reader:
     # -- expressions
 
     def _check_expressions(self, definition: Definition) -> None:
-        """Compile every expression of a workflow, so that a wrong one is found before the first run."""
+        """Compile every expression of a workflow, so that a mistake is reported before the first run."""
         expressions = expressions_of(definition)
         code = ""
         try:
@@ -565,7 +565,7 @@ class _Reader:
 
 
 def expressions_of(definition: Definition) -> Expressions:
-    """Return the evaluator for the expressions of a definition. It knows the variables that they may use."""
+    """Return an evaluator for the expressions of a workflow, with the names of the variables that its steps set."""
     names = set(BASE_VARIABLES)
     for step in definition.walk():
         if isinstance(step, ToolStep | ChildStep) and step.assign:

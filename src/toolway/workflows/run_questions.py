@@ -1,4 +1,4 @@
-"""Questions of a run and of the child runs below it, as forms for an MCP client, and the client's answers.
+"""Questions of a run and of its child runs, as forms for an MCP client, and the client's answers.
 
 A question of a child run, such as an approval inside an agent step, is shown with the run that the client has started.
 The name of its form is the id of the child run and the path of the question.
@@ -38,7 +38,7 @@ _UNKNOWN_FORM: Final[Json] = {
 
 
 class RunQuestions:
-    """Questions of runs as forms, for callers who may answer them.
+    """Converter of the open questions of runs to forms, for callers who may answer them, and of the answers.
 
     `roles` returns the names and roles of a caller.
     """
@@ -48,13 +48,16 @@ class RunQuestions:
         self._roles = roles
 
     def forms(self, run: str, asking: Sequence[RunRecord], caller: str) -> Json:
-        """Return the open questions of runs that the caller may answer, as forms by name. `run` is the uppermost."""
+        """Return the open questions of `asking` that the caller may answer, as forms by name.
+
+        `asking` are the run `run` and child runs of it that ask a person.
+        """
         return {name: _form_of(question) for name, _, question in self._open(run, asking, caller)}
 
     async def answer(self, run: str, responses: object, caller: str) -> bool:
-        """Give the answers of a client to a run and its child runs. Return False if the client declined a question.
+        """Send a client's answers to the questions of a run and its child runs.
 
-        Raises `WorkflowError` if an answer does not match its form.
+        Return False if the client declined a question. Raises `WorkflowError` if an answer does not match its form.
         """
         if not isinstance(responses, dict):
             return True
@@ -66,7 +69,7 @@ class RunQuestions:
         return complete
 
     def _open(self, run: str, asking: Sequence[RunRecord], caller: str) -> list[tuple[str, str, Json]]:
-        """Return name, run and question of each form."""
+        """Return (form name, run id, question) for each open question of these runs that the caller may answer."""
         return [
             (question["path"] if record.id == run else f"{record.id}#{question['path']}", record.id, question)
             for record in asking
@@ -115,7 +118,7 @@ def _form_of(question: Json) -> Json:
 
 
 async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) -> list[RunRecord]:
-    """Return the run and the child runs below it that ask a person now."""
+    """Return those of a run and its child runs, at any depth, that wait for the answer of a person now."""
     found: list[RunRecord] = []
     todo = [id]
     for _ in range(MAX_CHILD_RUNS):
@@ -131,7 +134,7 @@ async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) ->
 async def watch_questions(
     workflows: Workflows | TemporalWorkflows, id: str
 ) -> AsyncGenerator[tuple[RunRecord, list[RunRecord]]]:
-    """Yield a run, and the runs from it down that ask a person, at each change of either, until the run has ended."""
+    """Yield a run, and those of it and its child runs that ask a person, at each change, until the run has ended."""
     seen: Any = None
     changes = aiter(workflows.watch(id))
     next_change: asyncio.Task[RunRecord] | None = None
@@ -159,9 +162,9 @@ async def watch_questions(
 async def wait_until_asked(
     workflows: Workflows | TemporalWorkflows, id: str, on_change: Callable[[RunRecord], None]
 ) -> tuple[RunRecord, list[RunRecord]]:
-    """Wait until a run has ended, or the run or a child run below it asks a person.
+    """Wait until a run has ended, or until it or one of its child runs asks a person.
 
-    Return its state and the runs that ask. `on_change` is called at each change of the run.
+    Return the run, and the runs that ask. `on_change` is called at each change of the run.
     """
     async with contextlib.aclosing(watch_questions(workflows, id)) as changes:
         async for record, asking in changes:

@@ -28,7 +28,10 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Json = {}
 
     def next_time(self, after: float) -> float:
-        """Return the first time of the schedule after a time. Raises `ValueError` if there is none."""
+        """Return the first time in the schedule that is later than a given time.
+
+        Raises `ValueError` if there is none.
+        """
         if self.every is not None:
             return (after // self.every + 1) * self.every
         from cronsim import CronSim, CronSimError

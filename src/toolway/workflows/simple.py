@@ -79,7 +79,7 @@ class WorkflowEngine:
 
 
 def _step_states(names: list[str], entries: list[Entry], is_done: bool) -> dict[str, str]:
-    """Return pending, running, completed, failed or skipped for each step of the outer block."""
+    """Return the state (pending, running, completed, failed or skipped) of each of these top-level steps, by name."""
     states: dict[str, str] = {}
     for name in names:
         last = [each for each in entries if each.path == name]

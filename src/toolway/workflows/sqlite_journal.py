@@ -1,8 +1,9 @@
-"""Journal of runs in a SQLite file, for one process at a time.
+"""Journal of workflow runs in a SQLite file, for one process at a time.
 
-A thread writes for all runs: what was asked for while a commit was under way goes into the next one, so 100 runs share
-one `fsync`. Any process may add messages; only the process with the lock executes runs. The reaper of its servers holds
-the lock too: if the process is killed, no other takes its runs while one of its servers may still execute a call.
+A thread writes for all runs: writes that are requested during a commit are part of the next commit, so 100 runs share
+one `fsync`. Any process may add messages; only the process with the lock executes runs. The reaper (the parent process
+of its servers) has the lock too: if the process is killed, no other process takes its runs while one of its servers may
+still execute a call.
 """
 
 from __future__ import annotations
@@ -68,11 +69,10 @@ _EntryRow: TypeAlias = tuple[str, str, int, bytes]  # run, path, attempt, body
 
 
 class SqliteJournal:
-    """Journal in a SQLite file, or in memory if `path` is None.
+    """Journal of workflow runs in a SQLite file, or in memory if `path` is None.
 
-    With `owner=False` it reads, and adds messages, beside the process that executes the runs.
-
-    Raises `RunsInUse` if another process executes the runs of the file, `JournalError` if it cannot be used.
+    If `owner` is False, it only reads, and adds messages, while another process executes the runs. Raises `RunsInUse`
+    if another process executes the runs of the file, `JournalError` if the file cannot be used.
     """
 
     def __init__(self, path: Path | None, *, owner: bool = True) -> None:
@@ -168,7 +168,7 @@ class SqliteJournal:
                 return
 
     def _commit(self, group: list[_Work[Any]]) -> None:
-        """Run the actions of a group in one transaction. An action that raises has written nothing."""
+        """Run a group of database actions in one transaction. An action that raises has written nothing."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for has_rows, works in itertools.groupby(group, key=_has_rows):
@@ -188,7 +188,10 @@ class SqliteJournal:
                 loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
 
     def _execute(self, works: list[_Work[Any]], *, together: bool) -> None:
-        """Run actions one after the other, or write the rows of all of them with one statement if each run is owned."""
+        """Run database actions one after the other.
+
+        If `together` and this process has taken all runs, write the rows of all actions with one statement.
+        """
         if together and len(works) > 1:
             rows = [row for work in works for row in work.rows or ()]
             if _are_owned(self._db, list({row[0] for row in rows}), self.life):
@@ -226,7 +229,7 @@ class SqliteJournal:
 
 
 class _Work(Generic[T]):
-    """A database action that waits for the writer thread, and the future that gets the value it returns.
+    """Database action that waits for the writer thread, and the future that gets the value it returns.
 
     If the action only writes entries, `rows` are these entries: they can be written together with those of other runs.
     """
@@ -419,7 +422,10 @@ def _write(
 
 
 def _are_owned(db: sqlite3.Connection, ids: list[str], life: int) -> bool:
-    """Return True if all these runs belong to a life. The caller has a transaction, so no other process takes one."""
+    """Return True if the process with the number `life` has taken all these runs.
+
+    The caller has a transaction, so no other process takes one of them meanwhile.
+    """
     places = 1 << (len(ids) - 1).bit_length()  # few different statements: the connection keeps them compiled
     given = ids + ids[-1:] * (places - len(ids))
     query = f"SELECT count(*) FROM runs WHERE life = ? AND id IN ({', '.join('?' * places)})"

@@ -1,4 +1,4 @@
-"""One call of a workflow step: from the planned action to the entry of its outcome."""
+"""Call of the tool of one workflow step: from the planned action to the journal entry with its outcome."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ MAX_TEXT_CHARS = 64 * 1024  # of a text that is stored beside the data
 
 
 class RunAccess(Protocol):
-    """Access rights of the callers who start runs. They are checked again before each call of a step."""
+    """Access rights of the callers who start runs. The rights are checked again before each call of a step."""
 
     def caller_id(self, caller: str) -> str:
-        """Return the caller id for the calls of a run; it selects the credentials. "" is the local owner."""
+        """Return the caller id for the calls of a run.
+
+        It selects the credentials; "" means those of the local owner.
+        """
         ...
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
-        """Return the error if the caller of a run no longer exists or may not call `tool`; None if there is no problem.
+        """Return an error if the caller of a run no longer exists or may not call `tool`; None if the call is allowed.
 
-        With `tool` = "" only the existence of the caller is checked.
+        If `tool` is "", only the existence of the caller is checked.
         """
         ...
 
@@ -44,9 +47,9 @@ async def call_step(
     access: RunAccess | None = None,
     caller: str = "",
 ) -> Entry:
-    """Make the call of a step and return the entry with its outcome. Raises nothing but cancellation.
+    """Make the call of a step and return the journal entry with its outcome. Raises only `CancelledError`.
 
-    `may_send` is asked right before the call is sent. If it returns False, the call is not executed.
+    `may_send` is called right before the call is sent. If it returns False, the call is not executed.
     """
 
     def outcome(state: EntryState, body: Json) -> Entry:
@@ -94,7 +97,10 @@ async def _request(
     access: RunAccess | None,
     caller: str,
 ) -> ToolResult:
-    """Call the tool of a step, with `access` for a caller of a gateway: then requests of the server get no answer."""
+    """Call the tool of a step through the middleware chain of the hub, and return its result.
+
+    With `access`, the call is made with the credentials of `caller`, and requests of the server are rejected.
+    """
     params: Json = {"name": action.tool, "arguments": action.args}
     if action.meta:
         params["_meta"] = action.meta

@@ -1,4 +1,4 @@
-"""Planner of one workflow step: from its entries in the journal to a call, a wait, a question or its result. Pure.
+"""Planner of one workflow step: decides from its journal entries on a call, a wait, a question or its result. No I/O.
 
 An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unknown`):
 
@@ -38,7 +38,7 @@ _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
 
 
 class CallAction(msgspec.Struct, frozen=True, kw_only=True):
-    """A call to make now. `intent` must be on disk before an unsafe call is sent."""
+    """Call of a step that the engine must make now. If it is unsafe, its journal entry must be on disk first."""
 
     path: str
     attempt: int
@@ -55,7 +55,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A question to a person: an approval, a form, or an unknown outcome."""
+    """Question of a run to a person: for an approval, for data by a form, or if a call was executed."""
 
     path: str
     kind: Literal["approve", "ask", "unknown"]
@@ -75,7 +75,7 @@ class Ending(NamedTuple):
 
 
 class Decision(msgspec.Struct):
-    """Next actions of a run. Without any, the run waits for calls that are under way."""
+    """Next actions of a run, as the planner decided. If there are none, the run waits for its running calls."""
 
     records: list[Entry] = []  # facts to write
     calls: list[CallAction] = []
@@ -87,13 +87,16 @@ class Decision(msgspec.Struct):
 
     @property
     def is_one_unsafe_call(self) -> bool:
-        """Return True if a decision is exactly one unsafe call, so that nothing can be planned before it has ended."""
+        """Return True if the only next action is one unsafe call.
+
+        Then nothing can be planned before the call has ended.
+        """
         waits_only = (self.due is None or self.due_at_end) and not self.questions
         return waits_only and len(self.calls) == 1 and self.calls[0].effect is Effect.UNSAFE
 
 
 class Failure(NamedTuple):
-    """Failure of a step. `unknown`: the step may have been executed."""
+    """Failure of a step. If `unknown` is True, the step may have been executed."""
 
     error: Json
     unknown: bool = False
@@ -105,7 +108,10 @@ Scope: TypeAlias = dict[str, Any]
 
 
 class RunMemory:
-    """Values that follow from the journal and are expensive to compute again: kept while a run is in memory."""
+    """Journal entries of a run, and values computed from them that are expensive to compute again.
+
+    It exists only while the run is in memory.
+    """
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries: dict[str, list[Entry]] = {}
@@ -124,7 +130,7 @@ class RunMemory:
             self.add(entry)
 
     def add(self, entry: Entry) -> None:
-        """Add an entry, or replace the entry with the same path and attempt."""
+        """Add a journal entry, or replace the entry with the same path and attempt."""
         if entry.state == "unknown":
             self.has_unknown, self.passed = True, None
         if entry.kind == "child":
@@ -139,7 +145,10 @@ class RunMemory:
             self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
 
     def _add_child(self, entry: Entry) -> None:
-        """Count what a child run has used. One that does not say it counts with all that it was granted."""
+        """Update the used and granted budgets by the entry of a child run.
+
+        If a child run has ended without a report of what it used, all that it was granted counts as used.
+        """
         body: Json = entry.body if isinstance(entry.body, dict) else {}
         limits = body.get("budget")
         granted = msgspec.convert(limits, Budget) if limits is not None else self.granted.get(entry.path)
@@ -155,7 +164,10 @@ class RunMemory:
 
 
 class StepExpressions(Protocol):
-    """Evaluator of the expressions of a step. Each method may raise `ExpressionError`."""
+    """Evaluator of the expressions of a step, or of its functions in a Python workflow.
+
+    Each method may raise `ExpressionError`.
+    """
 
     def render(self, value: Any, scope: Scope) -> Any: ...
 
@@ -165,7 +177,7 @@ class StepExpressions(Protocol):
 
 
 class StepPlanner:
-    """Decisions about the steps of a run at one moment. `_walk` of a subclass knows the order of the steps."""
+    """Planner of the steps of a run at one moment. Subclasses implement `_walk`, which knows the order of the steps."""
 
     def __init__(
         self,
@@ -217,13 +229,16 @@ class StepPlanner:
         return self._decision
 
     def _walk(self) -> Progress:
-        """Plan all steps that can begin now. Return the progress of the run: pending, done, a failure or its end."""
+        """Plan all steps that can begin now.
+
+        Return the progress of the run: "pending", "done", a failure or an ending.
+        """
         raise NotImplementedError
 
     # -- the end
 
     def _end(self, ending: Ending) -> None:
-        """Set the end of the run as the decision, unless calls are still under way."""
+        """Decide that the run ends with `ending`, unless some of its calls are still running."""
         if not self._live:
             self._decision.calls.clear()
             self._decision.questions.clear()
@@ -274,10 +289,10 @@ class StepPlanner:
         self._end(Ending("undone", None, failure.error))
 
     def _has_changed_tool(self, error: Json) -> bool:
-        """Return True if a step was not executed because its tool is gone or has changed: a person may put it back.
+        """Return True if a step was not executed because its tool is gone or has changed. A person may correct that.
 
-        Arguments that do not fit the schema of the tool count only if the run has waited, or a process has ended, since
-        it began. Otherwise the definition or the inputs of the run are wrong.
+        Arguments that do not match the schema of the tool count only if the run has waited, or a process has ended,
+        since the run began. Otherwise the definition or the inputs of the run are wrong.
         """
         if error.get("executed") != "no" or "run" in error:  # of a child run
             return False
@@ -315,7 +330,10 @@ class StepPlanner:
         return "done"
 
     def _pass_time(self, path: str, end: Callable[[], float]) -> bool:
-        """Return True if the wait at this path is over. The end of a wait is an absolute time in the journal."""
+        """Return True if the wait at this path is over; begin the wait if the journal does not have it.
+
+        The journal stores the end of a wait as an absolute time.
+        """
         entry = self._last(path)
         if entry is None:
             if self._stopped is not None:
@@ -436,10 +454,10 @@ class StepPlanner:
         return "done"
 
     def _grant(self, budget: Budget, own: Budget | None, path: str) -> Budget | None:
-        """Return what the agents of a new child run may use: what children that run, or have ended, leave over.
+        """Return the budget for the agents of a new child run: what running and ended child runs leave over.
 
-        At most the limits that the child has by itself (`own`). None if nothing is left now, but children that run may
-        leave something.
+        The budget is at most the child's own limit (`own`). None if nothing is left now, but child runs that run now
+        may leave something when they end.
         """
         known = self._memory.granted.get(path)
         if known is not None:
@@ -456,7 +474,7 @@ class StepPlanner:
         return granted
 
     def _read_child(self, path: str, entry: Entry) -> Entry:
-        """Apply the message of a child run that has ended, if there is one."""
+        """Return the entry of a child run, updated by the message that the child has ended, if that has arrived."""
         for message in self._messages:
             if message.kind == "child" and message.path == path:
                 return self._record(child_outcome(entry, message.body, self._now))
@@ -501,14 +519,17 @@ class StepPlanner:
         return "done"
 
     def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
-        """Return True if this step failed with an unknown outcome (`on_unknown: fail`) that a person has settled since.
+        """Return True if this step failed with an unknown outcome (`on_unknown: fail`) that a person has stated since.
 
-        The run stays failed: the outcome only decides what is undone.
+        The run stays failed: the statement only decides what is undone.
         """
         return step.on_unknown == "fail" and entry.via == "settle"
 
     def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Decide about a call that was begun by a process that has ended. None: its outcome is unknown."""
+        """Decide about a call that was begun by a process that has ended: repeat it if it is not unsafe.
+
+        Otherwise record its outcome as unknown and return None.
+        """
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._call(step, path, entry.attempt, entry.args)
         self._record(
@@ -526,9 +547,9 @@ class StepPlanner:
         return None
 
     def _after_unknown(self, step: ToolStep, path: str, entry: Entry, scope: Scope) -> Progress | None:
-        """Decide about a call that may have been executed: retry, verify, fail or ask.
+        """Decide about a call that may have been executed: retry, verify, fail or ask a person.
 
-        None: its outcome is known now.
+        None if its outcome is known now.
         """
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._retry(step, path, entry)
@@ -553,10 +574,11 @@ class StepPlanner:
     def _verify(
         self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
     ) -> Literal["pending", "failed", "open"] | None:
-        """Find out by a read (`verify`) if a call with an unknown outcome was executed. None: the outcome is known now.
+        """Find out by a read (`verify`) if a call with an unknown outcome was executed.
 
-        That the call was not executed is known only if it cannot be executed any more: the process of its server has
-        ended, or the author stated how long the server may take (`after`). Otherwise the answer is `open`.
+        None if the outcome is known now. That the call was not executed is known only if it cannot be executed any
+        more: the process of its server has ended, or the author stated how long the server may take (`after`).
+        Otherwise return "open". Return "pending" if the read has not ended, and "failed" if it failed.
         """
         delay = verify.delay(time_limit(step, self._terms(step.tool)), has_ended=_server_has_ended(entry, self._life))
         ready = max(entry.settles or 0.0, entry.ended or 0.0) + delay
@@ -586,7 +608,10 @@ class StepPlanner:
         return None
 
     def _settle(self, entry: Entry) -> Entry:
-        """Apply a person's statement about an unknown outcome, if there is one."""
+        """Return the entry of a call with an unknown outcome, updated by a person's statement if it was executed.
+
+        Without such a statement, return the entry unchanged.
+        """
         for message in self._messages:
             if message.kind == "settle" and message.path == entry.path:
                 if message.body.get("attempt", entry.attempt) != entry.attempt:
@@ -622,9 +647,9 @@ class StepPlanner:
         return self._call(step, path, entry.attempt + 1, entry.args)
 
     def _is_resumed(self, attempts: Sequence[Entry], limit: int) -> bool:
-        """Return True if a person has resumed the run since the last attempt, which was not executed.
+        """Return True if a person has resumed the run since its last attempt of this step, which was not executed.
 
-        Each attempt that left the run stuck needs a message of its own.
+        Each attempt after which the run became stuck needs its own `resume` message.
         """
         if attempts[-1].state != "not_executed":
             return False
@@ -652,9 +677,9 @@ class StepPlanner:
         return "pending"
 
     def _effect(self, step: ToolStep, entry: Entry) -> Effect:
-        """Return the effect class of a step: as its author states it, else by the rules of the hub.
+        """Return the effect class of a step: as its author states it, else by the rules of the hub for its tool.
 
-        Without a statement of the author, a step that counted as unsafe when it was begun stays unsafe.
+        If the author states nothing, a step that was unsafe when it was begun stays unsafe.
         """
         terms = self._terms(step.tool)
         is_stated = step.effect is not None or honours_key(step, terms)
@@ -663,7 +688,10 @@ class StepPlanner:
         return _effect(step, terms)
 
     def _key_meta(self, step: ToolStep, terms: CallTerms | None, path: str) -> Json | None:
-        """Return the `_meta` with the idempotency key of a step. All its attempts have the same key."""
+        """Return the `_meta` with the idempotency key of a step, which is the same for all its attempts.
+
+        None if the server does not detect repeated calls by a key.
+        """
         if terms is None or terms.idempotency_meta_key is None or not step.key_honoured:
             return None
         return {terms.idempotency_meta_key: f"{self._run.id}/{path}"[-255:]}
@@ -692,7 +720,7 @@ class StepPlanner:
 
 
 def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
-    """Return the step entry of a child run, made from the child's id, state, output, error, budget and usage."""
+    """Return the journal entry of a step that started a child run, from the child's state, output, error and usage."""
     earlier = entry.body if isinstance(entry.body, dict) else {}
     known = {**earlier, **child}
     facts = {key: known[key] for key in ("run", "budget", "usage", "seconds") if known.get(key) is not None}
@@ -712,7 +740,7 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
 
 
 def _is_last_attempt(entry: Entry, limit: int) -> bool:
-    """Return True if a call that was not executed is not made again by itself."""
+    """Return True if no further attempt follows a call that was not executed, unless a person resumes the run."""
     return entry.attempt >= limit or (isinstance(entry.body, dict) and entry.body.get("retryable") is False)
 
 
@@ -729,7 +757,7 @@ def _budget_error(budget: Budget, path: str) -> Json:
 
 
 def _server_has_ended(entry: Entry, life: int) -> bool:
-    """Return True if the server process that got a call with an unknown outcome has ended.
+    """Return True if the server process that received a call with an unknown outcome has ended.
 
     `life` is the number of the process that executes the runs now (`RunJournal.life`). A process takes the runs only
     after the local servers of the previous one have ended (`SqliteJournal`).
@@ -739,7 +767,7 @@ def _server_has_ended(entry: Entry, life: int) -> bool:
 
 
 def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
-    """Return the effect class of a step: idempotent by its key, else as its author states it, else as the hub says."""
+    """Return the effect class of a step: IDEMPOTENT if the server detects keys, else the author's, else the hub's."""
     if honours_key(step, terms):
         return Effect.IDEMPOTENT
     if step.effect is not None:
@@ -748,22 +776,22 @@ def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
 
 
 def time_limit(step: ToolStep, terms: CallTerms | None) -> float:
-    """Return the seconds that one attempt of a step may take."""
+    """Return the seconds that one attempt of a step may take: by the step itself, else by the rules of its tool."""
     return step.timeout if step.timeout is not None else (terms.timeout if terms is not None else 60.0)
 
 
 def honours_key(step: ToolStep, terms: CallTerms | None) -> bool:
-    """Return True if the server detects a repeated call of the step: the file and the server's settings say so."""
+    """Return True if the step and the server's settings say that the server detects repeated calls by their key."""
     return step.key_honoured and terms is not None and terms.idempotency_meta_key is not None
 
 
 def step_value(state: str, data: Any = None, text: str | None = None, error: Json | None = None) -> Json:
-    """Return the value that expressions see under `steps.NAME`: state, data, text and error."""
+    """Return the value of `steps.NAME` in expressions: an object with state, data, text and error."""
     return {"state": state, "data": data, "text": text, "error": error}
 
 
 def error_of(exc: ExpressionError) -> Json:
-    """Return the error of a step whose expression cannot be evaluated."""
+    """Return the stored error of a step whose expression cannot be evaluated."""
     return {"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no", "retryable": False}
 
 
@@ -778,9 +806,9 @@ def _as_time(value: Any) -> float:
 
 
 def entry_for(action: CallAction, life: int, now: float, lease_s: float = 0.0) -> Entry:
-    """Return the intent of a call: the entry that must be on disk before an unsafe call is sent.
+    """Return the intent of a call: the journal entry that must be on disk before an unsafe call is sent.
 
-    The call is sent within `lease_s` seconds, the lease of a cluster node, or not at all.
+    In a cluster, the call is sent within `lease_s` seconds, the duration of the node's lease, or not at all.
     """
     return Entry(
         path=action.path,

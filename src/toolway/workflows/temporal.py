@@ -1,9 +1,10 @@
 """Workflow files on a Temporal server, for companies that run one (extra `temporal`).
 
-The planner is the same as for the journal of our own (`planner.py`): it runs inside a Temporal workflow, and Temporal's
+The planner is the same as for Toolway's own journal (`planner.py`): it runs inside a Temporal workflow, and Temporal's
 history is the journal. A step is an activity. An unsafe step has one attempt, and its activity calls nothing if the
-server delivers it a second time. A worker that dies in an unsafe step leaves an activity without a result: its outcome
-is unknown, and the step is verified, asked for or failed as its definition says. Temporal by itself would repeat it.
+server delivers it a second time. If a worker dies in an unsafe step, its activity has no result: the outcome is
+unknown, and the step is verified, a person is asked, or the step fails, as its definition says. Temporal by itself
+would repeat it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ WATCH_INTERVAL_S: Final = 0.5
 
 
 class RunStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Input of the Temporal workflow that executes one run."""
+    """Input of the Temporal workflow that executes one run: definition, stored run, entries and messages."""
 
     definition: Json
     name: str
@@ -64,14 +65,17 @@ class _Activities:
 
     @activity.defn(name="toolway_terms")
     async def read_terms(self, names: list[str]) -> Json:
-        """Return the rules of tools. They are part of the history, so a replay uses the same."""
+        """Return the call rules of these tools, by name.
+
+        Temporal stores them in its history, so a replay uses the same ones.
+        """
         await asyncio.gather(*(self._hub.find_tool(name) for name in names), return_exceptions=True)
         found = {name: self._hub._core.call_terms(name) for name in names}
         return {name: to_json(terms) for name, terms in found.items() if terms is not None}
 
     @activity.defn(name="toolway_call")
     async def call(self, value: Json) -> Json:
-        """Make the call of a step; return the entry with its outcome."""
+        """Make the call of a step in this worker. Return the journal entry with its outcome, as JSON."""
         action = msgspec.convert(value["action"], CallAction)
         intent = msgspec.convert(value["intent"], Entry)
         if action.effect is Effect.UNSAFE and activity.info().attempt > 1:
@@ -114,7 +118,7 @@ class TemporalRun:
 
     @workflow.query(name="state")
     def describe(self) -> Json:
-        """Return the run with its definition, entries and messages."""
+        """Return the run with its definition, journal entries and messages, as JSON."""
         entries = [each for attempts in self._memory.entries.values() for each in attempts]
         return {
             "record": to_json(self._record),
@@ -174,7 +178,7 @@ class TemporalRun:
             expressions.close()
 
     def _carry_on(self, start: RunStart) -> Json:
-        """Return the input for continuing the run in a new Temporal execution, whose history is empty."""
+        """Return the input for a new Temporal execution, with an empty history, that continues the run."""
         assert self._record is not None
         entries = [each for attempts in self._memory.entries.values() for each in attempts]
         return to_json(
@@ -202,7 +206,7 @@ class TemporalRun:
         return msgspec.convert(found, dict[str, CallTerms])
 
     async def _call(self, action: CallAction) -> Entry:
-        """Make the call of a step by an activity; an activity without a result has an unknown outcome."""
+        """Make the call of a step as a Temporal activity. If the activity has no result, the outcome is unknown."""
         intent = entry_for(action, 1, workflow.time())
         if action.child is not None:
             return await self._call_child(action, intent)
@@ -322,7 +326,7 @@ class TemporalWorkflows:
         return Run(self, id)  # type: ignore[arg-type] # it has the methods that a handle uses
 
     async def get(self, id: str) -> RunRecord:
-        """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
+        """Return the stored record of a run, with its state. Raises `WorkflowError` if there is no run with this id."""
         return (await self.load(id))[0]
 
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
@@ -352,7 +356,7 @@ class TemporalWorkflows:
         return found
 
     async def watch(self, id: str) -> AsyncIterator[RunRecord]:
-        """Yield the state of a run at each change, until it has ended."""
+        """Yield the stored record of a run at each change, until the run has ended."""
         seen: RunRecord | None = None
         ended = asyncio.create_task(self._wait_for_end(id))
         try:
@@ -367,7 +371,7 @@ class TemporalWorkflows:
             ended.cancel()
 
     def is_asking(self, record: RunRecord) -> bool:
-        """Return True if the run waits for a person."""
+        """Return True if the run waits for the answer of a person."""
         return record.state == "asks"
 
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
@@ -375,15 +379,18 @@ class TemporalWorkflows:
         await _Messages(self).answer(id, path, body, by=by, roles=roles)
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
-        """State if a call with an unknown outcome was executed; the run goes on from there."""
+        """State that a call of a run with an unknown outcome was executed, or was not.
+
+        The run continues accordingly.
+        """
         await _Messages(self).settle(id, path, happened=happened, result=result, by=by)
 
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
-        """Cancel a run: nothing new begins, a call under way ends."""
+        """Cancel a run: no new step begins, running calls may end."""
         await self.send(id, RunMessage(kind="cancel", body={"undo": undo}, by=by))
 
     async def send(self, id: str, message: RunMessage) -> None:
-        """Send a message to a run."""
+        """Send a message, such as an answer or a cancellation, to a run."""
         await self._handle(id).signal("message", to_json(message))
 
     async def _wait_for_end(self, id: str) -> None:
@@ -395,7 +402,7 @@ class TemporalWorkflows:
 
 
 class _Messages(Workflows):
-    """Checks of answers to questions of runs, those of `Workflows`, for runs that a Temporal server stores."""
+    """Adapter that checks and sends answers to runs on a Temporal server, by the rules of `Workflows`."""
 
     def __init__(self, runs: TemporalWorkflows) -> None:
         super().__init__(None, "")  # type: ignore[arg-type] # no call is made

@@ -1,8 +1,8 @@
-"""Workflow engine: runs definitions durably over a hub.
+"""Workflow engine: executes workflow definitions durably over a hub.
 
-`planner.py` decides, this package waits: it writes what the planner decided, makes the calls, and gives their outcomes
-back to the planner. An unsafe call is sent only after its intent is on disk. A run that waits for a time or a person is
-a row in the journal and nothing in memory.
+`planner.py` decides what a run does next. This package does it: it writes the planned steps to the journal, makes the
+calls, and passes their outcomes to the planner. An unsafe call is sent only after its intent (the journal entry that
+announces it) is on disk. A run that waits for a time or a person is a row in the journal and nothing in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run that this process executes now, and the signal that wakes it."""
+"""Workflow run that this process executes now, and the signal that wakes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from toolway.types import Json
 
 
 class Signal:
-    """Event for one waiting coroutine. Unlike `asyncio.Event` with a timeout it creates no task."""
+    """Event for which one coroutine waits. Unlike `asyncio.Event` with a timeout it creates no task."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -45,7 +45,7 @@ class Signal:
 
 
 class ActiveRun:
-    """A run that this process executes now: its task, its wake-up signal and its lease number."""
+    """Workflow run that this process executes now: its task, its wake-up signal and the number of its lease."""
 
     def __init__(self, id: str, asks: list[Json]) -> None:
         self.id = id

@@ -57,7 +57,7 @@ def check_form(
 
 
 def may_answer(question: Json, by: str, roles: tuple[str, ...]) -> bool:
-    """Return True if a person may answer this question of a run."""
+    """Return True if a person with the name `by` and these roles may answer this question of a run."""
     try:
         check_person(question, by, roles)
     except WorkflowError:

@@ -1,6 +1,6 @@
-"""Execution of one workflow run: decides its next actions, writes intents and outcomes, makes the calls.
+"""Execution of one workflow run: plans its next actions, writes intents and outcomes, makes the calls.
 
-An unsafe call is sent only after its intent is on disk.
+An unsafe call is sent only after its intent (the journal entry that announces it) is on disk.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunExecutor(ScheduledRuns):
-    """Stored runs (`StoredRuns`) with the execution of one of them, until it ends, waits or asks a person."""
+    """Stored runs (`StoredRuns`), with the method that executes one of them until it ends, waits or asks a person."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
@@ -171,7 +171,10 @@ class RunExecutor(ScheduledRuns):
                 run_trace.end(record.state)
 
     async def _call(self, action: CallAction, intent: Entry, caller: str) -> Entry:
-        """Make the call of a step. Raises `RunLost` if the run may belong to another process before it is sent."""
+        """Make the call of a step; return the entry with its outcome.
+
+        Raises `RunLost` if this node lost its lease before sending.
+        """
         journal = self._get_journal()
         if not journal.lease_s or action.effect is not Effect.UNSAFE:
             return await call_step(self._hub, action, intent, self._clock, access=self._access, caller=caller)
@@ -185,7 +188,10 @@ class RunExecutor(ScheduledRuns):
         return outcome
 
     def _state_change(self, record: RunRecord, decision: Decision, busy: bool, now: float) -> RunChange | None:
-        """Return how the stored run changes by a decision, such as to a wait or to its end; None if it does not."""
+        """Return the new state of the stored run after a decision, such as waiting or ended.
+
+        None if it stays the same.
+        """
         asks = [_as_json(each) for each in decision.questions]
         if decision.end is not None:
             end = decision.end
@@ -202,10 +208,11 @@ class RunExecutor(ScheduledRuns):
         return decision.due is not None and decision.due - self._clock() < SHORT_WAIT_S
 
     async def _write(self, active: ActiveRun, entries: list[Entry], change: RunChange | None) -> None:
-        """Write entries and the new state of a run. If the journal cannot be written, wait and try again.
+        """Write entries and the new state of a run to the journal. If that fails, wait and try again.
 
-        Until then nothing is sent. Raises `RunLost` if the lease under which the run was loaded has ended: another node
-        may have continued the run since, even if this node has a new lease and has taken the run again.
+        Until the entries are written, no call of the run is sent. Raises `RunLost` if the lease under which the run was
+        loaded has ended: another node may have continued the run since, even if this node has a new lease and has taken
+        the run again.
         """
         journal = self._get_journal()
         while True:
@@ -223,7 +230,7 @@ class RunExecutor(ScheduledRuns):
     async def _wait(
         self, active: ActiveRun, calls: dict[str, asyncio.Task[Entry]], decision: Decision, steps: RunSteps
     ) -> None:
-        """Wait for a call to end, a message, a new step of the code, or the time at which the run is due."""
+        """Wait until a call ends, a message arrives, the Python code of the run requests a step, or the run is due."""
         if steps.has_news:
             return
         timeout = max(0.0, decision.due - self._clock()) if decision.due is not None else None
@@ -272,9 +279,9 @@ class RunExecutor(ScheduledRuns):
     async def _call_child(
         self, parent: RunRecord, action: CallAction, intent: Entry, run_trace: WorkflowTrace | None
     ) -> Entry:
-        """Start a child run once and wait up to a short time for its end. Return the entry of the step.
+        """Start a child run, unless it was started before, and wait up to a short time for its end.
 
-        The entry of a child that takes longer has the state `waiting`.
+        Return the step's entry. The entry of a child that takes longer has the state `waiting`.
         """
         variables = parent.names
         args = action.args
@@ -310,7 +317,10 @@ class RunExecutor(ScheduledRuns):
         return child_outcome(intent, await self._child_to_json(child), self._clock())
 
     async def _tell_parent(self, record: RunRecord) -> None:
-        """Send the end of a child run to its parent. If this is lost, the parent reads the state of its child later."""
+        """Send the end of a child run to its parent as a message.
+
+        If it is lost, the parent reads the child's state later.
+        """
         if record.key is None or not record.key.startswith(CHILD_KEY):
             return
         parent, _, path = record.key.removeprefix(CHILD_KEY).partition("/")
@@ -319,7 +329,7 @@ class RunExecutor(ScheduledRuns):
             await self._send(parent, message)
 
     async def _child_to_json(self, record: RunRecord) -> Json:
-        """Return what the parent of a run stores of it: state, output, the limits of its agents and what they used."""
+        """Return what a parent run stores of its child: state, output, error, limits and usage of its agents."""
         found: Json = {"run": record.id, "state": record.state, "output": record.output, "error": record.error}
         limits = (record.variables or {}).get(BUDGET_VARIABLE)
         if limits is not None:
@@ -333,24 +343,27 @@ class RunExecutor(ScheduledRuns):
         return found
 
     async def _put_back(self, active: ActiveRun, reason: str) -> None:
-        """Mark a run as waiting that this process cannot execute, so that another process may take it."""
+        """Store a run that this process cannot execute as waiting, so that another process may take it."""
         _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
 
     async def _prepare_tools(self, definition: Definition) -> None:
-        """Wait for the definitions of all tools of a workflow: without them every step counts as unsafe."""
+        """Wait until the definitions of all tools of a workflow are known.
+
+        Without them every step would count as unsafe.
+        """
         await asyncio.gather(*map(self._find_tool, sorted(definition.tool_names())))
 
     async def _find_tool(self, name: str) -> None:
-        """Wait for the definition of a tool, if it is not known. A tool that does not exist fails when it is called."""
+        """Wait until the definition of a tool is known. If the tool does not exist, do nothing: its call will fail."""
         if self._hub._core.call_terms(name) is None:
             with contextlib.suppress(ToolwayError):
                 await self._hub.find_tool(name)
 
 
 def _sum_usage(entries: list[Entry]) -> Json:
-    """Return what all child runs of a run have used, in the form of a `usage`."""
+    """Return the cost, tokens, calls and requests that all child runs of a run have used, in the form of a `usage`."""
     spent = RunMemory(entries).spent
     return {"usd": spent.usd, "input_tokens": spent.tokens, "calls": spent.calls, "requests": spent.requests}
 

@@ -1,4 +1,4 @@
-"""Steps of one workflow run, from a file or from Python code: decides which come next, and calls them."""
+"""Steps of one workflow run, from a file or from Python code: plans which steps follow, and makes their calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of workflows: the next run of each waits in the journal, and creates the one after it."""
+"""Schedules of workflows: the next run of each waits in the journal. When it begins, it creates the following run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ MAX_SCHEDULED_RUNS: Final = 10_000
 
 
 class ScheduledRuns(StoredRuns):
-    """The runs in a journal, with the next runs of workflows that have a schedule."""
+    """Stored runs (`StoredRuns`), with methods that create and cancel the next runs of workflows with a schedule."""
 
     async def schedule(
         self, workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition, *, caller: str = "schedule"
     ) -> Run:
-        """Create the next run of a workflow that has a schedule; each run creates the one after it.
+        """Create the next run of a workflow that has a schedule. Each run creates the following one when it begins.
 
-        A next run of another version of the workflow is cancelled. Call it once at each start of the program.
+        If the next run of another version of the workflow is waiting, it is cancelled. Call this method once at each
+        start of the program.
 
         Returns:
             The run, which waits for its time.

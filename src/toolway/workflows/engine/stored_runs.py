@@ -78,7 +78,10 @@ class Run:
 
 
 class StoredRuns:
-    """The runs in a journal. `hub` may be None if nothing is executed: then no events are emitted."""
+    """Workflow runs in a journal: methods that start, read, watch, answer and cancel them.
+
+    `hub` may be None in a program that executes no runs. Then no events are emitted.
+    """
 
     def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
         self._hub = hub
@@ -147,7 +150,10 @@ class StoredRuns:
         return Run(self, created.id)
 
     def _agent_workflow(self) -> PythonWorkflow:
-        """Return the workflow of agent runs. Raises `WorkflowError` if this engine was not given it."""
+        """Return the Python workflow that executes agents.
+
+        Raises `WorkflowError` if it was not passed to `Workflows`.
+        """
         found = self._code.get(AGENT_WORKFLOW)
         if found is None:
             raise WorkflowError(
@@ -159,14 +165,17 @@ class StoredRuns:
         return found
 
     async def get(self, id: str) -> RunRecord:
-        """Return the state of a run. Raises `WorkflowError` if there is none with this id."""
+        """Return the stored record of a run, with its state. Raises `WorkflowError` if there is no run with this id."""
         try:
             return await self._get_journal().get(id)
         except KeyError:
             raise _no_run(id) from None
 
     async def load(self, id: str) -> tuple[RunRecord, Definition, list[Entry], list[RunMessage]]:
-        """Return a run with its definition, journal entries and messages."""
+        """Return a run with its definition, journal entries and messages.
+
+        Raises `WorkflowError` if there is no such run.
+        """
         try:
             record, body, entries, messages = await self._get_journal().load(id)
         except KeyError:
@@ -178,7 +187,7 @@ class StoredRuns:
         return await self._get_journal().list_runs(state, limit)
 
     async def watch(self, id: str) -> AsyncIterator[RunRecord]:
-        """Yield the state of a run at each change, until it has ended."""
+        """Yield the stored record of a run at each change, until the run has ended."""
         seen: RunRecord | None = None
         while True:
             changed = self._watched.setdefault(id, asyncio.Event())
@@ -192,7 +201,7 @@ class StoredRuns:
                 return
 
     def is_asking(self, record: RunRecord) -> bool:
-        """Return True if the run waits for a person, and no answer has been sent to it."""
+        """Return True if the run waits for the answer of a person, and no answer has been sent to it."""
         return record.state == "asks" and (record.due is None or record.due > self._clock())
 
     async def answer(self, id: str, path: str | None, body: Json, *, by: str = "", roles: tuple[str, ...] = ()) -> None:
@@ -209,7 +218,10 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, done, question["path"], by))
 
     async def settle(self, id: str, path: str | None, *, happened: bool, result: Any = None, by: str = "") -> None:
-        """State if a call with an unknown outcome was executed; the run goes on from there."""
+        """State that a call of a run with an unknown outcome was executed, or was not. The run continues accordingly.
+
+        `happened` says if the call was executed, `result` is then the data of its step.
+        """
         question = await self._find_question(id, path, ("unknown",))
         _, _, entries, _ = await self.load(id)
         attempt = max(each.attempt for each in entries if each.path == question["path"])
@@ -218,7 +230,10 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, "settled", question["path"], by))
 
     async def resume(self, id: str, *, by: str = "") -> None:
-        """Let a stuck run go on where it stopped. Finished steps are kept; no call is repeated that must not be."""
+        """Let a stuck run continue where it stopped.
+
+        Finished steps are kept, and only calls that may be repeated are repeated.
+        """
         record = await self.get(id)
         if record.state != "stuck":
             raise WorkflowError(f"the run {id} is {record.state}", hint="only a stuck run can be resumed")
@@ -226,7 +241,10 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, "resumed", who=by))
 
     async def cancel(self, id: str, *, undo: bool = False, by: str = "") -> None:
-        """Cancel a run: nothing new begins, a call under way ends. With `undo`, finished steps are undone."""
+        """Cancel a run and its child runs: no new step begins, running calls may end.
+
+        If `undo`, finished steps are undone.
+        """
         record = await self.get(id)
         if record.state in FINAL_STATES:
             raise WorkflowError(f"the run {id} is {record.state}", hint="a run that has ended cannot be cancelled")

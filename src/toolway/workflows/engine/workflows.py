@@ -1,7 +1,7 @@
-"""Workflow engine: takes the runs that are due and executes them over a hub.
+"""Workflow engine: takes the runs that are due from the journal, and executes them over a hub.
 
-`planner.py` decides, this package waits: `run_executor.py` executes one run. A run that waits for a time or a person is
-a row in the journal and nothing in memory.
+`planner.py` decides what a run does next, `run_executor.py` executes one run. A run that waits for a time or a person
+is a row in the journal and nothing in memory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Workflows(RunExecutor):
 
     @classmethod
     def for_reading(cls, journal: RunJournal) -> Self:
-        """Return an engine that executes nothing: it reads an open journal and adds messages."""
+        """Return an engine that executes no runs: it only reads an open journal and sends messages to runs."""
         engine = cls(None, journal)  # type: ignore[arg-type] # no call is made
         engine._journal = journal
         return engine
@@ -96,9 +96,9 @@ class Workflows(RunExecutor):
         await self.aclose()
 
     async def aclose(self, timeout: float = DRAIN_S) -> None:
-        """Stop taking runs, let calls under way end for `timeout` seconds, and close the journal.
+        """Stop executing runs: wait up to `timeout` seconds for running calls, cancel the rest, and close the journal.
 
-        Unfinished runs go on later.
+        Runs that have not ended continue when the engine is opened again.
         """
         if self._scheduler is None:
             if not self._executes and self._journal is not None:
@@ -123,7 +123,10 @@ class Workflows(RunExecutor):
             self._hub._core.spawner.release(self._hold)
 
     def stop_taking(self) -> None:
-        """Take no more runs and begin no more steps: other nodes, or the next process, go on with the runs."""
+        """Take no more runs from the journal and begin no more steps.
+
+        Another node, or the next process, continues the runs.
+        """
         self._closing = True
         self._wake.set()
         for run in self._active.values():
@@ -135,7 +138,7 @@ class Workflows(RunExecutor):
         return len(self._active)
 
     def effect_of(self, tool: str) -> Effect:
-        """Return the effect of a tool as the hub knows it now; UNSAFE if it does not know the tool."""
+        """Return the effect class of a tool as the hub knows it now; UNSAFE if the hub does not know the tool."""
         terms = self._hub._core.call_terms(tool)
         return terms.effect if terms is not None else Effect.UNSAFE
 

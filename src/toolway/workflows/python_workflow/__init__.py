@@ -1,15 +1,15 @@
-"""Workflows in Python: an `async` function whose steps are journalled, and which is replayed after a crash.
+"""Workflows in Python: an `async` function whose steps are stored in a journal, and which is replayed after a crash.
 
-The function runs from its beginning again when a run goes on: each `run.call`, `run.wait`, `run.approve` whose outcome
-is in the journal returns at once, the first one without an outcome is executed. So the function must do the same again
-with the same data: time, randomness and everything outside come from the `RunContext`.
+When a run continues, the function runs from its beginning again: each `run.call`, `run.wait`, `run.approve` whose
+outcome is in the journal returns that at once, the first one without an outcome is executed. So the function must do
+the same again with the same data: it gets time, randomness and everything from outside through the `RunContext`.
 
 A step is found by its path: its `name`, else its tool and a number (`bank.refund#1`), below the branch of `each` or
 `gather`. If the journal has another tool or other arguments at a path, the code was changed: the run becomes `stuck`
 and nothing is called.
 
-`step_planner.py` decides about each step by the same rules as for steps in files. A run that only waits leaves memory:
-its function ends with `Suspended`, and its `finally` blocks run then.
+`step_planner.py` decides about each step by the same rules as for steps in files. A run that only waits is removed from
+memory: its function ends with `Suspended`, and its `finally` blocks run then.
 """
 
 from __future__ import annotations

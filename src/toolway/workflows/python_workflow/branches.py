@@ -1,4 +1,4 @@
-"""Position of a workflow function in its code: branches that run side by side, and the paths of their steps."""
+"""Branches of a workflow function that run concurrently, and the paths of their steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextvars
 
 
 class Group:
-    """Branches of a workflow function that run side by side. If one fails, no new step begins in any branch."""
+    """Set of branches of a workflow function that run concurrently. If one fails, no new step begins in any of them."""
 
     def __init__(self, parent: Group | None) -> None:
         self._parent = parent
@@ -25,7 +25,7 @@ class GroupStopped(BaseException):
 
 
 class Branch:
-    """Position of a workflow function in its code: the prefix of step paths, and numbers of steps without a name."""
+    """Branch of a workflow function: the prefix of the paths of its steps, and counters for steps without a name."""
 
     def __init__(self, prefix: str = "", group: Group | None = None) -> None:
         self.prefix = prefix

@@ -1,4 +1,4 @@
-"""Planner of the steps that a workflow function waits for. Pure."""
+"""Planner of the steps that a Python workflow function waits for. It does no I/O."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class CodePlanner(StepPlanner):
             return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     def _find_change(self, request: StepRequest) -> Ending | None:
-        """Return the end of a run as "stuck" if its journal has another step at this path than the code; else None."""
+        """Return the ending "stuck" if the code requests another step at this path than the journal has; else None."""
         entry, step = self._last(request.path), request.step
         if entry is None:
             return None
@@ -108,7 +108,10 @@ class CodePlanner(StepPlanner):
 
 
 class FunctionCalls:
-    """Evaluator of the functions of a step: `verify`, `undo`. Values that are no functions stay as they are."""
+    """Evaluator for the functions that a Python step has instead of expressions (`verify`, `undo`).
+
+    It returns values that are not functions unchanged.
+    """
 
     def render(self, value: Any, scope: Scope) -> Any:
         if not callable(value):

@@ -1,4 +1,4 @@
-"""Execution of a workflow function: it runs until it waits for steps, which are planned and called."""
+"""Execution of a workflow function: lets it run until it waits for steps, plans these steps and makes their calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLOSE_TIMEOUT_S: Final = 5.0  # for the `finally` blocks of a suspended function
 
 
 class CodeRun:
-    """Execution of a workflow function: the steps it waits for, and its task."""
+    """Execution of one run of a workflow function: the function's task, and the steps that it waits for."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class CodeRun:
         now: float,
         terms: Callable[[str], CallTerms | None],
     ) -> Decision:
-        """Let the code run until it waits for steps; return the next actions of the run."""
+        """Let the workflow function run until it waits for steps, or has ended. Return the next actions of the run."""
         self._memory, self._life, self.time = memory, life, now
         if self._task is None:
             self._task = asyncio.create_task(self._execute(record))
@@ -105,15 +105,15 @@ class CodeRun:
 
     @property
     def is_running(self) -> bool:
-        """Return True if the engine must wait for the code, and not only for steps that are under way.
+        """Return True if the engine must wait for the workflow function, and not only for steps that are running.
 
-        The code awaits something that is no step, such as `asyncio.sleep`, or `has_news` is True.
+        That is so if the function awaits something that is no step, such as `asyncio.sleep`, or if `has_news` is True.
         """
         return self.has_news or (self.is_open and not self._requests)
 
     @property
     def has_news(self) -> bool:
-        """Return True if the code has requested a step, or has ended, since `plan` last decided."""
+        """Return True if the workflow function has requested a step, or has ended, since `plan` was last called."""
         return self._requested.is_set() or (self._task is not None and self._task.done() != self._planned_end)
 
     @property
@@ -131,7 +131,10 @@ class CodeRun:
             requested.cancel()
 
     async def call(self, action: CallAction, intent: Entry) -> Entry:
-        """Make the call of a step: a tool, or a function of the code."""
+        """Make the call of a step: call its tool, or the Python function of a `run.do` step.
+
+        Return the entry with its outcome.
+        """
         function = self.functions.get(action.path)
         if function is None or not action.tool.startswith(FUNCTION_PREFIX):
             return await self._call(action, intent)
@@ -161,7 +164,7 @@ class CodeRun:
         return replace(intent, state="done", body={"data": value}, ended=self._clock())
 
     async def close(self) -> None:
-        """End the function with `Suspended`; wait for its `finally` blocks."""
+        """End the workflow function with `Suspended`, and wait some seconds for its `finally` blocks."""
         self._closed = True
         waits_for_steps = bool(self._requests)
         for request in self._requests.values():
@@ -179,7 +182,10 @@ class CodeRun:
             task.exception()  # read, so that asyncio does not report it
 
     async def request(self, step: Step, path: str) -> Json:
-        """Wait for a step of the workflow function, and return its result."""
+        """Register a step that the workflow function wants, wait until it is done, and return its result.
+
+        Raises `StepFailed` if the step fails, and `Suspended` if the run is removed from memory.
+        """
         if isinstance(step, ToolStep) and not step.tool.startswith(FUNCTION_PREFIX):
             await self._find_tool(step.tool)  # without its definition it would count as unsafe
         if self._closed:
@@ -197,9 +203,9 @@ class CodeRun:
         return found
 
     def value(self, kind: str, make: Callable[[], Any]) -> Any:
-        """Return a value, such as a random number, that the journal has stored at this point of the code.
+        """Return the value, such as a random number, that the journal has stored for this point of the code.
 
-        If there is none, make the value and queue it for the journal.
+        If there is none, create it with `make` and queue it for the journal.
         """
         if self._closed:
             raise Suspended
@@ -215,7 +221,7 @@ class CodeRun:
         return entry.body
 
     def attempts(self, path: str) -> int:
-        """Return how often the step at a path was begun."""
+        """Return the number of attempts of the step at `path`."""
         return len(self._memory.entries.get(path, ()))
 
     def times(self, path: str) -> tuple[float, float] | None:
@@ -226,11 +232,14 @@ class CodeRun:
         return entries[0].began, entries[-1].ended
 
     def open_requests(self) -> list[StepRequest]:
-        """Return the steps that the code waits for, in the order of their beginning."""
+        """Return the steps that the workflow function waits for, in the order in which it requested them."""
         return [each for each in self._requests.values() if not each.future.done()]
 
     def ending(self) -> Progress:
-        """Return how the run ends if the workflow function has ended; "pending" if it has not."""
+        """Return the end of the run if the workflow function has ended: its result or failure.
+
+        Else return "pending".
+        """
         assert self._task is not None
         if not self._task.done():
             return "pending"
@@ -257,7 +266,7 @@ class CodeRun:
         return await self._workflow.function(RunContext(record, self), **(record.input or {}))
 
     async def _let_code_run(self) -> None:
-        """Yield to the event loop until the code has requested no further step for some turns, or has ended."""
+        """Let the workflow function run until it has ended, or has requested no step for some turns of the loop."""
         assert self._task is not None
         idle = 0
         while idle < IDLE_TURNS and not self._task.done():

@@ -264,7 +264,7 @@ class RunContext:
         return results
 
     def attempts(self, name: str) -> int:
-        """Return how often the finished step with this name was begun: more than once after a crash or a retry."""
+        """Return the number of attempts of the finished step with this name: more than one after a crash or a retry."""
         return self._code.attempts(f"{current_branch.get().prefix}{name}")
 
     def times(self, name: str) -> tuple[float, float] | None:

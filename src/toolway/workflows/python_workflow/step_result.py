@@ -21,7 +21,7 @@ class Suspended(BaseException):
 
 
 class RunFailure(ToolwayError):
-    """Raised by a workflow function to fail its run. `facts` are more keys of the stored error."""
+    """Raised by a workflow function to make its run fail. `facts` are additional keys of the stored error."""
 
     def __init__(self, message: str, **parts: str) -> None:
         super().__init__(message, **parts)
@@ -29,7 +29,7 @@ class RunFailure(ToolwayError):
 
 
 class StepFailed(ToolwayError):
-    """Raised by a step that failed, was denied, or was not executed. `error` has the parts of the failure."""
+    """Raised by a step that failed, was denied, or was not executed. `error` is the stored error as JSON."""
 
     code = "E-WORKFLOW-FAILED"
 
@@ -81,7 +81,7 @@ def verify(
 
 
 def as_json(value: Any) -> Any:
-    """Return a value in the form that the journal would return later. Raises `TypeError` if it is not JSON."""
+    """Return `value` as it would be after it was stored as JSON. Raises `TypeError` if it cannot be stored as JSON."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value))
     except (TypeError, ValueError) as exc:
