@@ -40,19 +40,25 @@ class UpstreamContext(Protocol):
     def update_caller_list(
         self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store the list that a caller's own connection got, if lists of this server are those of each caller."""
+        """Store the list that a caller's own connection fetched, for this caller only.
+
+        Nothing is stored unless each caller has lists of its own (`has_caller_lists`).
+        """
         ...
 
     def has_caller_lists(self, server: str) -> bool:
-        """Return True if each caller sees only what its own connection to the server listed."""
+        """Return True if each caller sees only the lists that its own connection to the server fetched."""
         ...
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
-        """Return the digests of tool definitions by name, as they are compared with pins; empty without pins."""
+        """Return the digests of tool definitions by name, to compare them with the pins (accepted definitions).
+
+        Empty if no definitions are pinned.
+        """
         ...
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return False if a tool with this digest is not the pinned one, and such a tool is held."""
+        """Return False if a tool is held (must not be used), because `digest` is not that of its pinned definition."""
         ...
 
     @property

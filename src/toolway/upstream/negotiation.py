@@ -103,9 +103,9 @@ async def initialize(transport: Transport, info: Json, capabilities: Json) -> Ne
 
 
 async def _detect_era(transport: Transport, info: Json, capabilities: Json, grace: float) -> NegotiatedProtocol:
-    """Detect the era: send `server/discover`, after a silence `initialize`, after another `tools/list`.
+    """Detect the era by up to three requests; the next one is sent if no response has arrived for `grace` seconds.
 
-    `grace` is the length of each silence in seconds.
+    They are `server/discover`, `initialize` and `tools/list`, which a server without a handshake answers.
     """
     discover = asyncio.create_task(_discover(transport, info, capabilities))
     tasks: list[asyncio.Task[NegotiatedProtocol]] = [discover]
@@ -143,9 +143,9 @@ async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Js
 
 
 async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:
-    """Wait for the first response to `tools/list` or to the handshake. Return True if it lists tools.
+    """Send `tools/list`. Return True if the server lists its tools, but does not answer the handshake.
 
-    A server that starts slowly answers all of them at once, so the handshake gets a short time more.
+    A server that starts slowly answers all requests at once, so the handshake gets a short time more.
     """
     tools = asyncio.create_task(_lists_tools(transport))
     try:

@@ -47,10 +47,11 @@ class CallerUpstreamContext:
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Discard the list, unless the server's shared connection has none because it has no login.
+        """Store the list for this caller, if each caller has lists of its own; else discard it.
 
-        In that case, the list of this caller's connection is stored. In any case its tools are compared with the pins
-        before each call: the process of this caller may be another version of the server.
+        It is stored for all callers if the server's shared connection has none because it has no login. In any case its
+        tools are compared with the pins before each call: the process of this caller may be another version of the
+        server.
         """
         if kind == "tools":
             self._digests = self._context.pinned_digests(server, items)
@@ -122,9 +123,7 @@ class PerCallerUpstreams:
         return self._upstreams.get((name, caller))
 
     def use(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream of the server `name` and mark it as the most recently used; None if none is
-        started.
-        """
+        """Return the caller's upstream of the server `name` and mark it as used now; None if none is started."""
         found = self._upstreams.get((name, caller))
         if found is not None:
             self._upstreams.move_to_end((name, caller))

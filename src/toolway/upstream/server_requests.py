@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 class RejectedServerRequest(CallbackError):
     """Raised for a server request that must not reach a client. The server gets it as an error.
 
-    `error_code` and `hint` are those of the call, if it fails because of it.
+    `error_code` and `hint` are for the error of the call, if the call fails because of the rejection.
     """
 
     def __init__(self, message: str, error_code: str, hint: str) -> None:
@@ -90,7 +90,10 @@ class ServerRequestRouter:
         return self._turns.is_silent(name)
 
     def adopt(self, call: Call) -> None:
-        """Register a call that was sent already. Its tool must be silent (`is_silent`), so it needs no turn."""
+        """Register a call that was already sent, without waiting for a turn.
+
+        Its tool must be one that sends no server requests (`is_silent`).
+        """
         self.add(call)
         if call.callbacks is not None:
             self._turns.start_without_turn(call)
@@ -145,9 +148,9 @@ class ServerRequestRouter:
             tasks.discard(task)
 
     def admit(self, call: Call, requests: Sequence[tuple[str, Json]]) -> None:
-        """Count requests that the server sends during `call`, and check each of them.
+        """Count and check requests that the server sends during `call`. The limits are the same for both eras.
 
-        The limits are the same for both eras. Raises `RejectedServerRequest` if none of them may reach a client.
+        Raises `RejectedServerRequest` if they are too many or one is not allowed: then none of them may reach a client.
         """
         state, now = call.state, asyncio.get_running_loop().time()
         was_over = state.server_requests > self._max_per_call

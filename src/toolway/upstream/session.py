@@ -162,11 +162,10 @@ class Session:
         has_callbacks: bool,
         encoded_params: bytes = b"",
     ) -> RequestExchange | None:
-        """Send a tool call at once and return its exchange, which `listener` observes; None if the call would have to
-        wait.
+        """Send a tool call at once and return its exchange; None, with nothing sent, if the call would have to wait.
 
-        If it returns None, nothing was sent. `meta` is the `_meta` of the request, encoded or not. `encoded_params` are
-        all params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the
+        `listener` gets the outcome. `meta` is the `_meta` of the request, encoded or not. `encoded_params` are all
+        params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the
         server itself. A legacy server names no call in its requests, so such a call has to wait if its tool may send
         some. Raises `TransportError` if the call cannot be sent.
 

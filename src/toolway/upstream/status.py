@@ -59,14 +59,14 @@ class ServerStatus:
 
 
 def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus:
-    """Return the status of a server that asked for no calls for `seconds`, until the clock time `until`."""
+    """Return `status` with the remark that the server wants no calls for `seconds`, until the clock time `until`."""
     why = f"{status.why}; it asked for no calls until {until}"
     hint = status.hint or 'wait, or call it less often: "rateLimit" in its entry'
     return replace(status, paused_for=seconds, why=why, hint=hint)
 
 
 def describe_time(seconds: float, wall_time: float) -> str:
-    """Return the local time in `seconds` after `wall_time`, such as 14:05; with the date if it is another day."""
+    """Return the local time `seconds` after `wall_time`, such as 14:05; with the date if it is another day."""
     now, then = (datetime.fromtimestamp(each).astimezone() for each in (wall_time, wall_time + seconds))
     form = "%H:%M:%S" if seconds < 120 else "%H:%M"
     return then.strftime(form if then.date() == now.date() else f"%Y-%m-%d {form}")

@@ -91,7 +91,10 @@ class Supervisor:
             self.waiters.reject(self.create_unavailable_error)
 
     async def _on_internal_error(self, exc: Exception) -> StateEvent:
-        """Handle a bug in Toolway: this upstream restarts or stops, other upstreams are unaffected."""
+        """Restart or stop this upstream after an unexpected exception, a bug in Toolway. Return the state event.
+
+        Other upstreams are unaffected.
+        """
         _log.exception("unexpected error in upstream %s", self.name, exc_info=exc)
         await self._close_session()
         if self.state in (State.STARTING, State.READY):

@@ -1,4 +1,4 @@
-"""Transport protocol: the seam between an upstream and the connection to its server.
+"""Transport protocol: the interface between an upstream and the connection to its server.
 
 A transport sends JSON-RPC requests to one server and reports, for each failed one, how far it got. Everything above
 (eras, restarts, lists, middleware) uses only this protocol. stdio, HTTP, WebSocket and in-process servers implement it,
@@ -70,7 +70,10 @@ class Request(msgspec.Struct, gc=False):
 
 
 class ExchangeListener(Protocol):
-    """Receiver of the outcome of an exchange; called in event loop callbacks, once, and must not raise."""
+    """Receiver of the outcome of a request that `StartingTransport.start` has sent.
+
+    One of its methods is called once, in a callback of the event loop, and must not raise.
+    """
 
     def arrived(self, result: Json, frame: bytes) -> None:
         """Receive the result of the request.
@@ -80,15 +83,18 @@ class ExchangeListener(Protocol):
         ...
 
     def failed(self) -> None:
-        """Report that the request has no plain result; `Transport.wait` returns or raises its outcome."""
+        """Take over a request that has failed or has an unusual result.
+
+        `StartingTransport.wait` returns or raises its outcome.
+        """
         ...
 
 
 class RequestExchange:
     """One request to a server, from just before it is sent until its result is known.
 
-    It records how certain it is that the server has executed the request. A call that waits for it gets that by
-    `attach`, so that it cannot be lost with the state of the call.
+    It records whether the server may have executed the request, also while no call waits for it. `attach` passes that
+    to the state of a call.
     """
 
     __slots__ = ("call_state", "frame", "id", "is_sent", "listener", "received", "result")
@@ -226,7 +232,7 @@ class InboundHandler(Protocol):
 
 
 class Transport(Protocol):
-    """One connection to a server, with any transport. Opened once, closed once, never reused."""
+    """One connection to a server, of any kind (process, HTTP …). Opened once, closed once, never reused."""
 
     async def open(self, inbound: InboundHandler) -> None:
         """Open the connection. Raises `TransportError` if that fails; no request was sent then."""

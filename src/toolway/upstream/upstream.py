@@ -213,7 +213,10 @@ class Upstream:
         self._supervisor.lists.refresh(kind)
 
     def is_pinned(self, tool: str) -> bool:
-        """Return False if this connection lists a tool with another definition than the pinned one, which is held."""
+        """Return False if a tool is held (must not be used), because its definition is not the pinned one.
+
+        The definition is the one that this connection lists.
+        """
         return self._supervisor.context.is_pinned(self.name, tool, "")
 
     async def subscribe(self, kind: SubscriptionKind, name: str) -> None:
@@ -314,8 +317,8 @@ class Upstream:
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many more sessions a call that was not sent may try.
+    """Return how many more sessions a call that was not sent, because of `exc`, may try.
 
-    It is more in a cluster, where a server may move.
+    They are more if the server has moved to another node of a cluster.
     """
     return MAX_MOVES if isinstance(exc, TransportError) and exc.code == SERVER_MOVED else 1

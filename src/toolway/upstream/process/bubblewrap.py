@@ -53,7 +53,7 @@ FORWARDER: Final = "/run/toolway-forwarder.py"
 def find_program() -> str | None:
     """Return the path of bubblewrap; None if it is not installed, or may not create namespaces here.
 
-    It is tried once, which takes some milliseconds: call this in a thread.
+    The first call runs it as a trial, which takes some milliseconds: call this in a thread.
     """
     path = shutil.which(PROGRAM)
     if path is None:
@@ -120,7 +120,8 @@ def strict_command(
     """Return the command line that runs `argv` in the sandbox `strict`.
 
     `hidden` stays hidden even if a granted folder contains it. `proxy_folder` has the socket of the proxy for granted
-    hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, `ValueError` if it cannot work.
+    hosts. Raises `FileNotFoundError` if the program or a granted path does not exist, `ValueError` if the command needs
+    a package registry and no host is granted.
     """
     refuse_package_runner(argv, grants)
     home = env.get("HOME") or "/nonexistent"
@@ -150,13 +151,13 @@ def strict_command(
 
 
 def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
-    """Raise `ValueError` for a command that asks a registry at each start, if no host is granted."""
+    """Raise `ValueError` if a command (such as npx) needs a package registry at each start and no host is granted."""
     if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
         raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway lock")
 
 
 def existing(paths: Iterable[str]) -> list[str]:
-    """Return the paths. Raises `FileNotFoundError` if one of them does not exist."""
+    """Return the paths as a list. Raises `FileNotFoundError` if one of them does not exist."""
     found = [*paths]
     for path in found:
         if not os.path.exists(path):
@@ -165,12 +166,15 @@ def existing(paths: Iterable[str]) -> list[str]:
 
 
 def _system_path(path: str) -> list[str]:
-    """Return the options for a folder of the system: `/bin` is a link to `usr/bin` on most systems."""
+    """Return the bubblewrap options that show a system folder: the folder read-only, or the same symbolic link.
+
+    `/bin` is a link to `usr/bin` on most systems.
+    """
     return ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
 
 
 def _hide(paths: Iterable[str]) -> list[str]:
-    """Return the options that replace folders by empty ones, and files by an empty one."""
+    """Return the bubblewrap options that make these folders and files appear empty."""
     options: list[str] = []
     for path in sorted({os.path.realpath(path) for path in paths if os.path.exists(path)}):
         options += ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
@@ -178,7 +182,7 @@ def _hide(paths: Iterable[str]) -> list[str]:
 
 
 def _create_missing(folders: Iterable[str]) -> None:
-    """Create own folders that do not exist: else a server could create them, with a configuration of its own."""
+    """Create Toolway's folders that do not exist, so that no server can create them with its own configuration."""
     for folder in folders:
         if os.path.basename(folder) == "toolway" and os.path.isdir(os.path.dirname(folder)):
             with suppress(OSError):  # then the server cannot create it, either
@@ -186,7 +190,7 @@ def _create_missing(folders: Iterable[str]) -> None:
 
 
 def contains(folder: str, path: str) -> bool:
-    """Return True if a path is the folder, or in it. Links are followed."""
+    """Return True if `path` is the folder or inside of it. Symbolic links are followed."""
     folder, path = os.path.realpath(folder), os.path.realpath(path)
     return os.path.commonpath([folder, path]) == folder
 
@@ -238,7 +242,10 @@ def _program_folder(path: str) -> str:
 
 
 def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
-    """Yield the folder of the script that an interpreter runs; only the script if the folder has more than programs."""
+    """Yield the folder of the script that an interpreter runs; only the script if the folder shows too much.
+
+    That is so for `/`, temporary folders, and a folder that contains the home folder.
+    """
     script = next((each for each in arguments if not each.startswith("-")), "")
     path = os.path.join(cwd or os.getcwd(), script)
     if script and os.path.isfile(path):

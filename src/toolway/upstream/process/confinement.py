@@ -36,7 +36,7 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Start of a program: its command line, its environment, and what the reaper does before it runs."""
+    """Plan of a program's start: its command line, its environment, and what the reaper does before it runs."""
 
     argv: list[str]
     env: Mapping[str, str]
@@ -44,7 +44,7 @@ class Confinement:
     folder: str = ""  # private home and temporary folder, removed when the process has ended
 
     def clean_up(self) -> None:
-        """Remove the private folder. It may have many files: call this in a thread."""
+        """Remove the private folder of the process, if it has one. The folder may be large: call this in a thread."""
         if self.folder:
             import shutil  # slow to import
 
@@ -60,10 +60,10 @@ def confine(
     own_folders: Sequence[str],
     proxy_folder: str,
 ) -> Confinement:
-    """Return how to start `argv` in its sandbox. It tries what is possible here: call it in a thread.
+    """Return the plan of the start of `argv` in its sandbox.
 
-    `own_folders` are Toolway's. Raises `SandboxError` if the sandbox is not possible, `FileNotFoundError` if the
-    program does not exist.
+    Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
+    if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
     """
     if sandbox not in ("guard", "strict"):
         return Confinement([*argv], env, _hide(sandbox, own_folders))
@@ -95,9 +95,10 @@ def confine(
 
 
 def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
-    """Return what makes a sandbox on this machine, and which limits apply, a line for each.
+    """Return lines for people: the program that makes a sandbox on this machine, and the limits that apply.
 
-    It tries what is possible here: call it in a thread. Raises `SandboxError` if a limit of the entry cannot apply.
+    Call it in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit of the entry
+    cannot apply.
     """
     if sys.platform == "darwin":
         return ["made by sandbox-exec, which was not tested", "processes: not limited", "memory: not limited"]
@@ -113,9 +114,10 @@ def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
 
 
 def _hide(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, Any]:
-    """Return the order that hides Toolway's own folders with Landlock.
+    """Return the part of a spawn command that makes the reaper hide Toolway's own folders with Landlock.
 
-    Raises `SandboxError` if the setting is `guard` and this kernel cannot hide folders.
+    It is empty if nothing can or should be hidden. Raises `SandboxError` if the setting is `guard` and this kernel
+    cannot hide folders.
     """
     if sandbox == "off" or not own_folders:
         return {}
@@ -138,7 +140,10 @@ def _with_landlock(
     own_folders: Sequence[str],
     orders: Mapping[str, Any],
 ) -> Confinement:
-    """Return how to start a program in `strict` without bubblewrap. Raises `ValueError` if it is not possible."""
+    """Return the plan of a program's start in the sandbox `strict`, by Landlock instead of bubblewrap.
+
+    Raises `ValueError` if that is not possible.
+    """
     from toolway.upstream.process import bubblewrap, syscall_filter
 
     lacks = "bubblewrap is not installed or not permitted here, and "
@@ -173,7 +178,10 @@ def _with_seatbelt(
     grants: SandboxGrants,
     own_folders: Sequence[str],
 ) -> Confinement:
-    """Return how to start a program on macOS, with a profile for `sandbox-exec`."""
+    """Return the plan of a program's start in its sandbox on macOS, with a profile for `sandbox-exec`.
+
+    Raises `SandboxError` if that is not possible.
+    """
     from toolway.upstream.process import bubblewrap, seatbelt
 
     if not os.path.exists(seatbelt.PROGRAM):

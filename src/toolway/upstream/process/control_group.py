@@ -18,9 +18,9 @@ _found: dict[str, str] = {}  # the result of `find_parent`, by root
 
 
 def find_parent(root: str = ROOT) -> str:
-    """Return the folder in which groups for servers can be created; "" if there is none.
+    """Return the folder in which control groups for servers can be created; "" if there is none.
 
-    It is tried once, by creating a group and removing it.
+    The first call tries it, by creating a group and removing it; later calls return the same result.
     """
     if root not in _found:
         own = _own_group()
@@ -53,9 +53,10 @@ def can_create(parent: str) -> bool:
 
 
 def create(parent: str, number: int, memory: int, processes: int) -> str:
-    """Create the group of a server with its limits, and return its folder; 0 is no limit.
+    """Create the control group of a server, and return its folder.
 
-    Raises `OSError` if the kernel refuses.
+    `memory` is its limit in bytes, `processes` that of processes; 0 is no limit. Raises `OSError` if the kernel
+    refuses.
     """
     remove_leftovers(parent)
     group = f"{parent}/{PREFIX}{os.getpid()}-{number}"
@@ -69,12 +70,12 @@ def create(parent: str, number: int, memory: int, processes: int) -> str:
 
 
 def join(group: str) -> None:
-    """Move this process into a group; what it starts is in the group, too. Raises `OSError`."""
+    """Move this process into a control group; what it starts is in the group, too. Raises `OSError`."""
     _write(f"{group}/cgroup.procs", "0")
 
 
 def kill(group: str) -> None:
-    """Kill all processes of a group (Linux 5.14 or later)."""
+    """Kill all processes of a control group. Has no effect before Linux 5.14."""
     try:
         _write(f"{group}/cgroup.kill", "1")
     except OSError:
@@ -82,7 +83,7 @@ def kill(group: str) -> None:
 
 
 def remove(group: str) -> None:
-    """Kill what is left in a group and remove it."""
+    """Kill all processes of a control group and remove the group."""
     kill(group)
     for _ in range(REMOVE_ATTEMPTS):
         try:
@@ -95,7 +96,7 @@ def remove(group: str) -> None:
 
 
 def remove_leftovers(parent: str) -> None:
-    """Remove empty groups of reapers that were killed."""
+    """Remove the empty control groups of reapers that no longer run."""
     for name in os.listdir(parent):
         pid = name[len(PREFIX) :].partition("-")[0] if name.startswith(PREFIX) else ""
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
@@ -116,7 +117,7 @@ def _set_limits(group: str, memory: int, processes: int) -> None:
 
 
 def _own_group() -> str:
-    """Return the path of this process's group, such as `/user.slice/…`; "" without version 2."""
+    """Return the path of this process's control group, such as `/user.slice/…`; "" without version 2."""
     try:
         lines = _read("/proc/self/cgroup").splitlines()
     except OSError:

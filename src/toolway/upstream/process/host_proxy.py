@@ -28,7 +28,7 @@ _CONNECT: Final = compile_pattern(rb"CONNECT ([A-Za-z0-9.-]{1,253}):(\d{1,5}) HT
 
 
 class HostProxy:
-    """Proxy of one server process. `hosts` are `host:port`, or `*.domain:port` for all names below a domain."""
+    """Proxy of one sandboxed server. `hosts` are `host:port`, or `*.domain:port` for all names below a domain."""
 
     def __init__(self, hosts: Sequence[str], network_policy: NetworkPolicy) -> None:
         self._hosts = frozenset(host.lower() for host in hosts)
@@ -38,7 +38,7 @@ class HostProxy:
         self.refused: list[str] = []  # that the server asked for
 
     async def start(self) -> None:
-        """Listen on a socket in a new private folder (`folder`). Raises `OSError`."""
+        """Listen on a Unix socket in a new private folder, whose path is then in `folder`. Raises `OSError`."""
         self.folder = tempfile.mkdtemp(prefix="toolway-proxy-")
         self._server = await asyncio.start_unix_server(
             self._serve, f"{self.folder}/{SOCKET_NAME}", limit=MAX_HEAD_BYTES
@@ -50,7 +50,7 @@ class HostProxy:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def allows(self, host: str, port: int) -> bool:
-        """Return True if the entry grants a host and port."""
+        """Return True if the server's entry grants connections to this host and port."""
         name = host.lower().rstrip(".")
         domains = (f"*.{name.split('.', number)[-1]}:{port}" for number in range(1, name.count(".") + 1))
         return f"{name}:{port}" in self._hosts or any(each in self._hosts for each in domains)
@@ -122,7 +122,7 @@ class _Outside(asyncio.Protocol):
         self._inside.close()
 
     async def copy_from(self, reader: asyncio.StreamReader) -> None:
-        """Send what the server in the sandbox writes, until one side ends."""
+        """Send what the server in the sandbox writes to the granted host, until the connection has ended."""
         assert self._transport is not None
         try:
             while data := await reader.read(65536):

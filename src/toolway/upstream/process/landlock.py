@@ -48,7 +48,10 @@ def abi_version() -> int:
 
 
 def hides_nothing_else(path: str) -> bool:
-    """Return True if only the administrator can create entries in the ancestors of a file or folder."""
+    """Return True if hiding a file or folder cannot hide any other file, also none that is created later.
+
+    That is so if only the administrator can create entries in its ancestors.
+    """
     user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
     for ancestor in _ancestors(os.path.realpath(path)):
         try:
@@ -64,7 +67,7 @@ def hides_nothing_else(path: str) -> bool:
 
 
 def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
-    """Take the `hidden` folders away from this process and its descendants, except the `kept` ones inside.
+    """Deny this process and its descendants access to the `hidden` folders, except to the `kept` ones inside.
 
     Raises `OSError` if the kernel refuses.
     """
@@ -76,9 +79,10 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
 
 def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: bool) -> None:
-    """Leave this process and its descendants nothing but the named files and folders, and no TCP without a network.
+    """Deny this process and its descendants access to all files and folders but the named ones.
 
-    They cannot signal or inspect processes outside. Raises `OSError` if the kernel refuses, or has no Landlock 6.
+    They cannot signal or inspect processes outside, and cannot use TCP unless `with_network` is True. Raises `OSError`
+    if the kernel refuses, or has no Landlock 6.
     """
     if abi_version() < STRICT_ABI:
         raise OSError(errno.ENOSYS, "this kernel has no Landlock of version 6 (Linux 6.12)")
@@ -89,7 +93,7 @@ def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: b
 
 
 def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
-    """Create a ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
+    """Create a Landlock ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -110,9 +114,10 @@ def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
 
 
 def _allowed_paths(hidden: Iterable[str]) -> Iterator[str]:
-    """Yield each entry of each ancestor of the hidden folders that is neither hidden nor an ancestor itself.
+    """Yield the paths to allow so that only the `hidden` folders are denied.
 
-    A symbolic link is left out: its target is allowed, or not, by its own path.
+    They are the entries of each ancestor of a hidden folder that are neither hidden nor an ancestor themselves. A
+    symbolic link is left out: its target is allowed, or not, by its own path.
     """
     folders = {os.path.realpath(each) for each in hidden}
     ancestors = {ancestor for folder in folders for ancestor in _ancestors(folder)}

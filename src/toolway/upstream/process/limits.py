@@ -28,7 +28,7 @@ CountedBy = Literal["group", "namespace", "user", "process", ""]
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits of one server, and what applies them. 0 is no limit."""
+    """Limits of processes and memory of one server, and what applies each of them. 0 is no limit."""
 
     processes: int = 0  # with their threads
     processes_by: CountedBy = ""
@@ -37,7 +37,7 @@ class ResourceLimits:
     group: str = ""  # folder in which the reaper creates a control group
 
     def orders(self) -> dict[str, Any]:
-        """Return the part of a spawn command with the limits that the reaper applies."""
+        """Return the limits that the reaper must apply, as a part of the command by which it starts the server."""
         orders: dict[str, Any] = {}
         if self.group:
             orders["group"] = {"parent": self.group, "memory": self.memory_bytes, "processes": self.processes}
@@ -48,13 +48,16 @@ class ResourceLimits:
         return orders
 
     def wrap(self, argv: list[str]) -> list[str]:
-        """Return the command line that runs `argv` inside of its user namespace, with the limit of processes."""
+        """Return the command line that sets the limit of processes inside the sandbox, and then runs `argv`.
+
+        It is `argv` itself if the limit does not apply to a user namespace.
+        """
         if self.processes_by != "namespace":
             return argv
         return ["/bin/sh", "-c", SHELL_SCRIPT, str(self.processes), *argv]
 
     def describe(self) -> list[str]:
-        """Return one line for processes and one for memory: the limit, and what counts."""
+        """Return one line for processes and one for memory: the limit, and what applies it."""
         return [
             {
                 "group": f"processes and threads: at most {self.processes}, by a control group",
@@ -71,10 +74,10 @@ class ResourceLimits:
 
 
 def plan_limits(sandbox: Sandbox, grants: SandboxGrants, bubblewrap: str | None) -> ResourceLimits:
-    """Return the limits of a server; `bubblewrap` is the path of the program, if it is used.
+    """Return the limits of a server that this machine can apply; `bubblewrap` is the path of that program, if used.
 
-    Raises `ValueError` if the entry names a limit that cannot be applied here. Tries a control group: call it in a
-    thread.
+    Call it in a thread, because it may try to create a control group. Raises `ValueError` if the entry names a limit
+    that cannot be applied here.
     """
     if sandbox not in ("guard", "strict"):
         return ResourceLimits()

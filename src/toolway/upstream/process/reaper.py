@@ -378,7 +378,7 @@ def _remove_group(group: str) -> None:
 
 
 def _load(name: str) -> Any:
-    """Return a module beside this file, which runs by its path and outside of its package."""
+    """Import a module from the folder of this file, which runs by its path and outside of its package."""
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder not in sys.path:
         sys.path.append(folder)
@@ -397,7 +397,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _split(control: socket.socket) -> int:
-    """Fork the inner process, and return in it a descriptor that is closed when the outer process ends.
+    """Fork the inner process of the reaper; return in it a descriptor that is closed when the outer process ends.
 
     In the outer process this function never returns.
     """

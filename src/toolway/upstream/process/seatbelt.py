@@ -26,7 +26,11 @@ MAC_SYSTEM_PATHS: Final = (
 
 
 def guard_profile(home: str, own: Iterable[str]) -> str:
-    """Return the profile of `guard`: everything is allowed, except secrets, and changes of start-up files."""
+    """Return the `sandbox-exec` profile of the sandbox `guard`, which allows everything but a few things.
+
+    Denied are access to secret files and to `own` (Toolway's files), writing start-up files, and signalling or
+    inspecting processes outside.
+    """
     secrets = [*own, *(f"{home}/{name}" for name in (*SECRET_PATHS, *MAC_SECRET_PATHS) if home)]
     startup = [f"{home}/{name}" for name in (*STARTUP_PATHS, *MAC_STARTUP_PATHS) if home]
     lines = ["(version 1)", "(allow default)"]
@@ -38,7 +42,10 @@ def guard_profile(home: str, own: Iterable[str]) -> str:
 
 
 def strict_profile(readable: Iterable[str], writable: Iterable[str], own: Iterable[str], with_network: bool) -> str:
-    """Return the profile of `strict`: nothing but the system, and what is named. `own` stays hidden in any case."""
+    """Return the `sandbox-exec` profile of the sandbox `strict`, which allows only system folders and the named paths.
+
+    `own` (Toolway's files) stay hidden, even if a named folder contains them.
+    """
     writable = [*writable]
     lines = [
         "(version 1)",
@@ -64,7 +71,7 @@ def _rule(action: str, paths: Iterable[str]) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a string of the profile's language. Raises `ValueError` for characters that a path should not have."""
+    """Return `text` as a quoted string in a profile. Raises `ValueError` if it has control characters."""
     if any(ord(character) < 32 for character in text):
         raise ValueError("a path has control characters")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -161,7 +161,7 @@ class Spawner:
         grants: SandboxGrants,
         proxy_folder: str,
     ) -> Confinement:
-        """Return how to start a program in its sandbox.
+        """Return the plan of a program's start in its sandbox: command line, environment, orders to the reaper.
 
         Raises `SpawnError` if the program is not found, or if the sandbox is not possible.
         """

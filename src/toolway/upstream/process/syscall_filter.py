@@ -30,12 +30,12 @@ MACHINES = {
 
 
 def is_supported() -> bool:
-    """Return True if the filter knows the system calls of this machine."""
+    """Return True if there is a filter for the processor architecture of this machine."""
     return os.uname().machine in MACHINES
 
 
 def build_filter(machine: str, with_network: bool) -> bytes:
-    """Return the program of the filter. With a network, sockets of the internet protocols may be created."""
+    """Return the filter as a seccomp program. `with_network` allows to create sockets of the internet protocols."""
     architecture, socket_call, refused = MACHINES[machine]
     families = (AF_INET, AF_INET6, AF_NETLINK) if with_network else ()
     program: list[tuple[int, int, int, int]] = [
@@ -57,7 +57,7 @@ def build_filter(machine: str, with_network: bool) -> bytes:
 
 
 def drop_capabilities() -> None:
-    """Give up all capabilities of this process and its descendants: root keeps its files and nothing else."""
+    """Give up all capabilities of this process and its descendants: root can then use only its own files."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -72,7 +72,7 @@ def drop_capabilities() -> None:
 def install(with_network: bool) -> None:
     """Install the filter in this process and its descendants. Raises `OSError` if the kernel refuses.
 
-    The process has given up new privileges before.
+    The process must have given up new privileges before, as `landlock.allow_only` does.
     """
     import ctypes  # slow to import
 

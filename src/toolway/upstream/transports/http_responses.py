@@ -353,9 +353,9 @@ def _auth_header_block(value: str) -> HeaderBlock:
 
 
 def watch_send(response: HttpResponse, call_state: CallState) -> None:
-    """Record in the state of a call when its request waits for a new connection, and check before it is sent.
+    """Let an HTTP request report to the state of its call if it waits for a new connection.
 
-    The check (`require_may_send`) happens right before the first byte.
+    Right before its first byte is sent, `require_may_send` checks that it is not too late.
     """
     response.on_dial = call_state.mark_connecting
     if call_state.may_send is not None:

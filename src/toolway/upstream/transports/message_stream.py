@@ -71,7 +71,7 @@ class MessageStream(ABC):
 
     @abstractmethod
     def _cancel_write(self, frame: Frame) -> bool:
-        """Take a frame back. Return False if it was written, even partly."""
+        """Remove a frame from the write queue. Return False if it was already written, even partly."""
 
     @abstractmethod
     def _pause_reading(self) -> None:
@@ -95,7 +95,10 @@ class MessageStream(ABC):
         return await asyncio.shield(self._disconnected)
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Set the era. Messages of all eras are framed alike; responses of a bare server are read leniently."""
+        """Set the protocol era. Responses of a bare server, which has no handshake, are then read leniently.
+
+        Messages of all eras are framed alike.
+        """
         self._is_bare = era == "bare"
 
     def reset_session(self) -> None:  # noqa: B027 (most streams have nothing to reset)
@@ -248,7 +251,10 @@ class MessageStream(ABC):
             self._start_server_request(message)
 
     def _on_bad_frame(self, frame: bytes, bad: jsonrpc.InvalidMessage) -> None:
-        """Handle a frame that is not a valid message: fail its request, or count it."""
+        """Fail the request to which an invalid message belongs. If there is none, count the message.
+
+        Too many of them in a short time end the transport.
+        """
         self._invalid_messages += 1
         reason = f"the server's response is invalid: {bad.reason}"
         if self._pending.reject(bad.id, reason, bad.code or "E-ANSWER", bad.hint):
@@ -293,7 +299,7 @@ class MessageStream(ABC):
 
 
 def _may_send(exchange: StreamExchange, call_state: CallState) -> bool:
-    """Return True if a request that waits in the write queue may still be sent; if not, end it."""
+    """Return True if a queued request may still be sent. If it is too late, fail the request and return False."""
     try:
         require_may_send(call_state)
     except TransportError as error:

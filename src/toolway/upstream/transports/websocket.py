@@ -185,7 +185,7 @@ class WebSocketTransport(MessageStream):
             self._on_frame(message)
 
     def on_binary(self, message: bytes) -> None:
-        """Count a binary message, and keep its start for people: MCP has text messages only."""
+        """Count a binary message, and keep its first bytes for operators: MCP has text messages only."""
         self._invalid_messages += 1
         self._junk = f"a binary message of {len(message)} bytes, which begins with {message[:16].hex(' ')}"
         self._count_bad_message()
