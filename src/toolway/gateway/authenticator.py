@@ -40,9 +40,10 @@ class RequestDenied(Exception):
 
 
 class VerificationPending(RequestDenied):
-    """Raised if a token cannot be verified before `task` is done. It never raises; then the token is verified again.
+    """Raised if a token cannot be verified yet, because the key of its issuer or an answer about it is being fetched.
 
-    A caller that cannot wait denies the request with the status 503.
+    `task` fetches it and never raises. The caller waits for it, then verifies the token again. A caller that cannot
+    wait denies the request with the status 503.
     """
 
     def __init__(self, task: asyncio.Task[None], message: str, hint: str, headers: Headers) -> None:
@@ -51,14 +52,14 @@ class VerificationPending(RequestDenied):
 
 
 class ProvenIdentity(NamedTuple):
-    """Principal that a bearer token proves, and the time until which it does."""
+    """Principal whom a bearer token authenticates, and the time until which it does."""
 
     principal: Principal
     expires_at: float | None = None  # seconds since 1970; None: until the API keys change
 
 
 class Authenticator:
-    """Authenticates requests by Host, Origin and bearer token.
+    """Authenticator of HTTP requests, by their Host header, Origin header and bearer token.
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
     off: every request with an accepted host and origin is the local administrator's.
@@ -106,13 +107,13 @@ class Authenticator:
         return self._login
 
     def use_login(self, login: IdentityProvider) -> None:
-        """Accept the access tokens of an identity provider from now on, and the host name for which they are."""
+        """Accept access tokens of an identity provider from now on. Its resource host is accepted in Host headers."""
         assert self._api_keys is not None, "a login without authentication would protect nothing"
         self._login = login
         self.configure(self._configured_hosts, self._configured_origins)
 
     def on_credentials_changed(self) -> None:
-        """Authenticate all clients again at their next requests."""
+        """Make all clients authenticate again at their next requests, because accepted tokens may have changed."""
         self._increment_version()
 
     def _increment_version(self) -> None:

@@ -90,7 +90,7 @@ class ActivityRecorder:
 
     @property
     def calls(self) -> RecentCalls:
-        """Return the recent calls, including those that ended since the last batch."""
+        """Return the recent calls, including finished ones that still wait in a batch to be recorded."""
         self.take_waiting()
         return self._calls
 

@@ -99,7 +99,7 @@ class AgentsAdmin:
         return {"enabled": True, "runs": found[:limit], "problem": self._mask(problem)}
 
     async def get_run(self, id: str) -> Json:
-        """Return a run with its conversation, timeline, budget, questions and actions."""
+        """Return an agent run with its conversation, timeline, budget, open questions and possible actions."""
         async with self._find(id) as (reader, engine, place):
             admin = self._runs(engine)
             record, _, entries, inbox = await admin.load(id)
@@ -123,7 +123,10 @@ class AgentsAdmin:
         }
 
     async def act(self, action: str, id: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny a call (`approve`), settle an unknown outcome, resume or cancel a run."""
+        """Execute an action of an administrator on an agent run: `approve`, `settle`, `resume` or `cancel`.
+
+        `approve` approves or denies a call. `settle` states if a call with an unknown outcome was executed.
+        """
         async with self._find(id) as (_, engine, place):
             admin = self._runs(engine)
             handler = {"approve": admin.approve, "settle": admin.settle, "resume": admin.resume}.get(action)
@@ -140,7 +143,7 @@ class AgentsAdmin:
     async def _engines(self, reader: AgentReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
         """Open the journals with agent runs: that of the gateway, and that of the command `toolway agent`.
 
-        Also return why one of them cannot be read.
+        Yield them with the reason why one of them cannot be read ("" if all can).
         """
         own = self._get_engine()
         engines = [("gateway", own)] if own is not None else []
@@ -219,7 +222,7 @@ class AgentsAdmin:
         return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"]), "effect": call["effect"]}
 
     def _action(self, action: Json, calls: dict[str, Json | None]) -> Json:
-        """Return an action whose text says what it does to the call that the model wants."""
+        """Return an action of a run; the text of an approval names the tool that the model wants to call."""
         call = calls.get(action["step"])
         if action["action"] != "approve" or call is None:
             return action

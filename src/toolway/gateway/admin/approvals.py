@@ -16,14 +16,14 @@ from toolway.types import Json
 
 
 class ApprovalsAdmin:
-    """Handlers of `/admin/approvals`. `approvals` is None if the gateway was created without a gate."""
+    """Handlers of `/admin/approvals`. `approvals` is None if this gateway cannot ask for approvals."""
 
     def __init__(self, approvals: CallApprovals | None, key_names: Callable[[], dict[str, str]]) -> None:
         self._approvals = approvals
         self._key_names = key_names
 
     async def list_requests(self) -> Json:
-        """Return the requests that wait, then those of the last 15 minutes that were answered."""
+        """Return the requests that wait for an operator, then those of the last 15 minutes that were answered."""
         if self._approvals is None:
             return {"enabled": False, "requests": []}
         names = self._key_names()
@@ -31,11 +31,14 @@ class ApprovalsAdmin:
         return {"enabled": self._approvals.is_active, "requests": [_to_json(each, names) for each in found]}
 
     async def get_request(self, id_: str) -> Json:
-        """Return one request with its arguments. Raises `NotFound`."""
+        """Return one request for approval with the arguments of its call.
+
+        Raises `NotFound` if it is unknown or expired.
+        """
         return _to_json(await self._gate.get_request(id_), self._key_names())
 
     async def decide(self, id_: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny the call of a request. Raises `NotFound` if it does not wait."""
+        """Approve or deny the call of a request. Raises `NotFound` if the request no longer waits for an answer."""
         yes, note = body.get("yes"), body.get("note", "")
         if not isinstance(yes, bool):
             raise ValueError("yes must be true or false")
@@ -52,7 +55,10 @@ class ApprovalsAdmin:
 
 
 class FlowsAdmin:
-    """Handlers of `/admin/flows`: which labels the calls of each caller brought in the last half hour."""
+    """Handlers of `/admin/flows`: labels of the tools that each caller called in the last half hour.
+
+    A label says what a call does: it reads private data, reads untrusted texts, or sends data out.
+    """
 
     def __init__(self, approvals: CallApprovals | None, hub: HubCore, key_names: Callable[[], dict[str, str]]) -> None:
         self._approvals = approvals
@@ -60,7 +66,7 @@ class FlowsAdmin:
         self._key_names = key_names
 
     async def show(self) -> Json:
-        """Return the mode, and for each caller the last call that brought each label."""
+        """Return the mode of flows, and for each caller the last call with each label."""
         flows = self._approvals.flows if self._approvals is not None else None
         if flows is None or not flows.is_on:
             return {"enabled": False, "mode": "note", "callers": []}
@@ -79,7 +85,7 @@ class FlowsAdmin:
         }
 
     def suggest(self) -> Json:
-        """Return labels that tools may need, from their names and hints, beside those that they have."""
+        """Return, for each tool, the labels that it has and those that its name and hints suggest."""
         from toolway.config.call_rules.flow_labels import labels_of, suggest_labels
 
         found = []
@@ -94,7 +100,10 @@ class FlowsAdmin:
         return {"tools": found}
 
     async def reset(self, who: str) -> Json:
-        """Forget which labels the calls of a caller brought. `who` is a caller, or its name. Raises `NotFound`."""
+        """Clear the labels that are recorded for a caller. `who` is a caller id, or the name of a key or person.
+
+        Raises `NotFound` if none are recorded.
+        """
         flows = self._approvals.flows if self._approvals is not None else None
         callers = [who, *(caller for caller, name in self._key_names().items() if name == who)]
         callers += [""] if who == "owner" else []

@@ -237,7 +237,10 @@ class ConfigHistory:
 
     @staticmethod
     def _set_settings(document: ConfigDocument, path: tuple[str | int, ...], changes: Json) -> None:
-        """Set settings of the entry at a key path, in memory. Raises `ValueError` if one of them cannot be changed."""
+        """Change settings of the server entry at a key path, in memory. None removes a setting.
+
+        Raises `ValueError` if one of them cannot be changed here.
+        """
         _check_types(changes, EDITABLE_SETTINGS, f"use toolway edit {path[-1]}")
         if "deniedTools" in changes and not set(document.get((*path, "deniedTools")) or ()) <= set(
             changes["deniedTools"] or ()
@@ -265,7 +268,10 @@ class ConfigHistory:
         return document, (*root, written)
 
     async def _apply(self, edit: Edit) -> Json:
-        """Write an edit and reload the gateway. If it rejects the file, the file gets its old content back."""
+        """Write an edit to the configuration file and reload the gateway.
+
+        If the gateway rejects the new content, the old content is restored and the `ConfigError` is raised again.
+        """
         apply_edit(edit)
         try:
             return await self._reload()
@@ -288,9 +294,9 @@ class ConfigHistory:
 
 
 def summarize_changes(before: bytes, after: bytes) -> list[str]:
-    """Return what the change from one content of a config file to another did: `added git`, `changed groups`.
+    """Return a summary of the difference between two contents of a config file: `added git`, `changed groups`.
 
-    Values are never named. Empty if one of them cannot be parsed, or if only comments or spaces differ.
+    It never contains values. Empty if one of the contents cannot be parsed, or if only comments or spaces differ.
     """
     try:
         old, new = (_parts(data) for data in (before, after))
@@ -303,7 +309,7 @@ def summarize_changes(before: bytes, after: bytes) -> list[str]:
 
 
 def _parts(data: bytes) -> Json:
-    """Return the entries of all servers, and the settings of the `toolway` block, of a config file by name."""
+    """Return the parts of a config file by name: all server entries, and the settings of its `toolway` block."""
     parsed = jsonc.parse_jsonc(data.decode(errors="replace"))
     block = parsed.value.get(TOOLWAY_BLOCK) if isinstance(parsed.value, dict) else None
     settings = {f"{TOOLWAY_BLOCK}.{key}": value for key, value in block.items()} if isinstance(block, dict) else {}
@@ -311,7 +317,10 @@ def _parts(data: bytes) -> Json:
 
 
 def _check_types(changes: Json, known: Mapping[str, type | tuple[type, ...]], other: str) -> None:
-    """Raise `ValueError` if a key is not known, or a value has another type; None is allowed. `other` is the advice."""
+    """Raise `ValueError` if a key of `changes` is not in `known`, or its value has the wrong type; None is allowed.
+
+    `other` is added to the error: it says how to make such a change.
+    """
     if unknown := sorted(changes.keys() - known.keys()):
         raise ValueError(f"{unknown[0][:50]} cannot be changed here: {other}")
     for key, value in changes.items():

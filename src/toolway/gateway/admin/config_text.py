@@ -25,7 +25,10 @@ class ValueChange(NamedTuple):
 
 
 def find_changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[ValueChange]:
-    """Yield the values that differ between two parsed files. Lists are compared as a whole."""
+    """Yield each value that differs between two parsed config files, with its key path.
+
+    Lists are compared as a whole.
+    """
     if path in _OPENED:
         old, new = ({} if each is REMOVED else each for each in (old, new))
     if not isinstance(old, Mapping) or not isinstance(new, Mapping):
@@ -38,7 +41,7 @@ def find_changes(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Val
 
 
 class SortedChanges(NamedTuple):
-    """Changes of a config file by what they are about."""
+    """Changes of a config file, sorted by kind: added and removed servers, settings of servers, and groups."""
 
     added: dict[str, Any]  # new entries of servers, by name
     removed: list[str]  # names of servers
@@ -47,10 +50,10 @@ class SortedChanges(NamedTuple):
 
 
 def sort_changes(changes: Iterator[ValueChange], root: tuple[str, ...], old_names: Mapping[str, Any]) -> SortedChanges:
-    """Sort the changes of a config file whose servers are at the key path `root`.
+    """Sort the changes of a config file by kind. `root` is the key path of its server entries.
 
-    Raises `ConfigError` for a value that has a masked secret, and for a change of anything else than an entry as a
-    whole, a setting of an entry, and groups.
+    Raises `ConfigError` if a new value contains a masked secret (`***`), or if anything else is changed than a whole
+    entry, a setting of an entry, or a group.
     """
     found = SortedChanges({}, [], {}, [])
     for change in changes:

@@ -171,7 +171,7 @@ class DashboardEndpoint:
 def _read_prefix(request: HttpRequest) -> str:
     """Return the path prefix under which a proxy shows the gateway, such as `/toolway`; "" if there is none.
 
-    The browser of an attacker cannot send this header with a link. A value that is not a plain path is ignored.
+    The proxy sends it in a header, which an attacker cannot set by a link. A value that is not a plain path is ignored.
     """
     value = request.headers.get(PREFIX_HEADER, "").rstrip("/")
     return value if _PREFIX.fullmatch(value) else ""
@@ -223,7 +223,7 @@ class EndedSessions:
         return len(self._until)
 
     def add(self, digest: str, until: float, *, save: bool = True) -> None:
-        """Remember that a session ended; it would have expired at the wall time `until`."""
+        """Remember that the session with this digest ended. It would have expired at the wall time `until`."""
         self._until[digest] = until
         if len(self._until) > MAX_ENDED_SESSIONS:
             self._drop_expired()

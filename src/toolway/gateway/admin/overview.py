@@ -89,7 +89,7 @@ class OverviewAdmin:
         return {"alerts": [{"name": name, **asdict(each)} for name, each in self._activity.alerts.items()]}
 
     def resolve_alert(self, name: str) -> Json:
-        """Remove an alert that an operator has dealt with. Raises `NotFound` if it is not open."""
+        """Remove an alert because an operator has dealt with it. Raises `NotFound` if there is no such alert."""
         found = self._activity.alerts.pop(name, None)
         if found is None:
             raise NotFound(f"unknown alert {name!r}")
@@ -137,7 +137,7 @@ class OverviewAdmin:
     # -- tools --------------------------------------------------------------------------------------------------------
 
     def get_tools(self) -> Json:
-        """Return all tools of all servers in full, as the servers list them."""
+        """Return the complete definitions of all tools, as their servers list them."""
         return {"tools": [_tool_to_json(tool) for tool in self._hub.known_tools()]}
 
     async def list_tools(self) -> Json:

@@ -1,4 +1,4 @@
-"""Admin API for pins: definitions that changed, with their differences, and the approval of what was shown."""
+"""Admin API for pins, the approved definitions of tools: lists definitions that changed, and approves one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ from toolway.types import Json
 
 
 class PinsAdmin:
-    """Handlers of `/admin/pins`. `get_pins` returns None if definitions are not compared."""
+    """Handlers of `/admin/pins`.
+
+    `get_pins` returns None if the gateway does not compare definitions with approved ones.
+    """
 
     def __init__(self, get_pins: Callable[[], Pins | None], mask: Callable[[str], str]) -> None:
         self._get_pins = get_pins
         self._mask = mask
 
     def list_deviations(self) -> Json:
-        """Return the pinned servers, and the definitions that deviate; those that are held come first."""
+        """Return the servers whose definitions are pinned, and the definitions that differ from their pins.
+
+        Those that are held, which means hidden from clients until they are approved, are first.
+        """
         pins = self._get_pins()
         found = describe_pins(pins.list_servers() if pins is not None else ())
         found["deviations"].sort(key=lambda each: (not each["held"], each["name"]))
         return {"enabled": pins is not None, **self._masked(found)}
 
     async def approve(self, body: Json, principal: Principal) -> Json:
-        """Approve the definition with the digest that a person has seen.
+        """Approve the changed definition that a person has reviewed; the request body names it by its digest.
 
-        Raises `NotFound` if the definition does not wait, `ConfigError` if the server sends another one by now.
+        Raises `NotFound` if this definition does not wait for approval, `ConfigError` if the server sends another one
+        by now.
         """
         texts = {name: body.get(name) for name in ("server", "kind", "item", "digest")}
         for name, value in texts.items():

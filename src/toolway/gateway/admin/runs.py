@@ -90,7 +90,7 @@ class RunsAdmin:
         return await self._answer(id, body, {"data": body["data"]}, principal)
 
     async def settle(self, id: str, body: Json, principal: Principal) -> Json:
-        """State if a call of a workflow step, whose outcome was unknown, was executed."""
+        """Store the statement of an administrator if a call of a step, whose outcome is unknown, was executed."""
         happened = body.get("happened")
         if not isinstance(happened, bool):
             raise ValueError("happened must be true or false")
@@ -121,7 +121,7 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
-        """Return a run with its definition, entries and messages. Raises `NotFound`."""
+        """Return a run with its definition, journal entries and messages. Raises `NotFound` if there is no such run."""
         with _raising_admin_errors():
             return await self._engine().load(id)
 
@@ -190,7 +190,10 @@ class RunsAdmin:
 
 
 def possible_actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
-    """Return the actions that are possible now: `action`, `step`, `label`, `body` of the request, and `effect`."""
+    """Return the actions that an administrator can take on a run now.
+
+    Each has `action`, `step`, `label`, the `body` of its request, and a text about its `effect`.
+    """
     from toolway.workflows.journal import FINAL_STATES
 
     if record.state == "stuck":
@@ -225,7 +228,7 @@ def possible_actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
 
 
 def find_effect(actions: list[Json], action: str, step: str | None, body: Json) -> str:
-    """Return what an action will do; "" if it is not possible now, or not clear which step is meant."""
+    """Return the text about the effect of an action on a run; "" if it is impossible now, or fits several steps."""
     found = [
         str(each["effect"])
         for each in actions

@@ -43,9 +43,9 @@ class SearchAdmin:
         self._sizes: dict[tuple[str, str], tuple[Tool, int]] = {}  # characters of each definition, of this tool object
 
     async def search(self, query: str) -> Json:
-        """Return the tools of all servers that fit a query, with scores and reasons. Starts no server.
+        """Return the tools of all servers that fit the search words in a URL query, with scores and reasons.
 
-        An empty query finds nothing that fits.
+        Starts no server. An empty search finds nothing.
         """
         fields = parse_query_fields(query)
         text, limit = fields.get("query", ""), min(MAX_RESULTS, parse_number(fields.get("limit", "10")))
@@ -77,7 +77,7 @@ class SearchAdmin:
         }
 
     def get_status(self) -> Json:
-        """Return the model of the search by meaning ("" for none), why it gives no scores, and its progress."""
+        """Return the state of the search by meaning: its model ("" if off), its problem, and its progress in tools."""
         vectors = self._hub.search_vectors
         embedded, tools = vectors.embedded if vectors is not None else (0, 0)
         problem = vectors.problem if vectors is not None else ""
@@ -109,7 +109,7 @@ class SearchAdmin:
         }
 
     async def get_tokens(self) -> Json:
-        """Return the number of listed tools of each endpoint, and the tokens that they cost a model."""
+        """Return how many tools each endpoint lists, and how many tokens their definitions cost a model."""
         from toolway.search.tokens import CHARS_PER_TOKEN, estimate_tokens, search_advice
 
         sizes = await self._measure()
@@ -139,7 +139,10 @@ class SearchAdmin:
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
-        """Return the size of each known tool definition, computed in batches so that other requests are served."""
+        """Return the number of characters of each known tool definition.
+
+        Computed in batches, so that other requests are served.
+        """
         from toolway.search.tokens import definition_chars
 
         known, sizes = self._sizes, {}

@@ -50,7 +50,7 @@ _BREAKER_RESULTS: Final = {"trip": "opened", "reset": "closed"}
 class ServersAdmin:
     """Handlers of `/admin/servers`, `/admin/overview` and `/admin/breakers`.
 
-    `admission` returns what the operator allows for servers that are added through `/admin`.
+    `admission` returns the rules for servers that are added through `/admin`: what the operator allows them.
     """
 
     def __init__(
@@ -214,7 +214,10 @@ class ServersAdmin:
             raise rejection_error(name, rejection, _admission_hint(rejection))
 
     def _admit(self, name: str, body: Json) -> tuple[Server, list[ConfigIssue]]:
-        """Return the server of an entry from outside, and warnings. Raises `ConfigError` if the rules reject it."""
+        """Return the server that an entry in a request defines, and warnings.
+
+        Raises `ConfigError` if the rules reject it.
+        """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)
         rejection = check_entry(server, self._admission(), self._hub.network_policy)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe_principal(principal: Principal, expires_at: float | None, login: IdentityProvider | None) -> Json:
-    """Return what the gateway knows about the sender of a request, for the sender itself."""
+    """Return, for `/who`, what the gateway knows about the sender of the request: id, name, rights and login."""
     kind = "person" if principal.is_person else "key" if principal.caller_id else "owner"
     scopes = principal.scopes
     facts: Json = {
@@ -77,9 +77,10 @@ class SessionsAdmin:
         }
 
     async def end(self, who: str) -> Json:
-        """Refuse all tokens that were issued to a person until now, and abort its requests. Raises `NotFound`.
+        """End the logins of a person: refuse all tokens that were issued to it until now, and abort its requests.
 
-        `who` is the id or the subject of the person, or a name that only one person has.
+        `who` is the id or the subject of the person, or a name that only one person has. Raises `NotFound` if several
+        people have this name.
         """
         login = self._require_login()
         assert self._api_keys is not None

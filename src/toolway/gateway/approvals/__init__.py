@@ -1,1 +1,1 @@
-"""Approval of single calls by a person: the gate of the hub, the questions, and their storage."""
+"""Approval of single calls by a person: the decision if a call needs one, the question, and the stored answers."""

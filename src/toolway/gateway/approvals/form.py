@@ -21,7 +21,7 @@ _ANSWER_FIELD: Final = "approve"
 
 
 def describe_arguments(arguments: Json, mask: Callable[[str], str]) -> list[tuple[str, str]]:
-    """Return name and value of each argument as texts. Secrets that the gateway knows are masked."""
+    """Return name and value of each argument as texts for a person, cut if too long. Known secrets are masked."""
     shown: list[tuple[str, str]] = []
     left = MAX_ALL_CHARS
     for position, (name, value) in enumerate(arguments.items()):
@@ -36,7 +36,7 @@ def describe_arguments(arguments: Json, mask: Callable[[str], str]) -> list[tupl
 
 
 def describe_effect(call: Call) -> str:
-    """Return the effect class of a call, and what its server says about it."""
+    """Return a text about the effect of a call: its effect class, and if its server calls it destructive."""
     tool = call.policy.tool
     hints = tool.annotations if tool is not None else {}
     said = "; its server says that it is destructive" if (hints or {}).get("destructiveHint") is True else ""

@@ -1,8 +1,8 @@
-"""The gate of a gateway: decides if a call needs an approval, asks for it, and uses the answer once.
+"""Decision of a gateway if a call needs the approval of a person; asks for the approval, and uses the answer once.
 
 `client` asks the user of the calling client. A modern client gets the result `input_required` and calls again with the
-answer; a legacy client is asked on the stream of its call. That is for care: a program can answer too. If the client
-cannot be asked, the call waits for an operator.
+answer; a legacy client is asked on the stream of its call. This protects against mistakes only: a program can answer
+too. If the client cannot be asked, the call waits for an operator.
 
 `operator` ends the call at once (`ApprovalRequired`). The client repeats it after an administrator has approved it.
 
@@ -68,9 +68,10 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class CallApprovals:
-    """`CallGate` of a gateway, with the operations of its administrators.
+    """Implementation of `CallGate`: holds the rules that say which calls a person must approve, and the requests.
 
-    `mask` hides secrets in texts, `emit` reports events. `now` returns wall time.
+    Administrators list and answer the requests through it. `mask` hides secrets in texts, `emit` reports events. `now`
+    returns wall time.
     """
 
     def __init__(
@@ -92,13 +93,13 @@ class CallApprovals:
 
     @property
     def is_active(self) -> bool:
-        """Return True if the configuration has rules for approvals."""
+        """Return True if the configuration requires approvals for any calls."""
         return bool(self._rules) or (self.flows is not None and self.flows.is_on and self.flows.mode == "ask")
 
     def set_rules(self, rules: Mapping[str, ApproveRule]) -> bool:
-        """Use these rules from now on. Return True if they differ from the rules so far.
+        """Use these rules for approvals from now on. Return True if they differ from the rules so far.
 
-        Raises `ConfigError` if a condition is invalid; then nothing changes.
+        Raises `ConfigError` if a condition is invalid; the old rules then stay.
         """
         settings = list(rules.items())  # their order counts
         if settings == self._settings:
@@ -110,7 +111,7 @@ class CallApprovals:
         return True
 
     async def close(self) -> None:
-        """Close the store."""
+        """Close the stores of approvals and flows."""
         if self._expressions is not None:
             self._expressions.close()
             self._expressions = None
@@ -129,7 +130,11 @@ class CallApprovals:
         return (*self._rules.find(server, name, destructive=destructive), *flows)
 
     def quick_check(self, rules: Sequence[ApproveRule | FlowLabels], caller: str) -> Callable[[], bool] | None:
-        """Return a check for further reads of a kind that the caller's window has already; None for other rules."""
+        """Return a function that returns True if a call of a caller needs no full check now.
+
+        None if it always needs one. It is for tools that have labels, send nothing out, and have no other rule: if
+        their labels were stored a moment ago, a further call adds nothing.
+        """
         (first, *others) = rules
         if others or self.flows is None or not isinstance(first, FlowLabels) or not first.is_read:
             return None
@@ -168,19 +173,25 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
 
     def _basis(self, definition: str) -> str:
-        """Return a hash of a definition and of the rules. An answer counts only while both stay as they are."""
+        """Return a hash of a tool definition and the rules for approvals.
+
+        An answer counts only while both stay the same.
+        """
         rules = [(key, rule.by, rule.when) for key, rule in self._settings]
         return hashlib.sha256(msgspec.json.encode([definition, rules])).hexdigest()
 
     async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
-        """Return who must approve a call with these arguments; None if no condition of a rule is met."""
+        """Return who must approve a call with these arguments: `client` or `operator`. None if no rule applies."""
         for rule in rules:  # those of the operator come first
             if not rule.when or await self._is_met(rule.when, arguments):
                 return rule.by
         return None
 
     async def _is_met(self, condition: str, arguments: Json) -> bool:
-        """Return True if the condition is true, or has no value: a call that cannot be judged is asked about."""
+        """Return True if the condition of a rule is true for these arguments, or cannot be evaluated.
+
+        So an approval is required if it is not known whether the rule applies.
+        """
         expressions = self._expressions
         if expressions is None:
             return True
@@ -195,7 +206,10 @@ class CallApprovals:
     # -- the user of the client ---------------------------------------------------------------------------------------
 
     def _ask_later(self, call: Call, binding: ApprovalBinding) -> ApprovalResult:
-        """Return the question for a modern client. Its state is all that is kept of it."""
+        """Return the result `input_required` that asks a modern client about its call.
+
+        The client sends its sealed state back with the answer. Nothing else is stored about the question.
+        """
         state = _State("asked", new_nonce(), self._basis(binding.definition))
         self._report(call, binding, "asked", state.nonce)
         question = {"method": _ELICIT, "params": self._question(call)}
@@ -203,7 +217,10 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
 
     async def _ask_now(self, call: Call) -> Json | None:
-        """Ask a legacy client on the stream of its call. Return its answer; None if it cannot be asked."""
+        """Ask a legacy client about its call, on the stream of the call.
+
+        Return its answer; None if it cannot be asked.
+        """
         assert call.callbacks is not None
         clock = asyncio.get_running_loop().time
         call.state.begin_user_wait(clock())
@@ -229,12 +246,15 @@ class CallApprovals:
         return call
 
     async def _use_answer(self, call: Call, binding: ApprovalBinding, state: _State, answer: Json | None) -> Call:
-        """Use the answer of a modern client. The sealed state proves that it is for this call of this caller."""
+        """Return the call if the answer of a modern client approves it. Raises `CallError` if not.
+
+        The sealed state proves that the answer is for this call of this caller.
+        """
         await self._spend(call, binding, state)
         return self._accept(call, binding, answer, state.nonce)
 
     async def _use_rest(self, call: Call, binding: ApprovalBinding, state: _State) -> Call:
-        """Continue an approved call for which its server needed input of the client."""
+        """Continue an approved call after the client has sent the input that the server requested."""
         await self._spend(call, binding, state)
         if state.upstream is None:
             return call
@@ -253,7 +273,7 @@ class CallApprovals:
     # -- the operator -------------------------------------------------------------------------------------------------
 
     async def _require_operator(self, call: Call, binding: ApprovalBinding) -> Call:
-        """Return the call if an operator has approved it. Raises `CallError` if not."""
+        """Return the call if an operator has approved it. Else store a request for approval, and raise `CallError`."""
         now = self._now()
         request = ApprovalRequest(
             id=new_request_id(),
@@ -316,12 +336,12 @@ class CallApprovals:
     # -- administrators -----------------------------------------------------------------------------------------------
 
     async def list_requests(self) -> list[ApprovalRequest]:
-        """Return the requests that wait, oldest first, then the answered ones of the last 15 minutes."""
+        """Return the requests that wait for an operator, oldest first, then those that were answered lately."""
         found = await self._read()
         return sorted(found, key=lambda each: (each.state != "pending", each.asked_at))
 
     async def get_request(self, id_: str) -> ApprovalRequest:
-        """Return one request. Raises `NotFound` if it is unknown or expired."""
+        """Return one request for approval. Raises `NotFound` if it is unknown or expired."""
         for each in await self._read():
             if each.id == id_:
                 return each
@@ -330,9 +350,10 @@ class CallApprovals:
     async def decide(
         self, id_: str, state: Literal["approved", "denied"], who: str, reason: str = ""
     ) -> ApprovalRequest:
-        """Approve or deny a request as the principal `who`. Return it with the answer.
+        """Approve or deny a request as the principal `who`. Return the request with the answer.
 
-        Raises `NotFound` if it does not wait, `ConfigError` if the caller of a call would approve it.
+        Raises `NotFound` if the request no longer waits for an answer, `ConfigError` if a caller would approve its own
+        call.
         """
         request = await self.get_request(id_)
         if request.caller and request.caller == who and state == "approved":
@@ -356,7 +377,7 @@ class CallApprovals:
         return decided
 
     async def count_pending(self) -> int:
-        """Return the number of requests that wait."""
+        """Return the number of requests that wait for an operator."""
         try:
             return await self._store.count_pending()
         except StoreError as exc:
@@ -399,7 +420,10 @@ def _event(request: ApprovalRequest, action: str) -> ApprovalChanged:
 
 
 def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
-    """Compile the conditions of rules; None if there are none. Raises `ConfigError` if one is invalid."""
+    """Compile the conditions in rules for approvals; None if no rule has one.
+
+    Raises `ConfigError` if one is invalid.
+    """
     conditions = {key: rule.when for key, rule in rules.items() if rule.when}
     if not conditions:
         return None
@@ -442,7 +466,10 @@ def _store_unavailable(exc: StoreError) -> ServerUnavailable:
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """Content of the sealed state of a result: the name of a question, or the state of the server."""
+    """Content of the sealed state that a client gets with a question or an input request, and sends back.
+
+    Kind `asked` is a question of the gateway. Kind `rest` is an approved call whose server needs input.
+    """
 
     kind: Literal["asked", "rest"]
     nonce: str

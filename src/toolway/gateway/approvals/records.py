@@ -25,7 +25,7 @@ ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """One call that an operator is asked about, with the answer."""
+    """Request to an operator to approve one call, with the operator's answer."""
 
     id: str
     key: str  # what the approval is bound to (`bind_call`)
@@ -45,7 +45,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimOutcome(NamedTuple):
-    """Result of a claim: the outcome for the caller, the request, and requests that expired meanwhile."""
+    """Result of `ApprovalStore.claim`: its outcome, its request, and requests that expired without an answer."""
 
     outcome: Literal["used", "denied", "pending", "asked", "full"]
     request: ApprovalRequest
@@ -53,20 +53,26 @@ class ClaimOutcome(NamedTuple):
 
 
 class ApprovalStore(Protocol):
-    """Store of requests for approval. Methods raise `StoreError` if it cannot be used: then no call is sent."""
+    """Store of requests for approval. Methods raise `StoreError` if the store is unusable; then no call is sent."""
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
-        """Use the approval of a call if there is one. Else store the request, unless it waits or was denied."""
+        """Use up the operator's approval of a call, if there is one.
+
+        Else store `request`, unless one waits or was denied.
+        """
         ...
 
     async def spend(self, nonce: str) -> bool:
-        """Record that an answer of a client was used. Return False if it was used before, or too many are recorded."""
+        """Record that the answer with this nonce was used.
+
+        Return False if it was used before, or if too many answers are recorded.
+        """
         ...
 
     async def decide(
         self, id: str, state: Literal["approved", "denied"], who: str, reason: str
     ) -> ApprovalRequest | None:
-        """Answer a request that waits. Return it with the answer; None if it does not wait."""
+        """Store the answer to a request. Return the request with the answer; None if it does not wait for one."""
         ...
 
     async def load(self) -> list[ApprovalRequest]:
@@ -74,7 +80,7 @@ class ApprovalStore(Protocol):
         ...
 
     async def count_pending(self) -> int:
-        """Return the number of requests that wait."""
+        """Return the number of requests that wait for an answer."""
         ...
 
     async def close(self) -> None: ...
@@ -85,17 +91,17 @@ class StoreError(Exception):
 
 
 def new_request_id() -> str:
-    """Return a new id that a person can type."""
+    """Return a new random id for a request, short enough that a person can type it."""
     return secrets.token_hex(5)
 
 
 def new_nonce() -> str:
-    """Return a new name for a question to a client. It is used once."""
+    """Return a new random name for a question to a client, by which its answer is accepted only once."""
     return secrets.token_urlsafe(16)
 
 
 class RequestSealer:
-    """Seals requests for the store and opens them, with the key of the gateway."""
+    """Encrypts requests for the store and decrypts them, with the key of the gateway."""
 
     def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
         self._sealer = Sealer(key, now)
@@ -105,7 +111,10 @@ class RequestSealer:
         return self._sealer.seal(_SEALED_KIND, msgspec.to_builtins(request), max(0.0, request.until - self._now()))
 
     def open(self, sealed: Any) -> ApprovalRequest | None:
-        """Return a stored request, even if it has expired; None if it was not written with the key."""
+        """Decrypt a stored request, even if it has expired.
+
+        Return None if it was not encrypted with the key of the gateway.
+        """
         found = self._sealer.open_with_expiry(_SEALED_KIND, sealed) if isinstance(sealed, str) else None
         return msgspec.convert(found[1], ApprovalRequest) if found is not None else None
 
@@ -113,10 +122,10 @@ class RequestSealer:
 def decide_claim(
     known: Sequence[ApprovalRequest], request: ApprovalRequest, pending: int, pending_of_caller: int
 ) -> ClaimOutcome:
-    """Decide about a claim. Pure.
+    """Return the outcome of a claim (`ApprovalStore.claim`): is the call approved, denied, or must it wait? Pure.
 
-    `known` are the requests with the same key that have not expired. The store then writes the request of an outcome
-    `used` or `asked`.
+    `known` are the stored requests for the same call that have not expired. The store then writes the returned request
+    if the outcome is `used` or `asked`.
     """
     by_state = {each.state: each for each in known}
     if (approved := by_state.get("approved")) is not None:

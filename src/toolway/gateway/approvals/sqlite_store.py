@@ -44,7 +44,7 @@ _COUNT_PENDING: Final = "SELECT count(*), coalesce(sum(caller = ?), 0) FROM requ
 
 
 class SqliteApprovalStore:
-    """Store of requests in one file. The file is created at the first use."""
+    """Store of requests for approval in one SQLite file. The file is created at the first use."""
 
     def __init__(self, path: Path, sealer: RequestSealer, now: Callable[[], float] = time.time) -> None:
         self._file = SqliteFile(path, "toolway-approvals", lambda db: db.executescript(_SCHEMA))
@@ -52,7 +52,7 @@ class SqliteApprovalStore:
         self._now = now
 
     async def close(self) -> None:
-        """Close the file, after the changes under way."""
+        """Close the file, after changes that are being written."""
         await self._file.close()
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
@@ -116,7 +116,7 @@ class SqliteApprovalStore:
         return sorted(found, key=lambda each: each.asked_at)
 
     def _remove_expired(self, db: sqlite3.Connection) -> list[ApprovalRequest]:
-        """Remove what has expired. Return the requests among it that have no answer."""
+        """Delete expired requests. Return those of them that were never answered."""
         now = self._now()
         rows = db.execute("SELECT id, state, sealed FROM requests WHERE until <= ?", (now,)).fetchall()
         if rows:

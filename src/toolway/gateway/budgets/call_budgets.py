@@ -1,8 +1,9 @@
-"""Budgets of a gateway: charges each call to the budgets of its key and its groups.
+"""Budgets of a gateway: charges each call to the budgets of its API key and its groups.
 
-A usual call takes units that this process holds. If they are too few, it waits for the ledger. Nothing is spent on
-credit, so a budget is never exceeded while the ledger can be used. If it cannot, what was leased is spent; then calls
-are refused, or pass for at most an hour (`"budgetsFail": "open"`).
+A unit is one call or one byte. A process leases units from the ledger, the store of what was used, and a usual call
+takes leased units. If they are too few, the call waits for the ledger. Nothing is spent on credit, so a budget is never
+exceeded while the ledger can be used. If it cannot, the leased units are spent; then calls are refused, or pass for at
+most an hour (`"budgetsFail": "open"`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _log = logging.getLogger("toolway.gateway")
 
 
 class BudgetExceeded(Exception):
-    """Raised if a budget of a call is used up."""
+    """Raised if a budget to which a call is charged is used up."""
 
     def __init__(self, account: BudgetAccount, wait: float, resets_at: int) -> None:
         super().__init__(account.id)
@@ -43,11 +44,11 @@ class BudgetExceeded(Exception):
 
 
 class LedgerUnavailable(Exception):
-    """Raised if it is unknown how much of a budget is used."""
+    """Raised if it is unknown how much of a budget is used, because the ledger that stores it cannot be used."""
 
 
 class TooManyCalls(Exception):
-    """Raised if a key has as many calls under way as it may have. `limit` is that of this process."""
+    """Raised if an API key has reached its limit of concurrent calls. `limit` is its share for this process."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -55,7 +56,10 @@ class TooManyCalls(Exception):
 
 
 class CallBudgets:
-    """Budgets of all callers of one process. `now` is monotonic; `node_count` returns how many processes there are."""
+    """Budgets of all callers, as one process of a gateway charges them. `ledger` stores what all processes have used.
+
+    `now` is monotonic; `node_count` returns how many processes there are.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class CallBudgets:
         self._is_open_reported = False
 
     def set_rules(self, budgets: GroupBudgets, *, fails_open: bool) -> None:
-        """Use these budgets of groups from now on. What was used stays used."""
+        """Use these budgets of groups from now on. Calls that were charged before still count."""
         if budgets != self.rules.settings:
             self.rules = BudgetRules(budgets)
             self.has_rules = bool(self.rules)
@@ -91,7 +95,7 @@ class CallBudgets:
         self.fails_open = fails_open
 
     def find(self, principal: Principal, target: str) -> Sequence[BudgetAccount]:
-        """Return the accounts that count a call of `server.tool` by a principal."""
+        """Return the budget accounts to which a call of the tool `target` (`server.tool`) by a principal is charged."""
         key = (principal.id, target)
         known = self._found.get(key)
         if known is not None and (known[0] is principal or known[0] == principal):
@@ -108,7 +112,11 @@ class CallBudgets:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def try_take(self, accounts: Sequence[BudgetAccount]) -> bool:
-        """Charge one call to accounts of calls. Return False, with nothing charged, if units are not at hand."""
+        """Charge one call to these accounts, without waiting.
+
+        Return False, with nothing charged, if this process has no leased unit for one of them. An account of bytes is
+        charged later, by `add_bytes`.
+        """
         now = self._now()
         held = [self._hold(account, now) for account in accounts]
         if not all(each is not None and each.has_unit(now) for each in held):
@@ -122,7 +130,7 @@ class CallBudgets:
         return True
 
     def give_back(self, accounts: Sequence[BudgetAccount]) -> None:
-        """Return the units of a call that was not made, right after `try_take`."""
+        """Undo `try_take`, right after it, because the call was not made."""
         now = self._now()
         for account in accounts:
             found = self._held.get(account.id)
@@ -130,7 +138,7 @@ class CallBudgets:
                 found.give_back(1, now)
 
     async def take(self, accounts: Sequence[BudgetAccount]) -> None:
-        """Charge one call; wait for units if necessary.
+        """Charge one call to these accounts; wait for more leased units if necessary.
 
         Raises `BudgetExceeded` if a budget is used up, `LedgerUnavailable` if that cannot be known.
         """
@@ -152,7 +160,10 @@ class CallBudgets:
             await self._wait_settled(short)
 
     def _pass_or_refuse(self, accounts: Sequence[BudgetAccount], now: float) -> None:
-        """Let a call pass without a ledger, if the operator said so; at most an hour. Raises `LedgerUnavailable`."""
+        """Let a call pass while the ledger cannot be used, if the operator allows it, at most for an hour.
+
+        Raises `LedgerUnavailable` if the call must not pass.
+        """
         assert self._lost_at is not None
         if not self.fails_open or now - self._lost_at >= MAX_OPEN_S:
             self._report_open(is_open=False)
@@ -164,7 +175,7 @@ class CallBudgets:
                 self._require(account, now).spend(1, now)
 
     def add_bytes(self, accounts: Sequence[BudgetAccount], size: int) -> None:
-        """Charge the bytes of a result to the accounts of bytes, when the call has ended."""
+        """Charge the size of a call's result to the accounts that count bytes, when the call has ended."""
         now = self._now()
         for account in accounts:
             if account.budget.unit == "bytes":
@@ -174,9 +185,10 @@ class CallBudgets:
                     self._wake.set()
 
     def enter(self, principal: Principal) -> bool:
-        """Count a call of a principal with a limit of concurrent calls. Raises `TooManyCalls`.
+        """Count a call of a principal as running, if its number of concurrent calls is limited.
 
-        Return False if there is no limit. In a cluster each process has its share of the limit.
+        Return False if there is no limit. Raises `TooManyCalls` if the limit is reached. In a cluster each process has
+        its share of the limit.
         """
         if principal.concurrent is None:
             return False
@@ -187,7 +199,7 @@ class CallBudgets:
         return True
 
     def leave(self, principal: Principal) -> None:
-        """Stop counting a call for which `enter` returned True."""
+        """Stop counting a call as running, for which `enter` returned True."""
         left = self._active[principal.id] - 1
         if left:
             self._active[principal.id] = left
@@ -197,9 +209,10 @@ class CallBudgets:
     # -- what was used ------------------------------------------------------------------------------------------------
 
     async def read(self, accounts: Sequence[BudgetAccount]) -> Mapping[str, BudgetLease]:
-        """Return the use of accounts by their ids, without the units that this process holds.
+        """Return how much of each account is used, by account id.
 
-        Raises `LedgerError` or `TimeoutError`.
+        Units that this process leased and did not spend are left out. Raises `LedgerError` or `TimeoutError` if the
+        ledger cannot be used.
         """
         found: dict[str, BudgetLease] = {}
         now = self._now()
@@ -216,7 +229,7 @@ class CallBudgets:
     # -- ledger -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Return unused units to the ledger, if it can be used, and close it."""
+        """Return unspent leased units to the ledger, if it can be used, and close the ledger."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -230,7 +243,7 @@ class CallBudgets:
         await self._ledger.close()
 
     def _hold(self, account: BudgetAccount, now: float) -> HeldUnits | None:
-        """Return the units of an account that this process holds; None if there are too many accounts."""
+        """Return the leased units of an account, created at first use; None if this process has too many accounts."""
         found = self._held.get(account.id)
         if found is not None:
             found.account = account  # its amount may have changed
@@ -247,7 +260,7 @@ class CallBudgets:
         return found
 
     async def _wait_settled(self, short: Sequence[HeldUnits]) -> None:
-        """Wait until the ledger was asked for units of these accounts."""
+        """Wait until the next requests to the ledger have ended, which ask for units of these accounts."""
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
         if self._task is None:

@@ -1,4 +1,4 @@
-"""Units of one account that this process holds. Pure: `now` is an argument, of a monotonic clock."""
+"""Units of one budget account that this process has leased. Pure: `now` is an argument, of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST: Final = {"calls": 20_000, "bytes": 64 * 1024 * 1024}
 
 
 class HeldUnits:
-    """Leased units of one account, and what is known of it."""
+    """Units that this process has leased for one budget account, and the last known state of that account."""
 
     __slots__ = (
         "_asked_at",
@@ -54,13 +54,17 @@ class HeldUnits:
         self._low = 0  # fewer units are filled up
 
     def has_unit(self, now: float) -> bool:
-        """Return True if one more call may be made."""
+        """Return True if a unit is left, so that one more call may be made."""
         if now >= self.until:
             self.units = 0
         return self.units > 0
 
     def spend(self, units: int, now: float) -> None:
-        """Spend units of the lease. What it lacks becomes a debt: bytes are known only when a call has ended."""
+        """Spend leased units.
+
+        If they are too few, the rest becomes a debt, which the next request reports to the ledger. That happens with
+        bytes, whose number is known only when a call has ended.
+        """
         self.units -= units
         if self.units < 0:
             self.debt, self.units = self.debt - self.units, 0
@@ -68,17 +72,17 @@ class HeldUnits:
         self.used_at = now
 
     def give_back(self, units: int, now: float) -> None:
-        """Return the units of a call that was not made, right after `spend`."""
+        """Undo `spend`, right after it, because the call was not made."""
         if now < self.until:
             self.units += units
         self._spent_since -= units
 
     def is_used_up(self, now: float) -> bool:
-        """Return True if the ledger had no units, and should not be asked again yet."""
+        """Return True if the budget is used up by the last answer of the ledger, and it is too early to ask again."""
         return now < self.over_until and now < self.retry_at
 
     def is_due(self, now: float) -> bool:
-        """Return True if the ledger must be asked: for more units, about a debt, or to return unused units."""
+        """Return True if a request to the ledger is due: for more units, about a debt, or to return unused units."""
         if self.is_asking:
             return False
         if self.waiting or self.debt:
@@ -88,12 +92,12 @@ class HeldUnits:
         return self.units < self._low and not self.is_used_up(now)
 
     def is_removable(self, now: float) -> bool:
-        """Return True if nothing is known of the account that the ledger does not know."""
+        """Return True if this object can be dropped: it is idle, with no units or debt that the ledger must know."""
         is_idle = now - self.used_at >= IDLE_AFTER_S and now >= self.retry_at
         return is_idle and not (self.is_asking or self.waiting or self.debt or (self.units and now < self.until))
 
     def next_request(self, now: float) -> LeaseRequest:
-        """Return the request to send, and begin to wait for its lease."""
+        """Return the next request to the ledger: for units, or to return them. `apply` or `restore` must follow."""
         self.is_asking = True
         debt, self.debt = self.debt, 0
         if not self.waiting and now - self.used_at >= IDLE_AFTER_S:
@@ -107,12 +111,18 @@ class HeldUnits:
         return LeaseRequest(self.account, max(1, wanted - held), debt)
 
     def final_request(self, now: float, debt: int = 0) -> LeaseRequest:
-        """Return the request that returns all units. If it fails, they are lost: they count as used."""
+        """Return the request that returns all unspent units to the ledger.
+
+        If it fails, they are lost: they count as used.
+        """
         units, self.units, self._low = (self.units if now < self.until else 0), 0, 0
         return LeaseRequest(self.account, 0, debt - units, self.period if units else 0)
 
     def apply(self, lease: BudgetLease, request: LeaseRequest, sent_at: float, now: float) -> None:
-        """Use the lease that the ledger gave. `sent_at` is when it was asked: its period does not end later."""
+        """Add the units of a lease that the ledger granted for `request`. `sent_at` is when the request was sent.
+
+        The time left in the period is counted from `sent_at`, so that it does not end too late.
+        """
         self.is_asking = False
         if lease.period != self.period:
             self.units, self.period = 0, lease.period
@@ -124,6 +134,9 @@ class HeldUnits:
             self.over_until = now
 
     def restore(self, request: LeaseRequest) -> None:
-        """Keep the debt of a request that failed. Units that it returned may be in the ledger, so they are lost."""
+        """Take over the debt of a request that failed, to report it again.
+
+        Units that the request returned are lost: the ledger may have them.
+        """
         self.is_asking = False
         self.debt += max(0, request.spent)

@@ -1,8 +1,8 @@
-"""Ledger of budgets: how much of each was used in its period.
+"""Ledger of budgets: the store of how much of each budget was used in its current period.
 
-Units are leased: they count as used in the ledger before a call spends them. So all processes together never spend
-more than a budget, also if one is killed. Unused units are returned. The decisions are here, for all stores. Pure:
-`now` is an argument.
+Units (calls or bytes) are leased: they count as used in the ledger before a call spends them. So all processes together
+never spend more than a budget, also if one is killed. Unused units are returned. The decisions are here, for all
+stores. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LedgerError(Exception):
 
 
 class BudgetAccount(NamedTuple):
-    """One budget of one holder, which counts some calls."""
+    """One budget of an API key or a group, with the pattern of the tools whose calls it counts."""
 
     holder: str  # `key ID` or `group NAME`
     pattern: str  # of server.tool
@@ -31,12 +31,12 @@ class BudgetAccount(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Name in the ledger. It has no amount: a budget that is raised keeps its use."""
+        """Id of the account in the ledger. It does not contain the amount, so a budget that is raised keeps its use."""
         return f"{self.holder}|{self.pattern}|{self.budget.unit}/{self.budget.period}"
 
 
 class LeaseRequest(NamedTuple):
-    """Request for units of one account."""
+    """Request of a process to the ledger for `wanted` units of one account; also reports debts and returns units."""
 
     account: BudgetAccount
     wanted: int
@@ -45,7 +45,7 @@ class LeaseRequest(NamedTuple):
 
 
 class BudgetLease(NamedTuple):
-    """Units that a process may spend, and the state of their account."""
+    """Units of an account that the ledger granted to a process, and how much of the account is used."""
 
     units: int
     used: int  # in this period, with these units
@@ -55,24 +55,24 @@ class BudgetLease(NamedTuple):
 
 
 class StoredUse(NamedTuple):
-    """Use of an account as it is stored."""
+    """Stored use of one account: the start of a period, and the units used in it."""
 
     period: int
     used: int
 
 
 class BudgetLedger(Protocol):
-    """Store of the use of budgets. Methods raise `LedgerError`."""
+    """Store of how much of each budget is used. Methods raise `LedgerError` if it cannot be read or written."""
 
     async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
-        """Lease units of several accounts in one transaction. Return the leases by the ids of the accounts."""
+        """Grant units of several accounts in one transaction. Return the leases by account id."""
         ...
 
     async def close(self) -> None: ...
 
 
 def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) -> tuple[BudgetLease, StoredUse]:
-    """Return the lease for a request, and the use to store."""
+    """Return the lease that a request gets, and the new use of the account to store. `stored` is the use so far."""
     budget = request.account.budget
     start, end = budget.period_at(now)
     if stored is not None and stored.period > start:  # the clock was set back: what was used stays used
@@ -87,7 +87,7 @@ def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) ->
 
 
 class MemoryLedger:
-    """Ledger of one process, lost with it."""
+    """Ledger in the memory of one process, without a file. Its content is lost when the process ends."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -101,4 +101,4 @@ class MemoryLedger:
         return leases
 
     async def close(self) -> None:
-        """Keep nothing."""
+        """Do nothing: there is nothing to close."""

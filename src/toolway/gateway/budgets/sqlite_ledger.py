@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS used (account TEXT PRIMARY KEY, period INTEGER NOT NU
 
 
 class SqliteLedger:
-    """Ledger in one file, which is created at the first use."""
+    """Ledger of budgets in one SQLite file, which is created at the first use."""
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
         self._file = SqliteFile(path, "toolway-budgets", self._prepare)
@@ -41,7 +41,7 @@ class SqliteLedger:
             raise LedgerError(f"{self._file.path}: {exc}") from exc
 
     async def close(self) -> None:
-        """Close the file, after the changes under way."""
+        """Close the file, after changes that are being written."""
         await self._file.close()
 
     # -- in the thread of the ledger ----------------------------------------------------------------------------------

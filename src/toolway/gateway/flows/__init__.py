@@ -1,1 +1,1 @@
-"""Flows of data through one caller: private data, texts of strangers, and a way out."""
+"""Detection of risky data flows: a caller that reads private data and untrusted texts, and can send data out."""

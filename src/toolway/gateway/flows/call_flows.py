@@ -1,7 +1,9 @@
-"""Flows of a gateway: which labels the calls of a caller brought, and what happens if all three meet.
+"""Data flows of callers: records the labels of each call, and decides what happens if a caller has all three.
 
-`note` reports it, `ask` requires the approval of an operator, `deny` refuses the call. Only calls through the gateway
-are seen. What a client does by itself is not, and no content is followed.
+The labels of a tool are `private` (reads private data), `untrusted` (reads texts of strangers) and `sink` (sends data
+out). The window of a caller is the last call with each label within half an hour. If all three are in it, the mode
+`note` reports it, `ask` requires the approval of an operator, and `deny` refuses the call. Only calls through the
+gateway are seen. What a client does by itself is not, and no content is followed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment a
 
 
 class CallFlows:
-    """Windows of all callers of a gateway, and the decision about each labelled call.
+    """Windows of all callers of a gateway (their last labelled calls), and the decision about each labelled call.
 
     `servers` returns the server entries, `emit` reports events. `now` returns wall time.
     """
@@ -54,7 +56,10 @@ class CallFlows:
         self._stored: dict[tuple[str, frozenset[str]], float] = {}  # when labels of a caller were stored
 
     def set_mode(self, mode: FlowMode | None) -> bool:
-        """Use this mode from now on. None: `note`, if any tool has labels. Return True if that changes anything."""
+        """Use this mode from now on: `note`, `ask` or `deny`. None means `note` if any tool has labels, else off.
+
+        Return True if the mode has changed.
+        """
         has_labels = any(
             each.labels or any(tool.labels for tool in each.tools.values()) for each in self._servers().values()
         )
@@ -62,16 +67,17 @@ class CallFlows:
         return before != (self.mode, self.is_on)
 
     def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
-        """Return the labels of a tool as a rule for its calls; () if it has none."""
+        """Return the labels of a tool in the form of an approval rule; () if it has none or flows are off."""
         if not self.is_on:
             return ()
         labels = labels_of(self._servers().get(server), name, self.mode)
         return (FlowLabels(labels),) if labels else ()
 
     async def check(self, call: Call, rule: FlowLabels) -> Literal["pass", "ask"]:
-        """Add the labels of a call to the window of its caller, or return `ask` if an operator must approve it first.
+        """Check a call by the labels of its tool. Return `ask` if an operator must approve it first, else `pass`.
 
-        Raises `AccessDenied` if the call is refused, `ServerUnavailable` if the window is not known.
+        If it passes, its labels are added to the window of its caller. Raises `AccessDenied` if the call is refused,
+        `ServerUnavailable` if the window cannot be read or written.
         """
         now, found = self._now(), dict[str, LabelledCall]()
         if rule.is_read and self.was_just_stored(call.caller, rule.labels):
@@ -104,13 +110,16 @@ class CallFlows:
         return "ask" if self.mode == "ask" else "pass"
 
     async def add(self, call: Call, rule: FlowLabels) -> None:
-        """Add the labels of a call that an operator approved."""
+        """Add the labels of a call to the window of its caller, after an operator approved the call."""
         now = self._now()
         tool = LabelledCall(f"{call.server}.{call.name}", now)
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
 
     async def load(self) -> Mapping[str, Window]:
-        """Return the windows of all callers. Raises `ServerUnavailable`."""
+        """Return the last call with each label, by caller, within half an hour.
+
+        Raises `ServerUnavailable` if the store fails.
+        """
         now = self._now()
         try:
             found = await self._store.load(now)
@@ -119,9 +128,9 @@ class CallFlows:
         return {caller: window for caller, each in found.items() if (window := current(each, now))}
 
     async def reset(self, caller: str) -> bool:
-        """Forget which labels the calls of a caller brought. Return False if there are none.
+        """Clear the labels that are recorded for a caller. Return False if there are none.
 
-        Other processes of this gateway learn it within `REFRESH_S`.
+        Other processes of this gateway apply it within `REFRESH_S`.
         """
         self._stored.clear()
         try:
@@ -130,13 +139,13 @@ class CallFlows:
             raise _unavailable(exc) from exc
 
     async def close(self) -> None:
-        """Close the store."""
+        """Close the store of windows."""
         await self._store.close()
 
     def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
-        """Return True if the caller has read the same kinds a moment ago: one more read adds nothing to the window.
+        """Return True if these labels of a caller were stored a moment ago, so one more read need not store them.
 
-        It says nothing about a way out: other processes may have added to the window.
+        That is true only for reads. A call that sends data out must be checked: other processes may have added labels.
         """
         return 0 <= self._now() - self._stored.get((caller, labels), 0.0) < REFRESH_S
 
@@ -146,7 +155,10 @@ class CallFlows:
         self._stored[caller, labels] = now
 
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
-        """Change the window of a caller. Return False if that failed and is only noted."""
+        """Change the stored window of a caller. Return False if the store failed and the mode is only `note`.
+
+        Raises `ServerUnavailable` if it failed in another mode.
+        """
         try:
             await self._store.change(call.caller, change, self._now())
             return True

@@ -1,4 +1,4 @@
-"""Windows of callers in a SQLite file of the state folder, which all workers of a gateway share."""
+"""Windows of callers, the last labelled calls of each, in a SQLite file which all workers of a gateway share."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
 class FlowStoreError(Exception):
-    """Raised if the windows cannot be read or written."""
+    """Raised if the stored windows of callers cannot be read or written."""
 
 
 class FlowStore(Protocol):
-    """Store of the windows of callers. Methods raise `FlowStoreError`."""
+    """Store of the windows of callers: their last call with each label. Methods raise `FlowStoreError` if it fails."""
 
     async def change(self, caller: str, change: Change, now: float) -> None:
-        """Change the window of a caller. No other process reads or writes it meanwhile."""
+        """Replace the window of a caller by the result of `change`. No other process reads or writes it meanwhile."""
         ...
 
     async def load(self, now: float) -> Mapping[str, Window]:
@@ -37,7 +37,7 @@ class FlowStore(Protocol):
         ...
 
     async def remove(self, caller: str) -> bool:
-        """Forget the window of a caller. Return False if there is none."""
+        """Delete the window of a caller. Return False if there is none."""
         ...
 
     async def close(self) -> None: ...
@@ -48,7 +48,7 @@ def encode_window(window: Window) -> str:
 
 
 def decode_window(text: str) -> dict[str, LabelledCall]:
-    """Return a stored window. Raises `FlowStoreError` if it is invalid: it may hide a label."""
+    """Decode a stored window. Raises `FlowStoreError` if it is invalid, because a label may be missing from it."""
     try:
         return _WINDOW.decode(text)
     except msgspec.MsgspecError as exc:
@@ -56,7 +56,7 @@ def decode_window(text: str) -> dict[str, LabelledCall]:
 
 
 class SqliteFlowStore:
-    """Store in one file, which is created at the first use."""
+    """Store of the windows of callers in one SQLite file, which is created at the first use."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, "toolway-flows", lambda db: db.execute(_SCHEMA))
@@ -74,7 +74,7 @@ class SqliteFlowStore:
         return deleted > 0
 
     async def close(self) -> None:
-        """Close the file, after the changes under way."""
+        """Close the file, after changes that are being written."""
         await self._file.close()
 
     def _change(self, db: sqlite3.Connection, caller: str, change: Change, now: float) -> None:
