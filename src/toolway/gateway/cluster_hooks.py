@@ -1,7 +1,7 @@
-"""Interface of a gateway to its cluster: all questions to it, in one object.
+"""Interface of a gateway to its cluster: everything that the gateway asks or tells the other nodes.
 
-`Gateway` gets it at construction. `ClusterHooks` itself is the gateway without a cluster: no other nodes, every server
-is local. `cluster/node.py` has the implementation for a cluster node.
+`Gateway` gets it at construction. `ClusterHooks` itself is the implementation for a gateway without a cluster: no other
+nodes, every server is local. `cluster/node.py` has the implementation for a cluster node.
 """
 
 from __future__ import annotations
@@ -41,16 +41,19 @@ class ClusterHooks:
         return None
 
     def prove_node(self, challenge: str) -> str | None:
-        """Return the proof that this gateway is the node that another node's `challenge` names; None if it is not."""
+        """Return a proof that this gateway is the node that another node's `challenge` names; None if it is not."""
         return None
 
     async def handle_node_exchange(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
-        """Answer the HTTP request of another node. `refusal` is a reason to execute nothing now."""
+        """Answer an HTTP request of another node.
+
+        If `refusal` is given, nothing is executed and that error is the answer.
+        """
         raise AssertionError("without a cluster no node is authenticated")
 
     @property
     def links(self) -> NodeLinks | None:
-        """Links of other nodes, each one connection for many calls; None without a cluster."""
+        """Connections that other nodes have opened to this one for their calls; None without a cluster."""
         return None
 
     def is_remote(self, server: str) -> bool:
@@ -67,21 +70,21 @@ class ClusterHooks:
     # -- several workers ----------------------------------------------------------------------------------------------
 
     async def forward_admin(self, exchange: Exchange) -> bool:
-        """Forward a request to /admin, /metrics or /login to the worker that answers for all workers of this machine.
+        """Forward a request to /admin, /metrics or /login to the one worker that answers for all workers.
 
-        Return False if this process must answer it itself.
+        Return False if this process must answer the request itself.
         """
         return False
 
     async def collect_reports(self) -> None:
-        """Get the reports of all other workers, before a request about the whole gateway is answered."""
+        """Fetch the reports of all other workers, before a request about the whole gateway is answered."""
 
     def worker_reports(self) -> Iterable[WorkerReport]:
         """Return the last report of each other worker process that runs."""
         return ()
 
     def on_metrics_shown(self) -> None:
-        """Record the counters of all workers, because they are shown now: after a crash they must not be lower."""
+        """Save the counters of all workers, because they are being shown: after a crash they must not be lower."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""
@@ -103,10 +106,10 @@ NO_CLUSTER: Final = ClusterHooks()
 
 
 class NodeLinks(Protocol):
-    """Links that other nodes have opened to this one: connections on which they send calls."""
+    """Links of other nodes: connections that other nodes have opened to this one, and on which they send calls."""
 
     def accept(self) -> asyncio.Protocol | None:
-        """Return the protocol of a new link, which authenticates the other node; None if it is refused."""
+        """Return the protocol of a new link, which authenticates the other node. None if the link is refused."""
         ...
 
     def stop_accepting(self) -> None:
@@ -168,11 +171,11 @@ class SessionPeers(Protocol):
         ...
 
     def on_session_loaded(self, session: LegacySession) -> None:
-        """Record that this node holds state of the session from now on and needs its changes."""
+        """Record that this node has loaded a session and must be informed of its changes from now on."""
         ...
 
     def is_current(self, session: LegacySession) -> bool:
-        """Return True if this node knows all changes that other nodes made to the session."""
+        """Return True if this node has loaded all changes that other nodes made to the session."""
         ...
 
     async def load_state(self, session: LegacySession) -> None:
@@ -190,7 +193,8 @@ class SessionPeers(Protocol):
     ) -> None:
         """Store a change of the session and publish it to the other nodes.
 
-        The arguments set the log level, add or remove a subscribed resource URI, or end the session.
+        The arguments set the log level, add or remove a resource URI to which the client subscribed, or end the
+        session.
         """
         ...
 
@@ -201,7 +205,7 @@ class SessionPeers(Protocol):
     # -- forwarding ---------------------------------------------------------------------------------------------------
 
     async def forward(self, session: LegacySession, message: Message) -> None:
-        """Forward a client's response or cancellation whose request is not on this node to its node."""
+        """Forward a client's response or cancellation to the node that has the request to which it belongs."""
         ...
 
     async def resume_stream(self, session: LegacySession, last_event_id: str, stream: EventStream) -> bool:

@@ -223,7 +223,7 @@ class Gateway:
     def handle_forwarded(
         self,
     ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, Notify], Coroutine[Any, Any, RpcResult]]:
-        """Handler for calls that another node forwards.
+        """Coroutine function that executes a call which another cluster node forwards to this one.
 
         It raises `RpcFailure` if the call is rejected or fails.
         """
@@ -233,11 +233,14 @@ class Gateway:
     def begin_forwarded(
         self,
     ) -> Callable[[Principal, EndpointView, ForwardedCall, Message, NodeCall], NodeFlight | None]:
-        """Handler for forwarded calls that need no coroutine. It returns None if `handle_forwarded` must be used."""
+        """Function that begins a forwarded call without a coroutine.
+
+        It returns None if `handle_forwarded` must be used.
+        """
         return self._node_flights.begin
 
     def set_advertised_host(self, host: str) -> None:
-        """Accept this host name, by which other nodes reach the gateway, in Host headers; "" is ignored."""
+        """Accept this host name in Host headers. Other nodes reach the gateway by it. "" is ignored."""
         if host:
             self._authenticator.set_advertised_host(host)
 
@@ -252,11 +255,12 @@ class Gateway:
         secret: str = "",
         clients: Mapping[str, str] | None = None,
     ) -> IdentityProvider:
-        """Accept access tokens of an identity provider from now on; return it. It must be started and closed.
+        """Accept access tokens of an identity provider from now on.
 
-        `fetch` and `ask` replace the ways in which its documents are fetched, and in which it is asked about opaque
-        tokens. `secret` is that of the gateway for such requests. `clients` are the secrets of clients that may
-        exchange identity assertions, by their ids. Raises `ConfigError` if a library is missing.
+        Return the provider; the caller must start and close it. `fetch` replaces the function that fetches its
+        documents, `ask` the one that asks it about opaque tokens. `secret` is the gateway's secret for such requests.
+        `clients` are the secrets of clients that may exchange identity assertions, by their ids. Raises `ConfigError`
+        if a library is missing.
         """
         from toolway.gateway.identity.introspection import create_ask
         from toolway.gateway.identity.provider import IdentityProvider, create_fetch
@@ -283,9 +287,10 @@ class Gateway:
         return login
 
     def check_login(self) -> None:
-        """Check that requests without a valid token are denied, at the place where real requests are authenticated.
+        """Check with test requests that the gateway denies requests without a valid token.
 
-        Raises `ConfigError` if one is not: a login that protects nothing must not go unnoticed.
+        They pass the code that authenticates real requests. Raises `ConfigError` if one is not denied: a login that
+        protects nothing must not go unnoticed.
         """
         for headers in ({}, {"authorization": "Bearer garbage"}, {"authorization": f"Bearer {UNSIGNED_TOKEN}"}):
             for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics"):
@@ -363,7 +368,7 @@ class Gateway:
         self.search_tools.on_config_changed()
 
     def on_policy_changed(self) -> None:
-        """Apply new policies: every client gets a new view, and learns that its lists may have changed."""
+        """Apply new policies: every client gets a new view, and a notification that its lists may have changed."""
         router = self.router
         router.close_views()
         self.legacy_sessions.replace_views(router.view_for)

@@ -46,7 +46,10 @@ class PendingLogin:
     redirected_to: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     async def wait_for_redirect(self, server: str, url: str) -> str:
-        """Publish the authorization URL for the browser; return the URL it is finally redirected to."""
+        """Publish the authorization URL, which the user opens in a browser.
+
+        Wait for the login, and return the URL to which the browser was redirected at its end.
+        """
         self.url.set_result(url)
         return await self.redirected_to
 

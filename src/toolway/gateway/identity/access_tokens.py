@@ -37,7 +37,7 @@ _NAME_CLAIMS: Final = ("preferred_username", "email", "upn", "name")
 
 
 class InvalidToken(Exception):
-    """Raised if a token does not authenticate its bearer. The text is for the bearer: it contains no secret."""
+    """Raised if a token does not authenticate its sender. The text is sent to the sender, so it contains no secret."""
 
 
 class ParsedToken(NamedTuple):
@@ -63,7 +63,7 @@ class TokenIdentity(NamedTuple):
 
 
 def parse_token(token: str) -> ParsedToken:
-    """Read the header and the claims of a compact JWT. Raises `InvalidToken`."""
+    """Read the header and the claims of a compact JWT. Raises `InvalidToken` if it cannot be parsed."""
     if len(token) > MAX_TOKEN_CHARS:
         raise InvalidToken("the token is too long")
     if _COMPACT.fullmatch(token) is None:
@@ -100,7 +100,7 @@ def _decode_part(part: str) -> Json:
 
 
 class TokenRules:
-    """Rules that a token of the identity provider must pass, by the settings of the gateway."""
+    """Rules of the gateway for tokens of the identity provider: issuer, audience, algorithm, times and kind."""
 
     def __init__(self, settings: LoginSettings) -> None:
         self._issuer = settings.issuer
@@ -109,9 +109,9 @@ class TokenRules:
         self._groups_claim = settings.groups_claim
 
     def check(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return what a token says, if it is an access token of the provider, for this gateway, and valid at `now`.
+        """Return the identity that an access token states, if the token is for this gateway and valid at `now`.
 
-        Its signature must be verified besides. Raises `InvalidToken` if it is not. Scopes are not compared here.
+        Raises `InvalidToken` if not. The caller must verify the signature too. Scopes are not compared here.
         """
         claims = token.claims
         if token.algorithm not in self._algorithms:
@@ -126,9 +126,9 @@ class TokenRules:
         return self._identify(claims, expires_at)
 
     def check_assertion(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return whom an identity assertion is about, if it is of the provider and valid at `now`.
+        """Return the identity that an identity assertion states, if it is of the provider and valid at `now`.
 
-        The caller compares its audience, and verifies its signature. Raises `InvalidToken`.
+        Raises `InvalidToken` if not. The caller must compare the audience and verify the signature too.
         """
         if token.algorithm not in self._algorithms:
             raise InvalidToken("the signature algorithm is not accepted")
@@ -138,9 +138,10 @@ class TokenRules:
         return self._identify(token.claims, self._check_times(token.claims, now))
 
     def check_introspected(self, claims: Json, now: float, until: float) -> TokenIdentity:
-        """Return what the provider says about an active opaque token, if it is for this gateway. Raises `InvalidToken`.
+        """Return the identity of an active opaque token, from the `claims` that the provider returned about it.
 
-        It is used until `until` at the latest, then the provider is asked again.
+        It is used until `until` at the latest, then the provider is asked again. Raises `InvalidToken` if the token is
+        not for this gateway.
         """
         if claims.get("iss", self._issuer) != self._issuer:
             raise InvalidToken("the token is of another issuer")
@@ -168,7 +169,7 @@ class TokenRules:
         )
 
     def _is_for_us(self, audience: Any) -> bool:
-        """Return True if the claim `aud` has our audience, as a text or in a list of texts. Compared exactly."""
+        """Return True if the claim `aud` is exactly the audience of this gateway, or a list that contains it."""
         if isinstance(audience, str):
             return audience == self._audience
         return (
@@ -179,7 +180,10 @@ class TokenRules:
 
     @staticmethod
     def _check_times(claims: Json, now: float) -> float:
-        """Return when the token expires, in seconds since 1970. Raises `InvalidToken` if it is not valid at `now`."""
+        """Return when a token expires, in seconds since 1970.
+
+        Raises `InvalidToken` if the token is not valid at `now`.
+        """
         expires_at = _read_time(claims, "exp")
         if expires_at is None:
             raise InvalidToken("the token has no end")
@@ -193,10 +197,10 @@ class TokenRules:
 
 
 def _check_kind(token: ParsedToken) -> None:
-    """Raise `InvalidToken` if a token of the provider is no access token, or not one for any bearer.
+    """Raise `InvalidToken` if a token of the provider is no access token, or is bound to a key of its client.
 
     Some providers (Keycloak, Entra) write `JWT` as the type of access tokens, or none (Okta). Such a token must have a
-    mark of an access token, and none of an ID token.
+    claim that only access tokens have, and none that only ID tokens have.
     """
     claims = token.claims
     if "cnf" in claims:
@@ -226,7 +230,7 @@ def read_scopes(claims: Json) -> frozenset[str]:
 
 
 def read_groups(claims: Json, claim: str) -> tuple[str, ...]:
-    """Return the groups of a person; empty if the claim is missing, has another form, or is too long.
+    """Return the groups of a person from the claims of a token. Empty if the claim is missing, invalid or too long.
 
     `claim` is the name of a claim, or a path to one (`realm_access.roles`); "" tries `groups`, then `roles`.
     """
@@ -260,13 +264,16 @@ def _read_client(claims: Json) -> str:
 
 
 def _read_mfa(claims: Json) -> bool:
-    """Return True if the claim `amr` says that several factors were used (RFC 8176)."""
+    """Return True if the claim `amr` of a token says that the login used several factors (RFC 8176)."""
     methods = claims.get("amr")
     return isinstance(methods, list) and "mfa" in methods
 
 
 def _read_time(claims: Json, name: str) -> float | None:
-    """Return a claim that is a time; None if there is none. Raises `InvalidToken` if it is no number."""
+    """Return the time in the claim `name`; None if the token has no such claim.
+
+    Raises `InvalidToken` if it is no time.
+    """
     value = claims.get(name)
     if value is None and name not in claims:
         return None

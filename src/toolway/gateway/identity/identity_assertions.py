@@ -48,7 +48,7 @@ Answer = tuple[int, bytes, tuple[tuple[str, str], ...]]
 
 
 class GrantRefused(Exception):
-    """Raised if a request to the token endpoint is refused. `code` is the error of RFC 6749."""
+    """Raised if a request to the token endpoint is refused. `code` is an error code of RFC 6749."""
 
     def __init__(self, code: str, description: str, status: int = 400) -> None:
         super().__init__(description)
@@ -57,7 +57,10 @@ class GrantRefused(Exception):
 
 
 class AssertionGrants:
-    """Token endpoint of a gateway for identity assertions. `clients` are the ids of clients with their secrets."""
+    """Token endpoint of a gateway, at which clients exchange identity assertions for tokens of the gateway.
+
+    `clients` are the secrets of the clients that may do so, by client id.
+    """
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class AssertionGrants:
     # -- the endpoint -------------------------------------------------------------------------------------------------
 
     def handles(self, request: HttpRequest) -> bool:
-        """Return True if a request is for the token endpoint, its metadata, or the page that explains itself."""
+        """Return True if a request is for this token endpoint: a token, its metadata, or its authorization URL."""
         return (request.method, request.path) in (
             ("POST", TOKEN_PATH),
             ("GET", METADATA_PATH),
@@ -99,7 +102,10 @@ class AssertionGrants:
         )
 
     def answer(self, request: HttpRequest) -> Answer:
-        """Return status, body and headers. Raises `VerificationPending` if the key of an assertion is being fetched."""
+        """Answer a request: return status, body and headers.
+
+        Raises `VerificationPending` if the key for the signature of an assertion is being fetched.
+        """
         if request.path == METADATA_PATH:
             return 200, self.metadata, (*_JSON[:1], ("cache-control", "max-age=300"))
         if request.path == AUTHORIZE_PATH:
@@ -148,7 +154,10 @@ class AssertionGrants:
         return client
 
     def _check(self, token: str, client: str) -> tuple[TokenIdentity, Json]:
-        """Return whom an assertion is about. Raises `InvalidToken` if it is not for this gateway and this client."""
+        """Verify an identity assertion. Return the identity that it states, and its claims.
+
+        Raises `InvalidToken` if it is not valid for this gateway and this client.
+        """
         parsed = parse_token(token)
         claims = parsed.claims
         if parsed.type not in ASSERTION_TYPES:
@@ -171,7 +180,7 @@ class AssertionGrants:
         return identity, claims
 
     def _use_once(self, claims: Json, expires_at: float) -> None:
-        """Remember an assertion until it expires. Raises `GrantRefused` if it was used before."""
+        """Record that an assertion is used, until it expires. Raises `GrantRefused` if it was used before."""
         now = self._now()
         for used in [each for each, end in self._used.items() if end <= now]:
             del self._used[used]
@@ -184,7 +193,10 @@ class AssertionGrants:
     # -- its tokens ---------------------------------------------------------------------------------------------------
 
     def open_token(self, token: str) -> tuple[TokenIdentity, float]:
-        """Return what a token of this endpoint proves, and until when. Raises `InvalidToken`."""
+        """Return the identity that a token of this endpoint proves, and when the token expires.
+
+        Raises `InvalidToken`.
+        """
         opened = self._sealer.open_with_expiry(_SEAL_KIND, token.removeprefix(TOKEN_PREFIX))
         if opened is None or opened[0] <= self._now():
             raise InvalidToken("the token has expired" if opened is not None else "unknown token")
@@ -196,12 +208,15 @@ class AssertionGrants:
 
 
 def is_own_token(token: str) -> bool:
-    """Return True if a bearer token has the form of those that the endpoint issues."""
+    """Return True if a bearer token has the form of the tokens that this token endpoint issues."""
     return token.startswith(TOKEN_PREFIX)
 
 
 def _read_form(request: HttpRequest) -> dict[str, str]:
-    """Return the fields of a form. Raises `GrantRefused` if it is none, or repeats a field."""
+    """Return the fields of a form in the body of a request.
+
+    Raises `GrantRefused` if the body is no form, or repeats a field.
+    """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/x-www-form-urlencoded":
         raise GrantRefused("invalid_request", "send a form: application/x-www-form-urlencoded")

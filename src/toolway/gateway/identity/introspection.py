@@ -1,7 +1,7 @@
 """Opaque access tokens: the identity provider is asked about each one (RFC 7662), and its answer is kept briefly.
 
-Only a clear yes opens anything. An error, a timeout, an answer that is no JSON object, or one whose `active` is not
-exactly true or false, is no answer: the client gets 503 and may try again.
+A token is accepted only if the answer says clearly that it is active. An error, a timeout, an answer that is no JSON
+object, or one whose `active` is not exactly true or false, is no answer: the client gets 503 and may try again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
 
 
 class TokenAnswer(NamedTuple):
-    """Answer of the provider about one token."""
+    """Answer of the identity provider about one opaque token: its claims if it is active, or a failure."""
 
     claims: Json | None  # of an active token; None if it is not active, or if there was no answer
     has_failed: bool
@@ -41,7 +41,10 @@ class TokenAnswer(NamedTuple):
 
 
 class Introspection:
-    """Answers of the provider about opaque tokens. `now` is the wall time, as in tokens."""
+    """Cache of the identity provider's answers about opaque tokens, and the requests that are running.
+
+    `ask` sends a request. `now` is the wall time, as in tokens.
+    """
 
     def __init__(self, ask: Ask, now: Callable[[], float] = time.time) -> None:
         self._ask = ask
@@ -51,12 +54,15 @@ class Introspection:
         self.request_count = 0
 
     def find(self, digest: bytes) -> TokenAnswer | None:
-        """Return the answer about the token with this hash; None if the provider must be asked."""
+        """Return the cached answer about the token with the hash `digest`; None if the provider must be asked."""
         found = self._answers.get(digest)
         return found if found is not None and self._now() < found.until else None
 
     def start(self, token: str, digest: bytes) -> asyncio.Task[None] | None:
-        """Return the running request about a token, or a new one. None if too many requests are running."""
+        """Return the task of a running request to the provider about a token, or start a new one.
+
+        None if too many requests are running.
+        """
         running = self._running.get(digest)
         if running is not None:
             return running
@@ -89,7 +95,10 @@ class Introspection:
 
 
 def _read_answer(status: int, body: bytes) -> Json | None:
-    """Return the claims of an active token, or None if it is not active. Raises `ValueError` for any other answer."""
+    """Return the claims in a response of the provider about an active token; None if the token is not active.
+
+    Raises `ValueError` for any other response.
+    """
     if status != 200:
         raise ValueError(f"it answered with HTTP {status}")
     answer = decode_json(body)

@@ -55,7 +55,7 @@ class Person(NamedTuple):
 
 
 class VerifiedToken(NamedTuple):
-    """Token that was verified: what it proves, and when it was issued."""
+    """Access token that was verified: the identity that it proves, and when it was issued and expires."""
 
     proven: ProvenIdentity
     expires_at: float
@@ -119,7 +119,7 @@ class IdentityProvider:
         self._running = asyncio.get_running_loop().create_task(self.keys.run())
 
     async def close(self) -> None:
-        """Fetch no keys any more."""
+        """Stop fetching the keys of the provider."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -128,12 +128,12 @@ class IdentityProvider:
             await self.introspection.close()
 
     def set_access(self, access: Mapping[str, Iterable[str]]) -> None:
-        """Use these groups from now on, after a reload of the configuration."""
+        """Use these groups of `toolway.access` from now on, after a reload of the configuration."""
         self._groups = frozenset(access)
         self._forget_tokens()
 
     def _forget_tokens(self) -> None:
-        """Verify every token again when it is used next."""
+        """Forget which tokens were verified, so that each is verified again at its next use."""
         self._tokens.clear()
         self._on_changed()
 
@@ -181,7 +181,10 @@ class IdentityProvider:
     # -- tokens of people for servers that are called on their behalf -------------------------------------------------
 
     def _keep_token(self, id_: str, new: SubjectToken, issued_at: float | None) -> None:
-        """Keep the token of a person that is good for longest. It is sent to the token endpoint of its issuer only."""
+        """Keep a token of a person for requests in its name, unless the one kept so far is valid for longer.
+
+        It is sent to the token endpoint of its issuer only.
+        """
         known = self._subject_tokens.pop(id_, None)
         if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
             del self._subject_tokens[next(iter(self._subject_tokens))]
@@ -189,7 +192,7 @@ class IdentityProvider:
         self._subject_tokens[id_] = (new, issued_at) if is_longer or known is None else known
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token with which a person logged in; None if it has none, or if it is not valid any more."""
+        """Return the token with which the person `caller` logged in; None if none is kept or valid any more."""
         found = self._subject_tokens.get(caller)
         if found is None:
             return None
@@ -199,7 +202,7 @@ class IdentityProvider:
         return found[0]
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if the last login of a person that is known here was ended by an administrator."""
+        """Return True if an administrator ended the last login of the person `caller`, or if no login is known here."""
         person = self._people.get(caller)
         return person is None or self._is_ended(caller, person.identity.issued_at)
 
@@ -216,7 +219,10 @@ class IdentityProvider:
         return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
 
     def _identify(self, token: str, digest: bytes) -> tuple[TokenIdentity, float]:
-        """Return what a token proves, and until when the reason for it is known. Raises as `authenticate` does."""
+        """Return the identity that a bearer token proves, and the time until which the proof counts.
+
+        Raises `InvalidToken`, `RequestDenied` or `VerificationPending` if it proves none (yet).
+        """
         if token.startswith(TOKEN_PREFIX):  # an API key that was revoked: the provider must not see it
             raise InvalidToken("unknown token")
         if self.assertions is not None and is_own_token(token):
@@ -237,14 +243,20 @@ class IdentityProvider:
         return self._rules.check_introspected(answer.claims, self._now(), answer.until), answer.until
 
     def _verify(self, token: str) -> TokenIdentity:
-        """Verify a JWT completely. Raises `InvalidToken`, or `RequestDenied` if its key is not known (yet)."""
+        """Verify claims and signature of a JWT, and return the identity that it states.
+
+        Raises `InvalidToken`, or `RequestDenied` if its key is not known (yet).
+        """
         parsed = parse_token(token)
         identity = self._rules.check(parsed, self._now())  # before a key is fetched because of it
         self.verify_signature(token, parsed)
         return identity
 
     def verify_signature(self, token: str, parsed: ParsedToken) -> None:
-        """Verify the signature of a token whose claims were checked. Raises as `_verify` does."""
+        """Verify the signature of a token whose claims were checked.
+
+        Raises `InvalidToken` if it is wrong, `RequestDenied` if the key is not known, or not yet.
+        """
         keys = self.keys.current
         key = keys.find(parsed.key_id, parsed.algorithm) if keys is not None else None
         if key is None:
@@ -264,7 +276,10 @@ class IdentityProvider:
         )
 
     def _remember(self, identity: TokenIdentity) -> Principal:
-        """Return the principal of a verified token. Equal principals are the same object, so that plans stay valid."""
+        """Return the principal of a verified token, and record the login of the person.
+
+        A principal that has not changed is the same object as before, so that plans of calls stay valid.
+        """
         principal, now = self._principal_of(identity), self._now()
         known = self._people.pop(principal.id, None)
         if known is not None and known.principal == principal:
@@ -281,7 +296,10 @@ class IdentityProvider:
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
 
     def _principal_of(self, identity: TokenIdentity) -> Principal:
-        """Return the principal of a person: named by issuer and subject, with the tools of its groups."""
+        """Return the principal of a person.
+
+        Its id is from issuer and subject, its access rights are from its groups.
+        """
         id_ = self.principal_id(identity.subject)
         is_admin = any(group in self.settings.admins for group in identity.groups)
         access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))
@@ -299,7 +317,7 @@ class IdentityProvider:
         )
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
-        """Return the groups of a person that the configuration gives tools to, with the one of all people."""
+        """Return the groups of a person to which the configuration gives tools, with the group of all people."""
         return sorted(self._groups.intersection((*(each for each in identity.groups if each != EVERYONE), EVERYONE)))
 
     # -- scopes -------------------------------------------------------------------------------------------------------
@@ -355,19 +373,19 @@ class IdentityProvider:
     # -- errors for clients -------------------------------------------------------------------------------------------
 
     def challenge(self, **parameters: str) -> tuple[str, str]:
-        """Return the header that names the place where a client gets a token (RFC 6750, RFC 9728)."""
+        """Return the header `WWW-Authenticate`, which says where a client gets a token (RFC 6750, RFC 9728)."""
         facts = {"realm": "toolway", **parameters, "resource_metadata": self.metadata_url}
         if self.settings.scopes and "scope" not in facts:
             facts["scope"] = " ".join(self.settings.scopes)
         return "www-authenticate", "Bearer " + ", ".join(f'{name}="{value}"' for name, value in facts.items())
 
     def deny_token(self, reason: str) -> RequestDenied:
-        """Return the error for a token that is not accepted. `reason` is plain text of ours."""
+        """Return the error for a token that is not accepted. `reason` is sent to the client, in the header as well."""
         challenge = self.challenge(error="invalid_token", error_description=reason)
         return RequestDenied(401, reason, "log in again at the identity provider", (challenge,))
 
     def deny_scope(self, present: Iterable[str], missing: Iterable[str]) -> RequestDenied:
-        """Return the error for a valid token that lacks scopes. It names all that a new token needs."""
+        """Return the error for a valid token that lacks scopes. It names all scopes that a new token needs."""
         wanted = " ".join(sorted({*missing, *self.settings.scopes, *_plain(present)}))
         challenge = self.challenge(error="insufficient_scope", scope=wanted)
         return RequestDenied(403, "the token lacks a scope", f"log in with the scope {wanted}", (challenge,))
@@ -434,9 +452,9 @@ def clock_error(offset: float) -> ConfigError:
 
 
 def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
-    """Return the URL of the metadata of a resource (RFC 9728), and the paths at which the gateway serves it.
+    """Return the URL of the metadata of a resource (RFC 9728), and the paths at which the gateway serves them.
 
-    Some clients look at the root only.
+    One of the paths is without the path of the resource, because some clients request only that one.
     """
     parts = urlsplit(resource)
     path = parts.path.rstrip("/")
@@ -444,11 +462,11 @@ def _metadata_location(resource: str) -> tuple[str, frozenset[str]]:
 
 
 def _host_header(url: str) -> str:
-    """Return the host of a URL as a Host header has it, without the port."""
+    """Return the host in a URL in the form of a Host header, without the port."""
     host = urlsplit(url).hostname or ""
     return f"[{host}]" if ":" in host else host
 
 
 def _plain(scopes: Iterable[str]) -> Iterable[str]:
-    """Return the scopes of a token that may be repeated in a header."""
+    """Return those scopes that can be written into a header without escapes."""
     return (scope for scope in scopes if scope.isascii() and scope.isprintable() and not {'"', "\\"} & set(scope))

@@ -71,7 +71,7 @@ class SigningKeys:
         self._keys = dict(keys)  # by key id and kind
 
     def find(self, key_id: str, algorithm: str) -> SigningKey | None:
-        """Return the key that a token names; None if there is none for this algorithm.
+        """Return the key for a token with this key id and algorithm; None if there is no such key.
 
         A token without a key id gets a key only if there is exactly one for its algorithm.
         """
@@ -81,11 +81,11 @@ class SigningKeys:
         return found[0] if len(found) == 1 else None
 
     def has_id(self, key_id: str) -> bool:
-        """Return True if a key has this id, whatever it may be used for."""
+        """Return True if any key has this id, for whichever algorithm."""
         return any(id_ == key_id for id_, _ in self._keys)
 
     def has_all_of(self, other: SigningKeys) -> bool:
-        """Return True if every key of `other` is a key of this set too, under the same id."""
+        """Return True if this set contains every key of `other`, under the same id."""
         return all(
             name in self._keys and self._keys[name].identity == key.identity for name, key in other._keys.items()
         )
@@ -140,7 +140,10 @@ def _parse_key(entry: Json) -> SigningKey | None:
 
 
 def _algorithms_of(public: Mapping[str, Any]) -> set[str]:
-    """Return the algorithms that fit a public key; none if it is weak or of an unknown curve."""
+    """Return the signature algorithms for which a public key may be used.
+
+    Empty if it is weak or of an unknown curve.
+    """
     if public["kty"] == "RSA":
         return set(_RSA_ALGORITHMS) if len(_decode_base64(public["n"]).lstrip(b"\0")) * 8 >= MIN_RSA_BITS else set()
     if public["kty"] == "EC":
@@ -170,7 +173,7 @@ def require_joserfc() -> None:
 
 
 class ProviderKeys:
-    """Keys of the configured provider: fetches them, and answers which are usable now.
+    """Public keys of the configured identity provider: fetches them, and returns those that may be used now.
 
     `on_changed` is called if a key was withdrawn: tokens that it signed are not valid any more. `on_problem` is called
     with the reason if the keys cannot be fetched, and with "" when they can be fetched again; `logs` writes it to the
@@ -208,7 +211,10 @@ class ProviderKeys:
         return self._keys if self._now() < self.good_until else None
 
     def refresh_for_unknown_key(self, key_id: str) -> asyncio.Task[None] | None:
-        """Return the running fetch of the keys, or a new one; None if the last one was too short a time ago."""
+        """Return the running fetch of the keys, or start one, because a token names a key id that is unknown.
+
+        None if the last fetch for an unknown id was too short a time ago.
+        """
         task, now = self._refresh_task, self._now()
         if task is None or task.done():
             if now < self._next_unknown:
@@ -220,7 +226,7 @@ class ProviderKeys:
         return task
 
     def is_absent(self, key_id: str) -> bool:
-        """Return True if the keys were fetched because of this key id, and the provider has no such key."""
+        """Return True if the keys were fetched lately because of this key id, and the provider has no such key."""
         return key_id in self._absent and self._now() < self._next_unknown
 
     @property
@@ -238,7 +244,7 @@ class ProviderKeys:
         return self._refresh_task
 
     async def run(self) -> None:
-        """Fetch the keys again and again, until this is cancelled."""
+        """Fetch the keys at regular intervals, until this is cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(RETRY_INTERVAL_S if self.problem else REFRESH_INTERVAL_S)
@@ -303,7 +309,7 @@ def _fetch_error(issuer: str, reason: str) -> ConfigError:
 
 
 def _is_plain(text: str) -> bool:
-    """Return True if a text of the provider can be shown to be copied into the configuration."""
+    """Return True if a text of the provider is plain enough to be shown and copied into the configuration."""
     return text.isascii() and text.isprintable() and len(text) <= 200 and not {'"', "\\"} & set(text)
 
 

@@ -1,8 +1,9 @@
-"""Fast reader of usual tool calls: from the body of a client's request to a `ClientCall`.
+"""Fast reader of usual tool calls: converts the body of a client's request to a `ClientCall`.
 
-A client repeats most of its requests: only id and arguments change. So a body is split first, without decoding its
-parts. The `_meta` is decoded only if it differs from the one before. A body that is written in an unusual way is
-decoded as a whole, with the same result. The calls of legacy clients, which have little `_meta`, always are.
+Usual calls need no feature that only the middleware chain has. A client repeats most of its requests: only id and
+arguments change. So a body is split first, without decoding its parts. The `_meta` is decoded only if it differs from
+the one before. A body that is written in an unusual way is decoded as a whole, with the same result. The calls of
+legacy clients, which have little `_meta`, always are.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ClientMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientCall(msgspec.Struct, frozen=True, gc=False):
-    """Id, arguments and `_meta` of a tool call that needs nothing unusual."""
+    """Id, arguments and `_meta` of a tool call that needs no feature that only the middleware chain has."""
 
     id: bytes  # encoded
     arguments: Json
@@ -90,7 +91,7 @@ class CallReader:
     def read(self, body: bytes) -> ClientCall | None:
         """Return the tool call in a request body.
 
-        None if it is unusual or differs from the headers: the router handles it.
+        None if the router must handle the request, because it is unusual or differs from the headers.
         """
         end = self._last_end
         if end and body.startswith(_START) and body.endswith(end):
@@ -110,9 +111,9 @@ class CallReader:
         return self._read_parts(body)
 
     def _read_parts(self, body: bytes) -> ClientCall | None:
-        """Return the tool call in a body whose `_meta` or order of keys differs from the last one.
+        """Return the tool call in a body whose `_meta` or order of keys differs from those of the last body.
 
-        None if it is unusual.
+        None if the router must handle the request.
         """
         try:
             parts = _split(body)
@@ -153,7 +154,10 @@ class CallReader:
 
 
 class ListReader:
-    """Reader of the requests for the first page of tools with the same HTTP head. It decodes only other `_meta`."""
+    """Reader of `tools/list` requests (first page) with the same HTTP head.
+
+    It decodes `_meta` only if that has changed.
+    """
 
     __slots__ = ("_last_end", "_routing")
 
@@ -162,7 +166,10 @@ class ListReader:
         self._last_end = b""  # of the last body: what follows its id
 
     def read(self, body: bytes) -> bytes | None:
-        """Return the encoded id of a request. None if it is unusual or differs from the headers."""
+        """Return the encoded id of a `tools/list` request.
+
+        None if the router must handle the request, because it is unusual or differs from the headers.
+        """
         end = self._last_end
         if end and body.startswith(_START) and body.endswith(end):
             id_ = body[len(_START) : -len(end)]
@@ -191,7 +198,10 @@ class ListReader:
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
-    """Return id, tool name and call in a request of a legacy client. None if it is unusual: the router handles it."""
+    """Return id, tool name and content of a tool call of a legacy client.
+
+    None if the router must handle the request.
+    """
     found = _decode_call(body)
     if found is None:
         return None
@@ -204,7 +214,7 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
 
 
 def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of a tool call; None if it is invalid or has unusual params."""
+    """Return id and params of the tool call in a request body; None if it is invalid or has unusual params."""
     try:
         value: Any = jsonrpc.decode_json(body)
         params, id_ = value["params"], value["id"]
@@ -216,7 +226,7 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
 
 
 def check_meta(value: Json, capabilities: object) -> ClientMeta | None:
-    """Return the checked `_meta` of a request; None if it asks for something that only the middleware chain does."""
+    """Return the checked `_meta` of a request; None if it requires a feature that only the middleware chain has."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):

@@ -65,7 +65,10 @@ class RequestContext:
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
     def set_ids(self, exchange: Exchange) -> None:
-        """Copy the request id of an HTTP request. An id that the gateway generated becomes the id of the call too."""
+        """Set the ids of this request from an HTTP request.
+
+        An id that the gateway generated is the id of the call too.
+        """
         self.client_request_id = client_request_id(exchange.request)
         self.call_id = exchange.request_id if not self.client_request_id else ""
 
@@ -127,9 +130,9 @@ def name_server(server: str, method: str, params: Json) -> Json:
 
 
 def name_input_requests(server: str, result: Json) -> Json:
-    """Return a result or task with the name of its server in all of its input requests.
+    """Return a result or task in which every input request to the client contains the name of the server.
 
-    A request that must not reach a client is left out: a task may have one.
+    An input request that must not reach a client is left out: a task may have one.
     """
     requests = result.get("inputRequests")
     if not isinstance(requests, dict):

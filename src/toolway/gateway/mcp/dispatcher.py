@@ -128,7 +128,7 @@ class RequestDispatcher:
         self.shutting_down = False  # during shutdown a cancelled request gets an error instead of no response
 
     def on_servers_changed(self) -> None:
-        """After a change of the servers, let list requests wait for new servers for a short time."""
+        """For a short time, let list requests wait for servers that are starting, because the servers have changed."""
         self._lists.start_window()
 
     def dispatch(self, context: RequestContext, method: str, params: Json) -> Coroutine[Any, Any, RpcResult]:
@@ -165,7 +165,7 @@ class RequestDispatcher:
         return await self._list_items(context, "tools", params)
 
     async def _dispatch_decided(self, context: RequestContext, method: str, params: Json) -> RpcResult:
-        """Let the policy decide about all items in a thread; then answer the request."""
+        """Let the policy decide in a thread which items the principal may see; then answer the request."""
         await context.view.prepare()
         return await self._dispatch(context, method, params)
 
@@ -198,7 +198,10 @@ class RequestDispatcher:
         return self._call_item(context, params, tool)
 
     async def _call_meta_tool(self, context: RequestContext, params: Json) -> RpcResult:
-        """Answer a meta-tool of tool search; `call_tool` and `read_tool` become the call of the named tool."""
+        """Answer a call of a meta-tool of tool search, such as `search_tools`.
+
+        `call_tool` and `read_tool` become the call of the tool that they name.
+        """
         if params["name"] not in (CALL_TOOL, READ_TOOL):
             result = await self.search_tools.answer(context, params["name"], params.get("arguments"))
             return finalize_result(context.era, result)
@@ -219,7 +222,7 @@ class RequestDispatcher:
             return finalize_result(context.era, explained)
 
     async def _call_unlisted(self, context: RequestContext, params: Json) -> RpcResult:
-        """Call a tool that `call_tool` names but no list contains: denied, of a starting server, or unknown."""
+        """Answer a `call_tool` whose tool is in no list: it is denied, unknown, or of a server that is starting."""
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
@@ -274,7 +277,10 @@ class RequestDispatcher:
         return self._forward(context, "tools/call", upstream_params, tool.server, tool.name, keep_raw=True)
 
     def _report_hidden(self, context: RequestContext, kind: ListKind, name: object) -> None:
-        """Report a request for an item that only the policy of the gateway hides. The client learns nothing of it."""
+        """Report to the audit log that a client named an item which only the policy hides.
+
+        The client is not informed.
+        """
         permission, item = context.view.permission, context.view.find_hidden(kind, name)
         if permission is not None and item is not None:
             decision = permission.decide(kind, item)
@@ -291,9 +297,9 @@ class RequestDispatcher:
         return result
 
     async def _find_resource(self, context: RequestContext, uri: object) -> tuple[str, str]:
-        """Return the server for a URI or URI template, and its name at that server.
+        """Return the server that has a resource URI or URI template, and the URI at that server.
 
-        Raises `RpcFailure` if no server or more than one claims it: a request must not reach the wrong server.
+        Raises `RpcFailure` if no server or more than one has it: a request must not reach the wrong server.
         """
         for kind in ("resources", "templates"):
             await self._lists.wait_for_lists(context.view, kind)
@@ -309,7 +315,7 @@ class RequestDispatcher:
         return found
 
     def _report_unread(self, context: RequestContext, permission: ItemPermission, uri: str) -> None:
-        """Report a request for a resource that only the policy of the gateway denies."""
+        """Report to the audit log that a client requested a resource which only the policy denies."""
         found = context.view.locate_uri(uri)
         decision = permission.decide_read(*found) if found is not None else None
         if found is not None and decision is not None and not decision.allowed:
@@ -424,7 +430,7 @@ class RequestDispatcher:
         return await self._complete(context, call, self._hub.request(call), get_binding)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
-        """Return the `Call` for a tool call that was sent without a task (flights.py), as `dispatch` would build it."""
+        """Return the `Call` object for a call that was sent as a flight (flights.py), as `dispatch` would build it."""
         may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
@@ -438,9 +444,9 @@ class RequestDispatcher:
         return msgspec.structs.replace(call, callbacks=callbacks)
 
     async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
-        """Wait for a tool call that was sent without a task (flights.py); return its result.
+        """Wait for the result of a tool call that was sent as a flight (flights.py), without a task; return the result.
 
-        Raises `RpcFailure` if it fails.
+        Raises `RpcFailure` if the call fails.
         """
         call = taken.call
 
@@ -499,7 +505,7 @@ class RequestDispatcher:
         may_suspend: bool,
         keep_raw: bool,
     ) -> tuple[Call, NotificationForwarder | None]:
-        """Return the call to the server, and a forwarder if the client wants its notifications."""
+        """Return the call to send to the server, and a forwarder if its notifications may go to the client."""
         meta = get_meta(params)
         upstream_params = params.copy()
         upstream_params.pop("_meta", None)
@@ -565,7 +571,10 @@ class RequestDispatcher:
         return finalize_result(context.era, result)
 
     def _seal_approval(self, found: ApprovalResult, binding: tuple[str, ...]) -> Json:
-        """Return a question about a call, or the request of its server for input, with a state that counts once."""
+        """Return the result that asks a client for an approval, or for input to an approved call.
+
+        Its state is sealed, and can be used once.
+        """
         result = name_input_requests(ASKER if found.is_question else found.server, found.raw)
         kind = "question" if found.is_question else "approved"
         state = self._handles.seal_state(kind, found.approval_state, binding, PENDING_TIMEOUT_S)
@@ -668,7 +677,7 @@ def _invalid_task_error(result: CallResult) -> ProtocolError:
 
 
 def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, complete: bool) -> memoryview:
-    """Return the encoded result of a list request. Raises `ValueError` if the cursor is invalid."""
+    """Return the encoded result of a list request, one page. Raises `ValueError` if the cursor is invalid."""
 
     def build_result(items: msgspec.Raw, next_cursor: str | None) -> Json:
         result: Json = {LIST_METHODS[kind][2]: items}
@@ -702,7 +711,10 @@ def _state_binding(context: RequestContext, method: str, server: str, params: Js
 
 
 def _split_answer(params: Json, state: str, *, is_question: bool) -> tuple[Json, ApprovalReply]:
-    """Return the params without the answer to our question, and that answer with the opened state."""
+    """Split the answer to an approval question from the params of a repeated call. Return both.
+
+    `state` is the opened state, which is returned with the answer.
+    """
     responses = params.get("inputResponses")
     if not is_question:
         return {key: each for key, each in params.items() if key != "requestState"}, ApprovalReply(state, None)

@@ -5,9 +5,9 @@ request only if nothing about it is unusual. Otherwise it does nothing, and the 
 what is wrong with it. `tools/list` of a modern client is answered here too, if the list is complete: it is encoded
 already.
 
-A plan is what was settled once for a caller and a tool. A modern client repeats the name of the tool in the HTTP head,
-so there is one plan per head. The head of a legacy client names only its session, so there is one plan per head and
-tool.
+A plan has all that is equal for the calls of one caller to one tool, determined once. A modern client repeats the name
+of the tool in the HTTP head, so there is one plan per head. The head of a legacy client names only its session, so
+there is one plan per head and tool.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a le
 
 
 class NamedPlan(NamedTuple):
-    """Plan of a tool that `call_tool` or `read_tool` names in its arguments."""
+    """Plan for calls of a tool that the meta-tool `call_tool` or `read_tool` names in its arguments."""
 
     plan: Plan
     start: bytes  # of the encoded arguments of the meta-tool: all that is before those of the tool
@@ -195,7 +195,10 @@ class ClientFlights:
         return False
 
     def _send_list(self, exchange: Exchange, planned: HeadPlan, reader: ListReader) -> bool:
-        """Answer `tools/list` at once. Return False if the router must handle the request: then nothing was done."""
+        """Answer `tools/list` at once, if the list is complete.
+
+        Return False, with nothing done, if the router must handle the request.
+        """
         id_, router = reader.read(exchange.request.body), self.router
         if id_ is None:
             return False
@@ -257,7 +260,7 @@ class ClientFlights:
     def _find_session_plan(
         self, request: HttpRequest, head: SessionHead, name: str, authenticated: AuthenticatedRequest
     ) -> HeadPlan | None:
-        """Return the valid plan for calls with this HTTP head to a tool, created if needed. None if there can be none.
+        """Return the valid plan for calls of a legacy client to a tool, created if needed. None if there can be none.
 
         That there is none is remembered for a second.
         """
@@ -370,7 +373,10 @@ class ClientFlights:
 def _encode_response(
     era: Era, request_id: bytes, result: Json, frame: bytes, exchange: RequestExchange
 ) -> tuple[bytes, bytes | memoryview, bytes]:
-    """Return the response to a request with this encoded id, in three parts. `frame` is the server's response."""
+    """Return the encoded response to a client's request, in three parts. `request_id` is the encoded id of the request.
+
+    `frame` is the response of the server.
+    """
     received: bytes | memoryview | None = exchange.received
     if not received:
         received = jsonrpc.slice_result(frame, exchange.id) if frame else None
@@ -405,7 +411,7 @@ class ClientFlight(Flight):
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
 
     def left(self) -> None:
-        """Hand the call to a task and cancel it, because the client has gone or the gateway shuts down.
+        """Cancel the call in a task, because the client has disconnected or the gateway shuts down.
 
         The cancelled task notifies the server.
         """
@@ -490,7 +496,10 @@ class SessionFlight(ClientFlight):
         self._response: ResumableResponse | None = None  # set if the pipeline has taken over
 
     def origin(self) -> None:
-        """Return None: a session belongs to a node, and the pipeline forwards its calls with what they may cause."""
+        """Return None, so that calls of a session are not forwarded to another node as flights.
+
+        A session belongs to a node, and the pipeline forwards its calls with the messages that they may cause.
+        """
 
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         self._forget()
@@ -528,19 +537,22 @@ class SessionFlight(ClientFlight):
 
 
 class NodeCall(Protocol):
-    """A call of another node, to which a flight replies."""
+    """Call that another node forwards to this one, with the ways to reply to it."""
 
     def reply(self, message: bytes) -> None:
-        """Send the JSON-RPC response."""
+        """Send the JSON-RPC response to the other node."""
         ...
 
     def run(self, work: Awaitable[RpcResult]) -> asyncio.Task[None]:
-        """Let a task await the result and send it, or the error. Return the task."""
+        """Start a task that awaits the result of `work` and sends it, or its error, to the other node.
+
+        Return the task.
+        """
         ...
 
 
 class NodeFlights:
-    """Begins flights for the calls that other nodes forward to this one."""
+    """Executor of calls that other nodes forward to this one, as flights: callbacks drive them, without a task."""
 
     def __init__(self, hub: HubCore, dispatcher: RequestDispatcher) -> None:
         self.hub = hub
@@ -554,7 +566,10 @@ class NodeFlights:
         message: jsonrpc.Message,
         call: NodeCall,
     ) -> NodeFlight | None:
-        """Send a call that another node forwards. None if the pipeline must handle it: then nothing was done."""
+        """Begin a call that another node forwards, as a flight.
+
+        None, with nothing done, if the pipeline must handle the call.
+        """
         params = message.body
         value = params.get("_meta")
         if (
@@ -581,7 +596,7 @@ class NodeFlights:
 
 
 class NodeFlight(Flight):
-    """Flight of one call that another node forwards. That node reports it, and decides about retries."""
+    """Flight of one call that another node forwards to this one. That node reports it, and decides about retries."""
 
     __slots__ = ("_call", "_forwarded", "_message", "_owner", "_principal", "_view")
 
@@ -611,7 +626,7 @@ class NodeFlight(Flight):
         self._call.reply(b"".join(_encode_response("modern", b"%d" % self._message.id, result, frame, exchange)))
 
     def left(self) -> None:
-        """Let the pipeline take over and be cancelled: the calling node does not wait any more."""
+        """Cancel the call in a task, because the calling node no longer waits for it."""
         taken = self.take_over()
         if taken is not None and taken.task is not None:
             asyncio.get_running_loop().call_soon(taken.task.cancel)  # after its first step, so that it can clean up
