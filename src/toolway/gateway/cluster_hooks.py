@@ -1,4 +1,4 @@
-"""Interface of a gateway to its cluster: everything that the gateway asks or tells the other nodes.
+"""Interface of a gateway to its cluster: all that the gateway asks the cluster, or reports to it.
 
 `Gateway` gets it at construction. `ClusterHooks` itself is the implementation for a gateway without a cluster: no other
 nodes, every server is local. `cluster/node.py` has the implementation for a cluster node.

@@ -125,7 +125,7 @@ class _KeysFile(msgspec.Struct):
 
 
 class ApiKeyStore(ABC):
-    """The token of this machine and all API keys, in memory; subclasses store the API keys.
+    """Store of the token of this machine and all API keys, in memory; subclasses also store the keys elsewhere.
 
     A lookup costs one hash, independent of the number of API keys.
     """
@@ -139,11 +139,11 @@ class ApiKeyStore(ABC):
         self._revocation_callbacks: list[Callable[[str], None]] = []
 
     def on_changed(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at every change of the API keys from now on, before anything else learns of it."""
+        """Register a callback for every change of the API keys. It is called before the callbacks of `on_revoked`."""
         self._change_callbacks.append(callback)
 
     def on_revoked(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the id of every API key that is revoked or changed from now on.
+        """Register a callback that gets the id of every API key that is revoked or changed.
 
         It is called with the principal id of every person whose logins are ended, too.
         """
@@ -163,7 +163,7 @@ class ApiKeyStore(ABC):
         return next((key.to_principal() for key in found if not key.has_expired()), None)
 
     def credential_hash(self, id: str) -> str:
-        """Return the hash of the token that proves a principal: of this machine's token, or of an API key.
+        """Return the hash of the token with which a principal authenticates: of this machine's token, or of an API key.
 
         Empty if there is no such key (any more).
         """
@@ -176,7 +176,7 @@ class ApiKeyStore(ABC):
         return [key for key in self._keys.values() if not key.ended_person]
 
     def ended_logins(self) -> Mapping[str, float]:
-        """Return when the logins of people were ended, in seconds since 1970, by their principal ids."""
+        """Return when the logins of people were ended by an administrator, in seconds since 1970, by principal id."""
         return self._ended_logins
 
     @abstractmethod
@@ -341,7 +341,7 @@ class FileApiKeyStore(ApiKeyStore):
 
 
 def generate_ended_login(person: str, now: float) -> ApiKey:
-    """Return the entry to store when the logins of a person are ended."""
+    """Return the stored entry which says that the logins of a person were ended at `now`."""
     id_ = secrets.token_hex(4)
     return ApiKey(id_, "", f"ended:{person}:{id_}", scopes=(), created=now, ended_person=person)
 

@@ -19,14 +19,14 @@ class RateLimiter(Protocol):
     """Interface of a rate limiter for the calls of API keys."""
 
     def try_acquire(self, key_id: str, rate: Rate) -> float:
-        """Take a token of this API key for one call: return 0.0 if taken, so the call may proceed.
+        """Take a token from the bucket of an API key for one call. Return 0.0 if one was taken: the call may proceed.
 
         If there is none, return the seconds until one may be available. Never blocks and does no I/O.
         """
         ...
 
     def give_back(self, key_id: str) -> None:
-        """Return the token of a call that was not made, right after `try_acquire` took it."""
+        """Put a token back into the bucket, right after `try_acquire` took it, because the call was not made."""
         ...
 
 

@@ -214,10 +214,10 @@ class Router:
     # -- active requests ----------------------------------------------------------------------------------------------
 
     def add_active(self, principal: Principal, exchange: Exchange) -> bool:
-        """Count a request of a principal that is being handled, so that it can be aborted.
+        """Record that a request of a principal is being handled, so that it can be counted and aborted.
 
-        Return False, and count nothing, if as many requests are being handled as one principal may have. Requests of
-        a node are always counted.
+        Return False if the principal has too many concurrent requests. The request is then not recorded, except if the
+        principal is a node.
         """
         active = self._active_requests.get(principal.id)
         if active is None:
@@ -228,7 +228,7 @@ class Router:
         return not is_overloaded
 
     def remove_active(self, principal: Principal, exchange: Exchange) -> None:
-        """Stop counting a request that was passed to `add_active`, because it has been handled."""
+        """Remove a request that was passed to `add_active`, because it has been handled."""
         active = self._active_requests.get(principal.id)
         if active is not None:
             active.discard(exchange)
@@ -275,8 +275,8 @@ class Router:
     def authenticate_head(self, request: HttpRequest) -> Rejection | str:
         """Authenticate a request by its HTTP head, before its body is read.
 
-        Return the principal's id, or the rejection to send: the body of a denied request is never read. A small body
-        is read while the key of a token is being fetched; `handle` authenticates the request then.
+        Return the principal's id, or the rejection to send: the body of a denied request is never read. While the key
+        of a token is being fetched, a small body is read all the same; `handle` then authenticates the request again.
         """
         known: AuthenticatedRequest | None = request.notes.authenticated
         if (
@@ -307,12 +307,15 @@ class Router:
         return denied.status, denied.body, denied.headers
 
     async def _handle_node(self, exchange: Exchange, *, is_overloaded: bool) -> None:
-        """Let the cluster answer a request of another node. If it is refused, the refusal is sealed too."""
+        """Let the cluster answer a request of another node.
+
+        If the request is refused, the error is encrypted for that node.
+        """
         refusal = self.refuse_node_request(is_overloaded=is_overloaded)
         await self._cluster.handle_node_exchange(exchange, refusal)
 
     def refuse_node_request(self, *, is_overloaded: bool) -> RpcFailure | None:
-        """Return the reason to execute no request of another node now, or None."""
+        """Return the error if requests of other nodes must be refused now; None if they may be executed."""
         if self.rejects_new_requests:
             return RpcFailure(SHUTTING_DOWN, "the gateway is shutting down", {**NOT_EXECUTED})
         if is_overloaded:
@@ -360,17 +363,20 @@ class Router:
             self._dashboard.handle(exchange)
 
     def _is_login_metadata(self, request: HttpRequest) -> bool:
-        """Return True if a client asks where to get a token for this gateway (RFC 9728)."""
+        """Return True if a request is for the metadata which say where to get a token for this gateway (RFC 9728)."""
         login = self._authenticator.login
         return login is not None and request.path in login.metadata_paths and request.method == "GET"
 
     def _is_grant(self, request: HttpRequest) -> bool:
-        """Return True if a client exchanges an identity assertion for a token, or asks where it can."""
+        """Return True if a request is for the token endpoint for identity assertions, or for its metadata."""
         login = self._authenticator.login
         return login is not None and login.assertions is not None and login.assertions.handles(request)
 
     async def _handle_grant(self, exchange: Exchange) -> None:
-        """Answer a request of a client for a token of the gateway. Raises `RequestDenied` if a key is not known."""
+        """Answer a request of a client that exchanges an identity assertion for a token of the gateway.
+
+        Raises `RequestDenied` if the key for its signature is not known.
+        """
         request, login = exchange.request, self._authenticator.login
         assert login is not None and login.assertions is not None
         exchange.extra_headers = cors_headers(request)
@@ -386,7 +392,7 @@ class Router:
     def disconnect(self, principal_id: str) -> None:
         """Abort all active requests of a revoked API key and log its principal out of all servers.
 
-        The same for a person whose logins were ended.
+        It is used for a person whose logins were ended, too.
         """
         for exchange in list(self._active_requests.get(principal_id, ())):
             exchange.abort()
@@ -443,7 +449,7 @@ class Router:
     def _route_mcp(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, endpoint: str
     ) -> Awaitable[None] | None:
-        """Return the coroutine that answers an MCP message; None if the message was rejected here."""
+        """Return an awaitable that answers an MCP message. None if the message was rejected, with the reply sent."""
         view = self.view_for(principal, endpoint)
         if view is None:
             exchange.reply(*json_error(404, "unknown endpoint"))
@@ -598,13 +604,13 @@ class Router:
     def _permission_for(self, principal: Principal) -> ItemPermission | None:
         """Return what the policy of the gateway permits to a principal; None if there is no policy.
 
-        Calls that another node forwards were decided there.
+        None too for calls that another node forwards: that node has decided about them.
         """
         policy = self._policy()
         return policy.permission_for(principal) if policy is not None and principal is not _UNRESTRICTED else None
 
     def close_views(self) -> None:
-        """Let all views show nothing, because the policy has changed. Clients get new views."""
+        """Make all views empty, because the policy has changed. Clients get new views."""
         self.views_version += 1
         views, self._views = self._views, {}
         for _, view in views.values():
@@ -631,7 +637,7 @@ class Router:
                 del self._views[key]
 
     def filter_of_group(self, endpoint: str) -> ToolFilter | None:
-        """Return the filter of an endpoint that is a group; None for other endpoints."""
+        """Return the tool filter of the group that an endpoint is named after; None if the endpoint is no group."""
         return self._groups().get(endpoint) if endpoint and not endpoint.startswith("server/") else None
 
     def _filter_for(self, endpoint: str) -> tuple[ToolFilter | None, str | None]:
@@ -671,14 +677,17 @@ class Router:
 
 
 def _abort_at(exchange: Exchange, expires_at: float | None) -> asyncio.TimerHandle | None:
-    """Abort a stream of notifications when the token of its client expires. A call that runs then may finish."""
+    """Schedule the abort of a request for the time at which the token of its client expires. Return the timer, if any.
+
+    It is not used for tool calls of MCP clients: a running call may finish.
+    """
     if expires_at is None or exchange.request.method == "DELETE":
         return None
     return asyncio.get_running_loop().call_later(max(0.0, expires_at - time.time()), exchange.abort)
 
 
 def _has_small_body(request: HttpRequest) -> bool:
-    """Return True if a request announces a body that is cheap to keep, before its sender is authenticated."""
+    """Return True if the body that a request announces is small enough to be read before authentication."""
     length = request.headers.get("content-length", "0")
     return "transfer-encoding" not in request.headers and length.isdecimal() and int(length) <= MAX_LIGHT_BYTES
 
@@ -693,7 +702,10 @@ def _check_content_type(exchange: Exchange) -> bool:
 
 
 def _find_called_tool(view: EndpointView, params: Json) -> Item | None:
-    """Return the tool that a call means, also through a meta-tool of the tool search; None if it is not known."""
+    """Return the tool that the params of `tools/call` name, also through `call_tool` or `read_tool`.
+
+    None if the tool is not known.
+    """
     name = params.get("name")
     tool = view.find_item("tools", name)
     if tool is not None or not view.has_search or name not in (CALL_TOOL, READ_TOOL):

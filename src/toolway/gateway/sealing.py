@@ -77,7 +77,7 @@ TASK_LIFETIME_S: Final = 30 * 86_400.0
 
 
 class ClientHandles:
-    """Seals and opens handles that clients send back: states of interrupted requests, task ids.
+    """Encrypts and decrypts handles that clients send back: states of interrupted requests, and task ids.
 
     A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
     node can open the handles of all nodes.
@@ -90,7 +90,7 @@ class ClientHandles:
         return self._sealer.seal(STATE_KIND, [kind, value, binding], seconds)
 
     def open_state(self, state: object, binding: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return (kind, value) of a sealed request state.
+        """Decrypt a request state that a client sent back. Return its kind and value.
 
         None if the state is invalid, expired or bound to another request.
         """

@@ -35,13 +35,16 @@ class SqliteFile:
         self._db: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of `work`, run in the thread. Raises `sqlite3.Error` or `OSError` if the file fails."""
+        """Return the result of `work`, which runs in the file's thread.
+
+        Raises `sqlite3.Error` or `OSError` if the file fails.
+        """
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._thread_name)
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open()))
 
     async def close(self) -> None:
-        """Close the file, after the changes under way."""
+        """Close the file, after changes that are being written."""
         if self._executor is not None:
             executor, self._executor = self._executor, None
             await asyncio.to_thread(executor.shutdown)

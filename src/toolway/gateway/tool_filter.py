@@ -51,11 +51,17 @@ class ToolFilter:
         return _decide(self._compiled, name)
 
     def lists(self, name: str) -> bool:
-        """Return True if a tool that the filter includes is listed, and not only found by search."""
+        """Return True if `tools/list` shows a tool that the filter includes.
+
+        With tool search, most are only found by search.
+        """
         return not self.search or _decide(self._compiled_shown, name)
 
     def may_list(self, server: str) -> bool:
-        """Return True if some tool of a server may be listed, judged without its list."""
+        """Return True if `tools/list` may show any tool of a server.
+
+        The server's list of tools is not needed for it.
+        """
         return not self.search or any(_may_match(each.removeprefix("!"), server) for each in self.show)
 
     @staticmethod
@@ -80,7 +86,7 @@ class ToolFilter:
         return included
 
     def may_include(self, server: str) -> bool:
-        """Return True if the filter may include some item of a server, judged without its lists."""
+        """Return True if the filter may include any item of a server. The lists of the server are not needed for it."""
         if self.patterns == _EVERYTHING or (self.resources is not None and self.includes_server(server)):
             return True
         found = False
@@ -167,12 +173,15 @@ def _decide(compiled: _Compiled, name: str) -> bool:
 
 
 def _last_match(compiled: _Compiled, name: str) -> bool | None:
-    """Return True if the last match of `name` includes it, False if it excludes it, None if no pattern matches."""
+    """Return True if the last pattern that matches `name` includes it, False if it excludes it.
+
+    None without a match.
+    """
     return next((includes for includes, pattern in reversed(compiled) if pattern.fullmatch(name)), None)
 
 
 def _whole_server_name(server: str) -> str:
-    """Return an artificial tool name that only patterns for all tools of the server match.
+    """Return an artificial tool name that only those patterns match which match all tools of a server.
 
     It is longer than any tool name.
     """

@@ -125,7 +125,7 @@ class ToolNaming:
 
 
 class _Either:
-    """Set of names that two containers form together: it contains the names of both."""
+    """Union of two containers of names, without copying them: it contains the names of both."""
 
     __slots__ = ("_first", "_second")
 

@@ -180,7 +180,7 @@ class GatewayProcess:
             self.hub.on_approval_rules_changed()
 
     def _apply_flows(self, settings: GatewaySettings) -> None:
-        """Apply the setting `toolway.flows`.
+        """Apply the setting `toolway.flows`: the reaction if a caller mixes private data, untrusted texts and a way out.
 
         Call it after the server entries were applied, because they have the labels.
         """
@@ -601,7 +601,7 @@ class GatewayProcess:
                 await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
-        """Return modification stamps of the configuration file and of the files that it refers to.
+        """Return modification stamps of the configuration file and of the files on which it depends.
 
         A stamp is None for a missing file.
         """

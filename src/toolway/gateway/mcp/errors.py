@@ -119,7 +119,7 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
 
 
 def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:
-    """Return a failure of a call with secrets masked: its text may contain stderr or an error of the server."""
+    """Mask secrets in the error of a failed call: its text may contain stderr or an error of the server. Return it."""
     failure.message = mask(failure.message)
     failure.data = map_texts(failure.data, mask)
     return failure
@@ -173,7 +173,7 @@ def rate_limit_failure(rate: Rate, wait: float) -> RpcFailure:
 
 
 def budget_failure(exc: BudgetExceeded) -> RpcFailure:
-    """Return the error of a call whose budget is used up."""
+    """Return the error of a call that is rejected because a budget is used up."""
     holder, pattern, budget = exc.account
     resets_at = datetime.fromtimestamp(exc.resets_at, UTC).isoformat().replace("+00:00", "Z")
     data = _not_sent("E-BUDGET", exc.wait, f"wait until {resets_at}, or let the operator raise the budget")
@@ -183,13 +183,13 @@ def budget_failure(exc: BudgetExceeded) -> RpcFailure:
 
 
 def concurrency_failure(limit: int) -> RpcFailure:
-    """Return the error of a call of a key that has as many calls under way as it may have."""
+    """Return the error of a call that is rejected because its API key has reached its limit of concurrent calls."""
     data = _not_sent("E-CONCURRENT", _MIN_RETRY_AFTER_S, "wait for the result of another call")
     return RpcFailure(QUOTA, f"this API key has {limit} calls under way, as many as it may have", data)
 
 
 def ledger_failure(detail: str, wait: float) -> RpcFailure:
-    """Return the error of a call if it is not known how much of its budget is used."""
+    """Return the error of a call that is rejected because it is unknown how much of its budget is used."""
     data = _not_sent("E-BUDGET-STORE", wait, "try again; the operator finds the cause in the log of the gateway")
     message = f"the use of a budget is unknown, so the call was not sent: {detail}"
     return RpcFailure(STORE_UNAVAILABLE, message, data, retry_after=wait)

@@ -57,7 +57,7 @@ class LegacyHttpEndpoint:
     def open_response(
         self, exchange: Exchange, session: LegacySession, id_: jsonrpc.MessageId | None
     ) -> ResumableResponse:
-        """Return the response to a request in a legacy session, not sent yet. The caller must call `send_response`."""
+        """Create the response to a request in a legacy session. The caller must send it with `send_response`."""
         buffer = session.replay_buffers.create()
         exchange.on_disconnect = lambda: None  # in the legacy era a lost connection does not cancel the request
         return ResumableResponse(exchange, id_, buffer, accepts_empty_events=session.version >= EMPTY_EVENTS_SINCE)
@@ -65,7 +65,10 @@ class LegacyHttpEndpoint:
     async def send_response(
         self, session: LegacySession, response: ResumableResponse, work: Awaitable[bytes | None]
     ) -> None:
-        """Await `work`, which returns the encoded response or None if the client cancelled the request, and send it."""
+        """Await the encoded response to a request and send it.
+
+        `work` returns None if the client cancelled the request.
+        """
         try:
             response.finish(await work)
         finally:
@@ -75,7 +78,10 @@ class LegacyHttpEndpoint:
     async def _handle_stateless(
         self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
     ) -> None:
-        """Answer a request without a session with one JSON document. A lost connection cancels it."""
+        """Answer a request without a session with one JSON document.
+
+        If the connection is lost, the request is cancelled.
+        """
         response = ResponseWriter(exchange, message.id)
         response.stop_keepalive()  # it would turn the response into a stream
         key = exchange.request.headers.get("idempotency-key")

@@ -63,7 +63,7 @@ class LegacySession:
         self._request_numbers = itertools.count(1)
 
     def set_view(self, view: EndpointView) -> None:
-        """Replace the endpoint view, which may have changed with the configuration."""
+        """Replace the view: what the client sees of the servers. A new configuration or policy may have changed it."""
         self.view = view
 
     def notify(self, method: str, params: Json) -> None:

@@ -130,14 +130,14 @@ class LegacySessions:
         return session
 
     def end_session(self, id_: str) -> None:
-        """End a session that its client deleted; its id is rejected from now on, until this process ends."""
+        """End a session because its client deleted it. This process rejects its id from now on."""
         self._remove(id_)
         self._ended[_digest(id_)] = None
         if len(self._ended) > MAX_SESSIONS:
             self._ended.popitem(last=False)
 
     def get_live(self, id_: str, principal_id: str) -> LegacySession | None:
-        """Return the session if this process holds it and it belongs to the principal, or None."""
+        """Return the session with this id if this process has it in memory and it belongs to the principal, or None."""
         found = self._sessions.get(id_)
         return found if found is not None and found.principal.id == principal_id else None
 
@@ -158,14 +158,14 @@ class LegacySessions:
         return any(session.active_requests for session in self._sessions.values())
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give all sessions new views after a change of the policy."""
+        """Give all sessions new views (what their clients may see), after a change of the policy."""
         for session in self._sessions.values():
             view = find_view(session.principal, session.endpoint)
             if view is not None:
                 session.set_view(view)
 
     def close_streams(self) -> None:
-        """Close the SSE streams for messages that belong to no request, in all sessions."""
+        """Close the SSE streams (GET) of all sessions, which carry messages that belong to no request."""
         for session in self._sessions.values():
             if session.stream is not None:
                 session.stream.close()
@@ -177,9 +177,9 @@ class LegacySessions:
     # -- messages of a session ----------------------------------------------------------------------------------------
 
     def handle_message(self, session: LegacySession, message: Message) -> bool:
-        """Handle a client's notification or response.
+        """Handle a notification of the client, or its response to a server request.
 
-        Return False if the request it refers to is not in this process.
+        Return False if the request to which it refers is not in this process.
         """
         if message.kind in ("result", "error"):
             return session.handle_response(message)
@@ -214,7 +214,7 @@ class LegacySessions:
         context: RequestContext,
         taken: TakenOverCall,
     ) -> bytes | None:
-        """Wait for a tool call that was sent without a task (flights.py); return its encoded response.
+        """Wait for a tool call that was sent as a flight (flights.py), without a task; return its encoded response.
 
         None if the client cancelled the request.
         """
@@ -305,7 +305,7 @@ class LegacySessions:
         return {}
 
     async def sync_subscriptions(self, session: LegacySession) -> None:
-        """Subscribe to exactly the URIs in the session state, which another node may have changed."""
+        """Make the subscriptions here equal to those in the session state, which another node may have changed."""
         if session.subscriber is None:
             return
         subscribed = set(session.subscriber.topics.values())
@@ -315,7 +315,10 @@ class LegacySessions:
             await self._subscriptions.add_uri(session.subscriber, uri)
 
     async def ensure_subscriber(self, session: LegacySession) -> Subscriber:
-        """Return the subscriber that receives changes for this session; created at first use."""
+        """Return the subscriber of this session, which passes changes of lists and resources to the client.
+
+        It is created at first use.
+        """
         if session.subscriber is None:
             session.subscriber = Subscriber(
                 session.view,

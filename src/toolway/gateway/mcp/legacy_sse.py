@@ -104,7 +104,7 @@ class LegacySseEndpoint:
         return HTTPStatus.ACCEPTED
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give the sessions of all streams new views after a change of the policy."""
+        """Give the sessions of all streams new views (what their clients may see), after a change of the policy."""
         for session, _, _ in self._streams.values():
             view = find_view(session.principal, "")
             if view is not None:

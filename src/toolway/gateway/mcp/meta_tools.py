@@ -102,7 +102,7 @@ class FoundTool(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """Extent of a search in one view: its tools and servers, and what it could not see or call."""
+    """Extent of a tool search: how many tools and servers it covered, and which servers and tools it could not."""
 
     tools: int
     servers: Sequence[str]
@@ -126,7 +126,7 @@ class Coverage(msgspec.Struct, frozen=True):
 
 
 def search_result(found: Sequence[FoundTool], *, fits: bool, coverage: Coverage, notes: Iterable[str] = ()) -> Json:
-    """Return the result of `search_tools`: one line for each tool, then the counts and what is missing."""
+    """Return the result of `search_tools`: one line for each found tool, then counts and why tools may be missing."""
     all_notes = [*coverage.notes(), *notes]
     total = f"{_count(coverage.tools, 'tool')} of {_count(len(coverage.servers), 'server')}"
     lines = [each.line for each in found]
@@ -157,7 +157,10 @@ def text_result(text: str, *, is_error: bool = False) -> Json:
 
 
 def search_instructions(servers: Sequence[str]) -> str:
-    """Return the instructions of an endpoint with search. They name the servers, which definitions do not."""
+    """Return the instructions for clients of an endpoint with tool search: how to find tools, and all server names.
+
+    The definitions of the meta-tools do not name the servers.
+    """
     return (
         f"Many tools are not listed. Find them with {SEARCH_TOOL}; call them with {READ_TOOL} if they only read,"
         f" else with {CALL_TOOL}. Servers: {_names(servers, limit=None) or 'none'}."

@@ -60,7 +60,7 @@ _DROPPED_CAPABILITIES: Final = frozenset({"tasks"})
 
 
 class Discovery:
-    """Builds results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
+    """Builder of the results of `server/discover` (modern clients) and `initialize` (legacy clients)."""
 
     def __init__(self, hub: HubCore) -> None:
         self._hub = hub
@@ -104,7 +104,7 @@ class Discovery:
         }
 
     def _extensions(self, view: EndpointView) -> Json:
-        """Merge the protocol extensions of all servers; if two servers differ, the first one wins."""
+        """Return the protocol extensions of all servers, merged; if two servers differ, the first one wins."""
         found: Json = {}
         for server in view.servers():
             agreed = self._hub.negotiated(server)
@@ -185,7 +185,7 @@ class ModernEndpoint:
             response.stop_keepalive()
 
     async def resume(self, exchange: Exchange, context: RequestContext, taken: TakenOverCall) -> None:
-        """Answer a request whose tool call was sent without a task (flights.py), when its result has arrived."""
+        """Answer a request whose tool call was sent as a flight (flights.py), when the result has arrived."""
         response = ResponseWriter(exchange, context.request_id)
         try:
             result = await self._dispatcher.resume(context, taken)
@@ -270,7 +270,10 @@ class ModernEndpoint:
 
 
 class RoutingHeaders(msgspec.Struct, frozen=True, gc=False):
-    """MCP routing headers of a request: protocol version, method, name; they repeat body fields."""
+    """MCP headers of a request by which proxies can route it: protocol version, method, name.
+
+    They repeat body fields.
+    """
 
     version: str | None
     method: str | None

@@ -56,7 +56,7 @@ class NotificationForwarder:
         self._context: RequestContext | None = context
 
     def detach(self) -> None:
-        """Forward to no client request until the next `attach`: notifications are dropped."""
+        """Drop notifications until the next `attach`, because no client request waits for them."""
         self._context = None
 
     def forward_progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -122,7 +122,7 @@ class PendingCall:
         self._task.add_done_callback(lambda _: self._changed.set())
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        """Handle a server request in mid-call: wait for the client's response and return it.
+        """Wait for the client's response to a request that the server sends during the call, and return it.
 
         Raises `LookupError` if the client lacks the capability or too many requests wait.
         """
@@ -145,7 +145,7 @@ class PendingCall:
             del self._input_requests[key]
 
     def _input_key(self, params: Json) -> str:
-        """Return the key of a server request for the client: the server's own if usable, or new."""
+        """Return the key under which the client gets a server request: the server's own if usable, or a new one."""
         meta = params.get("_meta")
         name = meta.get(INPUT_KEY_META_KEY) if isinstance(meta, dict) else None
         if isinstance(name, str) and 0 < len(name) <= MAX_INPUT_KEY_CHARS and name not in self._input_requests:
@@ -153,10 +153,10 @@ class PendingCall:
         return f"ask-{next(self._numbers)}"
 
     async def wait_next(self) -> CallResult | Json:
-        """Wait for the result of the call, or for server requests that the client must answer.
+        """Wait for the result of the call, or for requests of its server that the client must answer.
 
-        Raises `CallError` if the call failed, or `RpcFailure` if it failed because the client lacks a capability.
-        Cancelling this coroutine cancels the call.
+        Return the result, or the requests. Raises `CallError` if the call failed, or `RpcFailure` if it failed because
+        the client lacks a capability. Cancelling this coroutine cancels the call.
         """
         assert self._task is not None
         try:
@@ -175,9 +175,9 @@ class PendingCall:
             raise
 
     def _result(self, task: asyncio.Task[CallResult]) -> CallResult:
-        """Return the result of the finished call.
+        """Return the result of the finished call. Raises its error if it failed.
 
-        Raises `RpcFailure` if it failed for a missing capability.
+        That is `RpcFailure` if the client lacks a capability that the server needed.
         """
         try:
             reply = task.result()
@@ -201,7 +201,7 @@ class PendingCall:
     def add_responses(self, responses: object) -> None:
         """Pass the client's responses to the server requests that wait for them.
 
-        A server request without a response is sent to the client again.
+        A server request to which the client did not respond is sent to the client again.
         """
         given = responses if isinstance(responses, dict) else {}
         for key, input_request in self._input_requests.items():
@@ -254,9 +254,10 @@ class PendingCalls:
         return id in self._calls
 
     def suspend(self, pending: PendingCall, binding: tuple[str, ...]) -> str:
-        """Store a call until its client returns with input; return the id of the suspended call.
+        """Store a call until its client calls again with the input; return the id of the suspended call.
 
-        If there are too many, or their params have too many bytes, cancels the call and raises `RpcFailure`.
+        If too many calls are stored, or their params have too many bytes, the call is cancelled and `RpcFailure` is
+        raised.
         """
         pending.size = pending.size or len(encode_json(pending.call.params))
         if not self._has_room(pending.size, binding[0]):

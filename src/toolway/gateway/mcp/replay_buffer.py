@@ -24,7 +24,7 @@ RETENTION_S: Final = 120.0  # seconds after the request has finished
 
 
 class StreamTarget(Protocol):
-    """Event stream to a reconnected client: on this node, or on the node it reconnected to."""
+    """Event stream to a reconnected client: on this node, or on another node to which it reconnected."""
 
     @property
     def disconnected(self) -> bool: ...
@@ -70,7 +70,7 @@ class ReplayBuffer:
         return f"id: {self.name}-0\ndata: \n\n".encode()
 
     def resume(self, after: int, target: StreamTarget) -> None:
-        """Send the events after number `after` to the reconnected client, then all later ones."""
+        """Send the events with a number above `after` to the reconnected client, and later events when they arrive."""
         target.open()
         for number, data in self._events:
             if number > after:
@@ -91,9 +91,9 @@ class ReplayBuffer:
 
 
 class ReplayBudget:
-    """Limit for the bytes in the buffers of finished requests, of all sessions of a gateway.
+    """Limit of the bytes in replay buffers of finished requests, for all sessions of a gateway together.
 
-    Beyond it, the oldest buffers of the principal with most bytes are dropped.
+    If it is exceeded, the oldest buffers of the principal with most bytes are dropped.
     """
 
     def __init__(self, max_bytes: int = MAX_FINISHED_BYTES) -> None:
@@ -106,7 +106,10 @@ class ReplayBudget:
         return self._total
 
     def add(self, principal_id: str, buffer: ReplayBuffer, drop: Callable[[], None]) -> None:
-        """Count a finished buffer. `drop` is called if it must be dropped, and then calls `remove`."""
+        """Count the bytes of the buffer of a finished request.
+
+        `drop` is called if the buffer must be dropped to save memory. `drop` then calls `remove`.
+        """
         self._drops.setdefault(principal_id, {})[buffer] = drop
         self._bytes[principal_id] += buffer.size
         self._total += buffer.size
@@ -166,7 +169,7 @@ class ReplayBuffers:
 
 
 class ResumableResponse(ResponseWriter):
-    """Response in a legacy session. It survives a lost connection if the client can reconnect.
+    """Response to a request in a legacy session. It survives a lost connection if the client can reconnect.
 
     A client can reconnect only if it has received an event id.
     """

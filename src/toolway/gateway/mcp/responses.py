@@ -75,7 +75,7 @@ class EventStream:
             self._exchange.end()
 
     def close_on_disconnect(self) -> None:
-        """On disconnect, set `closed` instead of cancelling the task that serves the stream."""
+        """Set `closed` if the client disconnects, instead of cancelling the task that serves the stream."""
         self._exchange.on_disconnect = self.closed.set
 
     def stop_keepalive(self) -> None:
@@ -158,7 +158,7 @@ _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
 def finalize_result(era: Era, result: Json) -> Json:
-    """Add or remove the result fields that only modern clients know, for a client of this era."""
+    """Return a result for a client of this era: result fields that only modern clients know are added or removed."""
     if era == "modern":
         if "resultType" not in result:
             result = {**result, "resultType": "complete"}

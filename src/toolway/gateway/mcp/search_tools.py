@@ -57,7 +57,7 @@ class _ErrorFlag(msgspec.Struct):
 
 
 class SearchTools:
-    """The meta-tools of all endpoints with search.
+    """Implementation of the meta-tools (`search_tools`, `call_tool` …) for all endpoints with tool search.
 
     `held_servers` returns the servers whose entries wait for the approval of an operator.
     """
@@ -166,7 +166,7 @@ class SearchTools:
             self.log.counts.nothing += 1
 
     async def _coverage(self, view: EndpointView) -> Coverage:
-        """Return how many tools and servers of its view a search could see.
+        """Return the extent of a search in a view: how many tools and servers it covers, and which are missing.
 
         Nothing outside of the view is mentioned.
         """
@@ -182,7 +182,10 @@ class SearchTools:
         return known[2]
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
-        """Return the coverage of a search. It is a generator that yields between slices of servers."""
+        """Compute the extent of a search.
+
+        This generator yields between slices of servers, so that other tasks can run.
+        """
         servers, down, unlisted, held_tools = [], [], [], 0
         for place, server in enumerate(view.servers(), 1):
             if place % SLICE_SERVERS == 0:
@@ -214,7 +217,7 @@ class SearchTools:
         return FoundTool(name, tool.server, known[1], effect, known[2], tool.server in coverage.down)
 
     def on_config_changed(self) -> None:
-        """Drop the cached short forms of tool definitions: a group may have other descriptions now."""
+        """Drop the cached short forms of tool definitions, because a group may have other descriptions now."""
         self._compact.clear()
 
     def _describe(self, view: EndpointView, arguments: Json) -> Json:
@@ -239,9 +242,9 @@ class SearchTools:
     # -- call_tool and read_tool ---------------------------------------------------------------------------------------
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
-        """Return the call of the tool that a call of the meta-tool `call_tool` or `read_tool` names.
+        """Return the call that a call of the meta-tool `call_tool` or `read_tool` means: its tool and arguments.
 
-        If the call cannot be made, return an answer that explains why. The client cannot repeat arguments of the named
+        If that call cannot be made, return a result that explains why. The client cannot repeat arguments of the named
         tool in HTTP headers, so headers are not compared.
         """
         meta_tool, given = params["name"], params.get("arguments")
@@ -268,12 +271,12 @@ class SearchTools:
         return {**params, "name": name, "arguments": arguments or {}}, item
 
     def count_call(self, meta_tool: str) -> None:
-        """Count a call through the meta-tool `call_tool` or `read_tool` that is sent."""
+        """Count a call that is sent through the meta-tool `call_tool` or `read_tool`."""
         counts = self.log.counts.calls
         counts[meta_tool] = counts.get(meta_tool, 0) + 1
 
     def explain_failure(self, context: RequestContext, params: Json, failure: RpcFailure) -> Json | None:
-        """Return a result with the tool's schema for a call that was not sent because its arguments do not fit.
+        """Return a result that shows a model the schema of a tool, after its call failed because of wrong arguments.
 
         None for any other failure.
         """
@@ -287,7 +290,7 @@ class SearchTools:
         return result
 
     async def explain_unknown(self, context: RequestContext, params: Json) -> Json:
-        """Return a result for a call of a tool that does not exist: the nearest tools, so that the model can go on."""
+        """Return a result for a call of a tool that does not exist: the nearest tools, for the model to choose."""
         name, view = str(params.get("name"))[:200], context.view
         await view.prepare()
         coverage = await self._coverage(view)
@@ -297,7 +300,10 @@ class SearchTools:
         return self._refuse("\n".join([*lines, *coverage.notes()]))
 
     def _refuse(self, reason: str, view: EndpointView | None = None, name: str = "", tool: Tool | None = None) -> Json:
-        """Return an error result. With a tool, its full input schema is beside the reason."""
+        """Return an error result with `reason` for a call that is not sent.
+
+        With `tool`, it has the input schema too.
+        """
         self.log.counts.refused += 1
         if view is None or tool is None:
             return meta_tools.text_result(reason, is_error=True)
@@ -311,7 +317,7 @@ class SearchTools:
     # -- learning -----------------------------------------------------------------------------------------------------
 
     def on_result(self, principal: str, tool: Tool, result: RpcResult) -> None:
-        """Learn from a successful call of a tool that the principal found by a search."""
+        """Record a successful call of a tool that the principal found by a search. Later searches use such records."""
         key = (tool.server, tool.name)
         query = self.log.open_query(principal, key)
         if query is None or not _is_success(result):

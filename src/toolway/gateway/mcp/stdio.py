@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class StdioClient:
-    """Serves the one MCP client that is connected to stdin and stdout of the gateway process."""
+    """Server of the one MCP client that is connected to stdin and stdout of the gateway process."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class StdioClient:
         return self._find_view()
 
     async def serve(self, source: BinaryIO, sink: BinaryIO) -> None:
-        """Read and answer messages until the client closes `source`; write to `sink`.
+        """Read messages from `source` and write the answers to `sink`, until the client closes `source`.
 
-        Then requests under way are finished, each within its deadline, unless the client closes `sink` too.
+        Then the requests that still run are finished, each within its deadline, unless the client closes `sink` too.
         """
         read_line, output = await _open_input(source), LineWriter(sink)
         await output.open()
@@ -97,7 +97,7 @@ class StdioClient:
             await output.close()
 
     async def _finish_requests(self, output_closed: asyncio.Event) -> None:
-        """Wait for the requests under way after the end of the input, as long as the client reads."""
+        """Wait for the requests that still run after the end of the input, until the client stops reading."""
         for task in self._listening:
             task.cancel()  # a subscription has no end of its own
         if self._session is not None:
@@ -267,7 +267,10 @@ def _read_file_line(source: BinaryIO) -> bytes:
 
 
 class LineWriter(asyncio.BaseProtocol):
-    """Writer of lines to stdout, whatever that is. `closed` is set when nothing can be written any more."""
+    """Writer of lines to stdout, which may be a pipe, a socket or a file.
+
+    `closed` is set when nothing can be written any more.
+    """
 
     def __init__(self, sink: BinaryIO) -> None:
         self.closed = asyncio.Event()
@@ -318,7 +321,7 @@ def _is_pollable(file: BinaryIO) -> bool:
 
 
 def take_stdio() -> tuple[BinaryIO, BinaryIO]:
-    """Return stdin and stdout for the protocol only; stray prints now go to stderr."""
+    """Return stdin and stdout as files for the protocol only. All other output to stdout now goes to stderr."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", 0)
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -53,7 +53,7 @@ _KINDS_BY_FILTER: Final[dict[str, tuple[ListKind, ...]]] = {
 
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    """A client stream or session that receives changes of lists, resources and tasks of a view."""
+    """Client stream or session that is notified of changes of lists, resources and tasks that its view includes."""
 
     view: EndpointView
     kinds: frozenset[ListKind]
@@ -71,7 +71,7 @@ class Subscriber:
 class SubscriptionService:
     """All subscriptions of a gateway's clients to changes of lists, resources and tasks.
 
-    `resolve_task` resolves a client's task id to (server, the server's task id).
+    `resolve_task` returns (server, the server's task id) for the task id of a client.
     """
 
     def __init__(self, hub: HubCore, resolve_task: Callable[[RequestContext, object], tuple[str, str]]) -> None:
@@ -100,9 +100,9 @@ class SubscriptionService:
         self._changed.set()
 
     def replace_views(self, find_view: Callable[[Principal, str], EndpointView | None]) -> None:
-        """Give all subscribers new views after a change of the policy, and tell them that their lists changed.
+        """Give all subscribers new views after a change of the policy, and notify them that their lists changed.
 
-        Topics that the new policy denies are dropped.
+        Subscriptions to resources that the new policy denies are dropped.
         """
         for subscriber in list(self._subscribers):
             principal = subscriber.principal
@@ -228,7 +228,7 @@ class SubscriptionService:
                 self._snapshots.pop((subscriber.view, kind), None)
 
     async def add_uri(self, subscriber: Subscriber, uri: str) -> bool:
-        """Add a resource to a subscriber. Return False if no server has it or the limit is reached."""
+        """Subscribe a subscriber to a resource. Return False if no server has the resource or a limit is reached."""
         found = subscriber.view.server_for_uri(uri)
         if found is None or len(subscriber.topics) >= MAX_TOPICS or subscriber not in self._subscribers:
             return False
@@ -240,9 +240,9 @@ class SubscriptionService:
         return True
 
     def _add_topic(self, subscriber: Subscriber, topic: Topic, name: str) -> bool:
-        """Add a topic (resource or task) to a subscriber.
+        """Add a topic (resource or task) to the subscriptions of a subscriber.
 
-        Return False if its caller's names would exceed the byte limit.
+        `name` is what the client calls it. Return False if all such names of its caller would exceed the byte limit.
         """
         used = self._caller_bytes[subscriber.caller] + _topic_bytes(name)
         if used > MAX_CALLER_BYTES:
@@ -258,7 +258,7 @@ class SubscriptionService:
     async def _subscribe(self, subscriber: Subscriber, topic: Topic) -> None:
         """Subscribe to a topic (resource or task) at its server.
 
-        If the server is down, the hub subscribes when it is back.
+        If the server is down, the hub subscribes when the server is ready again.
         """
         with suppress(CallError):
             connection_caller = self._hub.subscription_owner(topic[0], subscriber.caller)
@@ -291,7 +291,7 @@ class SubscriptionService:
                 self._on_logged(fact)
 
     def _schedule_resubscribe(self, server: str) -> None:
-        """Subscribe all clients of a server again after it was removed or replaced.
+        """Start a task that renews the subscriptions at a server, after the server was removed or replaced.
 
         The new server of this name has no subscriptions, and changes in between were not reported.
         """
@@ -326,7 +326,7 @@ class SubscriptionService:
                             subscriber.notify(notice, {})
 
     async def _take_missing_snapshots(self) -> None:
-        """Take the first snapshots of views that replaced those of an earlier policy."""
+        """Store the current lists of views that have no snapshot yet: they replaced views of an earlier policy."""
         missing = {(each.view, kind) for each in self._subscribers for kind in each.kinds} - self._snapshots.keys()
         for view in {view for view, _ in missing}:
             await view.prepare()
@@ -334,7 +334,7 @@ class SubscriptionService:
             self._snapshots.setdefault((view, kind), view.snapshot(kind))
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
-        """Return which kinds of lists (tools, prompts …) changed in each view; update the snapshots."""
+        """Return which kinds of lists (tools, prompts …) changed in each view since its snapshot; renew that."""
         changed: dict[EndpointView, set[ListKind]] = {}
         for (view, kind), previous in self._snapshots.items():
             now = view.snapshot(kind)

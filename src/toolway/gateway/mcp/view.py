@@ -1,4 +1,4 @@
-"""View of one endpoint: the items of many servers as one list, under unique names.
+"""View of one endpoint: the tools, prompts and resources of many servers as one list, under unique names.
 
 A view is built from the catalog and cached in encoded form until the catalog changes, because clients mostly request
 the same lists. The order is stable: by server name, then in the server's own order. `ListWaiter` gives servers that
@@ -75,7 +75,7 @@ class EndpointView:
         permission: ItemPermission | None = None,
         own_lists: OwnLists | None = None,
     ) -> None:
-        """Create the view. `own_lists`: what one principal sees of servers that are called on its behalf."""
+        """Create the view. `own_lists` has what the principal sees of servers that are called with its own login."""
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
@@ -105,7 +105,7 @@ class EndpointView:
         self._naming = None
 
     def close(self) -> None:
-        """Show nothing any more, because the policy has changed. Clients get another view."""
+        """Make this view empty, because the policy has changed. Clients get another view."""
         self.permission = None
         self.set_filter(NO_TOOLS, NO_TOOLS)
 
@@ -122,7 +122,7 @@ class EndpointView:
         return list(self._server_names[1])
 
     def may_include(self, server: str) -> bool:
-        """Return True if the view may show some item of a server of this name, which need not exist."""
+        """Return True if the view may show any item of the server `server`, which need not exist."""
         return (
             self.single_server in (None, server)
             and self._tool_filter.may_include(server)
@@ -131,11 +131,14 @@ class EndpointView:
         )
 
     def _may_reach(self, server: str) -> bool:
-        """Return True if the policy of the gateway may permit some item of a server."""
+        """Return True if the policy of the gateway may permit any item of a server."""
         return self.permission is None or self.permission.may_include(server)
 
     def includes_tool(self, tool: Item) -> bool:
-        """Return True if the view shows this tool of one of its servers, if it may be used at all."""
+        """Return True if filters and policy let this view show a tool.
+
+        Whether the tool is held or denied is not checked.
+        """
         return self._is_included("tools", tool)
 
     def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
@@ -171,9 +174,10 @@ class EndpointView:
         return listed.complete
 
     def unlisted_servers(self, kind: ListKind) -> list[str]:
-        """Return the servers that have not yet listed their items of this kind, and may have items on the list.
+        """Return the servers of this view for whose items of this kind a list request must wait.
 
-        With search, most tools are not on the list, so that a client does not wait for their servers.
+        They have not listed them yet, and may have items on the list. With search, most tools are not on the list, so
+        that a client does not wait for their servers.
         """
         unlisted = self.unknown_servers(kind)
         return [each for each in unlisted if self._tool_filter.may_list(each)] if kind == "tools" else unlisted
@@ -193,12 +197,15 @@ class EndpointView:
         return not self._catalog.has_list(server, kind)
 
     async def wait_own_lists(self, kind: ListKind, server: str | None = None) -> None:
-        """Wait for the lists of servers that are called on behalf of the principal: of one server, or of all."""
+        """Wait for the lists of servers that are called with the principal's own login: of `server`, or of all."""
         if self._own_lists is not None:
             await self._own_lists.wait(self.servers() if server is None else [server], kind)
 
     async def own_list_error(self, kind: ListKind, name: object) -> CallError | None:
-        """Return why a server that is called on behalf of the principal has not listed; None if it has, or is none."""
+        """Return why the server in a tool name has not listed its items to this principal; None if it has.
+
+        This is about servers that are called with the principal's own login; None for other servers.
+        """
         server = self.server_for(name) if self._own_lists is not None else None
         return await self._own_lists.error(server, kind) if self._own_lists is not None and server else None
 
@@ -224,7 +231,7 @@ class EndpointView:
         return ref if ref is not None and ref.server in self.servers() else None
 
     def find_denied(self, name: object) -> tuple[ToolRef, str] | None:
-        """Return a denied tool of this view and the setting that denies it, or None.
+        """Return the tool of this name that a setting denies, and the setting. None if there is no such tool.
 
         A tool that the endpoint or the principal may not see is not reported: the client must not learn of it.
         """
@@ -237,13 +244,13 @@ class EndpointView:
         return ref, setting
 
     def _shows_denied(self, permission: ItemPermission, ref: ToolRef) -> bool:
-        """Return True if the policy would show a tool that a setting denies; False if its definition is not known."""
+        """Return True if the policy would show a tool that a setting denies. False if its definition is not known."""
         received = self._catalog.received_items("tools", ref.server)
         tool = next((each for each in received if each.name == ref.tool), None)
         return tool is not None and permission.shows("tools", tool)
 
     def find_hidden(self, kind: ListKind, name: object) -> Item | None:
-        """Return the tool or prompt of this name that only the policy of the gateway hides, for its audit record."""
+        """Return the tool or prompt of this name that only the policy of the gateway hides. It is for the audit log."""
         if self.permission is None or not isinstance(name, str):
             return None
         if self.single_server is not None:
@@ -269,7 +276,10 @@ class EndpointView:
         return self._tool_filter.search
 
     def tool_names(self) -> Mapping[tuple[str, str], str]:
-        """Return the client-visible names of the tools of this view by (server, tool); never changed later."""
+        """Return the client-visible names of the tools of this view by (server, tool).
+
+        The mapping never changes later.
+        """
         self._current_list("tools")
         return self._tool_names
 
@@ -278,7 +288,10 @@ class EndpointView:
         return self.tool_names().get((tool.server, tool.name))
 
     def find_tool(self, name: object) -> tuple[str, Tool] | None:
-        """Return a tool and its client-visible name, by that name or by `server.tool`; None if it is not here."""
+        """Return a tool and its client-visible name.
+
+        `name` is that name, or `server.tool`. None if the view has no such tool.
+        """
         found = self.find_item("tools", name)
         if isinstance(found, Tool):
             return str(name), found
@@ -297,13 +310,16 @@ class EndpointView:
         """Return the server for a client-visible resource URI, and the URI at that server; or None.
 
         Chooses the only server that lists the URI or has a matching template, else the only one with resources. If
-        several servers match, the client must use a qualified URI. The policy of the gateway must permit to read it.
+        several servers match, the client must use a qualified URI. None too if the policy does not permit to read it.
         """
         found = self.locate_uri(uri)
         return found if found is not None and self.may_read(*found) else None
 
     def locate_uri(self, uri: str) -> tuple[str, str] | None:
-        """Return the server for a client-visible resource URI, and the URI there, before the policy is asked."""
+        """Return the server for a client-visible resource URI, and the URI at that server.
+
+        The policy is not checked.
+        """
         if self.single_server is None and uri.startswith(QUALIFIED_PREFIX):
             server, _, upstream_uri = uri.removeprefix(QUALIFIED_PREFIX).partition("/")
             return (server, upstream_uri) if server in self.servers() and self._includes_server(server) else None
@@ -320,12 +336,12 @@ class EndpointView:
         return self.permission is None or self.permission.decide_read(server, uri).allowed
 
     def qualified_uris(self, uri: object) -> list[str]:
-        """Return the qualified forms of a URI that several servers of this view claim; empty if at most one does."""
+        """Return the qualified forms of a URI that several servers of this view have; empty if at most one has it."""
         servers = self._current_claims().servers_for(uri) if isinstance(uri, str) else set()
         return [qualify(server, str(uri)) for server in sorted(servers)] if len(servers) > 1 else []
 
     def sanitize(self, value: Any) -> Any:
-        """Return a text or JSON value of a server for clients, without invisible characters unless they are kept."""
+        """Remove invisible characters from a text or JSON value of a server, unless the setting is to keep them."""
         return value if self._invisible_characters() == "keep" else map_texts(value, remove_invisible)
 
     def snapshot(self, kind: ListKind) -> tuple[tuple[str, Item], ...]:
@@ -382,7 +398,10 @@ class EndpointView:
         return self._tool_naming().has_large_changes(self.servers())
 
     async def prepare(self) -> None:
-        """Build the list of tools in slices, so that other requests are served meanwhile. All callers share it."""
+        """Build the list of tools in slices, and let the policy decide in a thread, so that other requests are served.
+
+        Concurrent callers wait for the same work.
+        """
         if self.needs_preparation or self.needs_decisions:
             if self._preparing is None:
                 self._preparing = asyncio.get_running_loop().create_task(self._prepare())
@@ -409,7 +428,10 @@ class EndpointView:
             self._preparing = None
 
     def _tool_naming(self) -> ToolNaming:
-        """Return the object that names the tools; a new one if the setting for invisible characters has changed."""
+        """Return the object that gives the tools their client-visible names.
+
+        It is a new one if the setting for invisible characters has changed.
+        """
         treatment = self._invisible_characters()
         if self._naming is None or self._naming[0] != treatment:
             reserved = META_TOOLS if self.has_search else ()
@@ -520,7 +542,7 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Lets requests wait for the item lists of servers that have just started.
+    """Waits, for list requests of clients, until servers that have just started have listed their items.
 
     `is_remote` returns True if another node of the cluster owns a server.
     """
@@ -561,7 +583,10 @@ class ListWaiter:
                 await self._hub.wait_lists_known(unknown, "tools", left)
 
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
-        """Return the item with this client-visible name, or None; waits for a starting server first."""
+        """Return the item with this client-visible name, or None.
+
+        If it is unknown, waits for starting servers first.
+        """
         found = view.find_item(kind, name)
         if found is None:
             server = view.server_for(name)

@@ -1,1 +1,1 @@
-"""Authorization by Cedar policies: reading, compiling and asking them."""
+"""Authorization by Cedar policies: parses and compiles them, and decides what each caller may see and call."""

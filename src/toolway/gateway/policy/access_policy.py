@@ -1,7 +1,8 @@
 """Policy of a gateway: the items that each principal may see and call, with all decisions cached.
 
-`ItemPermission` belongs to one caller, as far as the policies distinguish callers. A view asks it which items to show,
-and the dispatcher if a call may be sent. Both use the same cached decisions, so a list and a call agree.
+An item is a tool, prompt or resource. `ItemPermission` has the decisions for one caller, or for several callers between
+which the policies do not distinguish. A view of an endpoint gets from it which items to show, and the dispatcher if a
+call may be sent. Both use the same cached decisions, so a list and a call agree.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _CLOSED: Final = AccessDecision(False, (), "the policy of this gateway cannot be
 
 
 class AccessPolicy:
-    """The loaded policies of a gateway. A reload makes a new one.
+    """Loaded policies of a gateway. A reload creates a new object.
 
     Without an `engine`, everything is denied: a policy is configured, but none could ever be loaded here.
     """
@@ -52,11 +53,11 @@ class AccessPolicy:
 
     @property
     def hour(self) -> int:
-        """The hour of the day in UTC, 0 to 23."""
+        """Current hour of the day in UTC, 0 to 23."""
         return int(self._now() // 3600) % 24
 
     def permission_for(self, principal: Principal) -> ItemPermission:
-        """Return the permission of a principal. Principals between which no policy distinguishes share one."""
+        """Return the permission of a principal. Principals share one if no policy distinguishes between them."""
         found = self._permissions.get(principal)
         if found is None:
             found = self.permission_of(caller_of(principal))
@@ -67,7 +68,7 @@ class AccessPolicy:
         return found
 
     def permission_of(self, caller: Caller) -> ItemPermission:
-        """Return the permission of a caller that is described by its facts."""
+        """Return the permission of a caller. `caller` has the facts about it that policies may read."""
         subject = self.engine.subject_of(caller) if self.engine is not None else None
         found = self._by_subject.get(subject)
         if found is None:
@@ -75,7 +76,7 @@ class AccessPolicy:
         return found
 
     def facts(self, type_: str, item: Item) -> ItemFacts:
-        """Return what the policies read of an item."""
+        """Return the facts about an item that the policies read. `type_` is its Cedar type, such as `Tool`."""
         assert self.engine is not None
         key = (type_, item.server, item.name)
         known = self._facts.get(key)
@@ -86,14 +87,14 @@ class AccessPolicy:
         return known[1]
 
     def report_denied(self, principal: Principal, item: str, server: str, decision: AccessDecision) -> None:
-        """Emit the event of a denied call, for the audit log. The client learns nothing of it."""
+        """Emit the event that a policy denied a call, for the audit log. The client is not informed."""
         reason = decision.reason or ("a policy forbids it" if decision.policies else "no policy permits it")
         rule = "policy" + (f" {', '.join(decision.policies)}" if decision.policies else "")
         self._emit(PolicyDecision(server, rule[:200], False, reason[:500], item[:500], principal.id))
 
 
 class ItemPermission:
-    """Permission of one caller: the items it may see and call. `subject` is None if the policy is closed."""
+    """Decisions about one caller: the items that it may see and call. `subject` is None if everything is denied."""
 
     def __init__(self, policy: AccessPolicy, subject: Subject | None) -> None:
         self.policy = policy
@@ -106,7 +107,7 @@ class ItemPermission:
 
     @property
     def version(self) -> int:
-        """A number that differs if decisions may: the hour, if a policy reads it."""
+        """Number that changes when decisions may change: the hour if a policy reads it, else always 0."""
         return self.policy.hour if self.policy.reads_hour else 0
 
     # -- lists --------------------------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ class ItemPermission:
         return self.verdict(kind, item) is not Verdict.DENY
 
     def verdict(self, kind: ListKind, item: Item) -> Verdict:
-        """Return the decision about an item, as far as it needs no arguments."""
+        """Return the decision about an item without arguments: allowed, denied, or dependent on the arguments."""
         if self._reads_hour and self._hour != self.policy.hour:
             self._hour = self.policy.hour
             self._known, self._reads = {}, {}
@@ -136,7 +137,7 @@ class ItemPermission:
         return engine.first_step(self.subject, self.policy.hour, facts, f"{item.server}.{item.name}").verdict
 
     def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
-        """Return True if so many items are undecided that a thread should decide them."""
+        """Return True if the decision about so many items is missing that a thread should make them."""
         count = 0
         for kind, item in items:
             known = self._known.get((kind, item.server, item.name))
@@ -146,7 +147,7 @@ class ItemPermission:
         return False
 
     async def prepare(self, items: Iterable[tuple[ListKind, Item]]) -> None:
-        """Decide about many items in a thread, so that the event loop goes on."""
+        """Make the decisions about many items in a thread, so that the event loop is not blocked."""
         chosen = list(items)
 
         def decide() -> None:
@@ -169,7 +170,7 @@ class ItemPermission:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def needs_arguments(self, tool: Item) -> bool:
-        """Return True if each call of a tool must be decided: its arguments or the hour matter."""
+        """Return True if each call of a tool needs a decision of its own: arguments or hour may change it."""
         return self.policy.reads_hour or self.verdict("tools", tool) is Verdict.READ_ARGUMENTS
 
     def allows_call(self, tool: Item, arguments: Mapping[str, Any]) -> bool:
@@ -180,15 +181,15 @@ class ItemPermission:
         return verdict is Verdict.ALLOW
 
     def decide_call(self, tool: Item, arguments: Mapping[str, Any]) -> AccessDecision:
-        """Return the decision about a call, with the policies that made it."""
+        """Return the decision about a call with these arguments, and the policies that made it."""
         return self._decide("tools", tool, arguments)
 
     def decide(self, kind: ListKind, item: Item) -> AccessDecision:
-        """Return the decision about an item without arguments, with the policies that made it."""
+        """Return the decision about an item, given no arguments, and the policies that made it."""
         return self._decide(kind, item, {})
 
     def decide_read(self, server: str, uri: str) -> AccessDecision:
-        """Return the decision about reading a URI of a server, which no list need have."""
+        """Return the decision about reading a URI of a server. The URI need not be in any list."""
         if self.policy.reads_hour:
             return self._decide("resources", Resource(server, uri, {}), {})
         found = self._reads.get((server, uri))

@@ -1,7 +1,8 @@
 """Analysis of Cedar policies in their JSON form: which names and facts they read. Pure.
 
-A decision can only depend on what the policies read. So two users who differ in nothing that a policy reads get the
-same decision, and one decision is cached for both. The same is true for tools.
+A fact is an attribute such as `resource.name`. A decision can only depend on what the policies read. So two users who
+differ in nothing that a policy reads get the same decision, and one decision is cached for both. The same is true for
+tools.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class UnsupportedPolicy(ValueError):
 
 @dataclass(frozen=True)
 class PolicyUse:
-    """Names and facts that one policy reads."""
+    """Names of entities, attributes and arguments that one policy reads."""
 
     names: frozenset[tuple[str, str]]  # entities that it names: (type, id)
     facts: frozenset[str]  # attributes of `principal`, `resource` and `context`, such as `resource.name`
@@ -51,14 +52,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class PolicySetUse:
-    """Names and facts that all policies of a file read together."""
+    """Names of entities, and attributes, that all policies of a file read together."""
 
     names: Mapping[str, frozenset[str]] = field(default_factory=dict)  # type → ids
     facts: frozenset[str] = frozenset()
 
     @staticmethod
     def of(policies: list[Policy]) -> PolicySetUse:
-        """Return what a set of policies reads together."""
+        """Return the names and attributes that any of these policies reads."""
         names: dict[str, set[str]] = {}
         facts: set[str] = set()
         for policy in policies:
@@ -72,7 +73,10 @@ class PolicySetUse:
 
 
 def analyse(definition: Json) -> PolicyUse:
-    """Return the names and facts that a policy reads. Raises `UnsupportedPolicy`."""
+    """Return the names and attributes that a policy reads.
+
+    Raises `UnsupportedPolicy` if it is written in a form that cannot be analysed.
+    """
     names, facts, arguments = set[tuple[str, str]](), set[str](), set[str]()
     for part in ("principal", "action", "resource"):
         names.update(_scope_names(definition[part]))
@@ -95,9 +99,9 @@ def analyse(definition: Json) -> PolicyUse:
 
 
 def relax(policy: Policy) -> Json:
-    """Return a permit that applies to at least the requests to which a policy can apply, for some arguments.
+    """Return a policy without its conditions on arguments, as a permit.
 
-    The conditions that read arguments are left out.
+    It applies to all requests to which the policy applies, whatever their arguments are, and perhaps to more.
     """
     conditions = [
         each
@@ -108,7 +112,11 @@ def relax(policy: Policy) -> Json:
 
 
 def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[str, str]]) -> bool:
-    """Return True if the scope of a policy (its part before the conditions) includes an entity."""
+    """Return True if a scope of a policy includes an entity.
+
+    A scope is the part for principal, action or resource before the conditions. `parents` are the groups or the server
+    to which the entity belongs.
+    """
     own = (type_, id_)
     op = scope["op"]
     if op == "All":
@@ -126,7 +134,7 @@ def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[st
 
 
 def may_reach_server(scope: Json, server: str) -> bool:
-    """Return True if the resource scope of a policy may include some item of a server."""
+    """Return True if the resource scope of a policy may include any item of a server."""
     op = scope["op"]
     if op in ("==", "in"):
         named = [scope["entity"]] if "entity" in scope else scope["entities"]
@@ -153,7 +161,7 @@ def _scope_names(scope: Json) -> Iterator[tuple[str, str]]:
 
 
 def _walk(node: Any) -> Iterator[Json]:
-    """Yield all objects in a part of a policy."""
+    """Yield all JSON objects in a part of a policy, at any depth."""
     if isinstance(node, dict):
         yield node
         for each in node.values():
@@ -164,7 +172,7 @@ def _walk(node: Any) -> Iterator[Json]:
 
 
 def _paths(node: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of all variables in a condition, as far as they have plain attributes.
+    """Yield the attribute paths that a condition reads, each from a variable on.
 
     `context.args.a == 1 && principal in resource` has the paths (context, args, a), (principal,) and (resource,).
     """
@@ -181,7 +189,10 @@ def _paths(node: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _path_of(node: Any) -> tuple[str, ...] | None:
-    """Return the path of an expression such as `context.args.a` or `context.args has a`; None if it is another one."""
+    """Return the attribute path of an expression such as `context.args.a` or `context.args has a`. None for any other.
+
+    Raises `UnsupportedPolicy` if it reads an attribute of something else than a variable.
+    """
     if not isinstance(node, dict) or len(node) != 1:
         return None
     if "Var" in node:
@@ -199,7 +210,7 @@ def _path_of(node: Any) -> tuple[str, ...] | None:
 
 
 def read_policies(text: str, policies_to_json: Any) -> list[Policy]:
-    """Return the policies of a text. Raises `UnsupportedPolicy`, or `ValueError` if the text is no Cedar.
+    """Parse the policies in a text. Raises `UnsupportedPolicy`, or `ValueError` if the text is not valid Cedar.
 
     `policies_to_json` is the function of the Cedar library that parses them.
     """
@@ -232,7 +243,7 @@ def _number(entry: tuple[str, Any]) -> int:
 
 
 def _first_lines(text: str) -> list[int]:
-    """Return the lines on which policies begin, counted from 1: where `permit` or `forbid` is outside of texts."""
+    """Return the numbers of the lines on which policies begin: with `permit` or `forbid` outside of quoted texts."""
     lines = []
     for number, line in enumerate(_without_texts(text).split("\n"), 1):
         words = line.replace("(", " ( ").split()
@@ -241,7 +252,7 @@ def _first_lines(text: str) -> list[int]:
 
 
 def _without_texts(text: str) -> str:
-    """Return a text with its comments and quoted texts left out; line breaks stay."""
+    """Return the text of a policy file without comments and quoted texts; line breaks stay."""
     kept, place = [], 0
     while place < len(text):
         if text.startswith("//", place):
@@ -260,5 +271,5 @@ def _without_texts(text: str) -> str:
 
 
 def reads_only_resource(condition: Json) -> bool:
-    """Return True if a condition reads nothing but the resource."""
+    """Return True if a condition reads only the resource, not the principal or the context."""
     return all(path[0] == "resource" for path in _paths(condition))

@@ -1,8 +1,8 @@
 """Types of the arguments of tools for Cedar, from their JSON Schemas; and values of arguments for Cedar. Pure.
 
 Cedar has no null, no floats and no integers over 64 bits. A null is left out. A number that may have a fraction is
-passed as text. An integer over 64 bits, and any value that its schema does not allow, makes the call denied: a
-condition about it would have no value.
+passed as text. If an argument is an integer over 64 bits, or a value that its schema does not allow, the call is
+denied: a condition about it could not be evaluated.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class UnfitArgument(ValueError):
 
 
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
-    """Return the types of those arguments of a tool that policies read.
+    """Return the Cedar types of the arguments in `names`, which policies read, from the input schema of a tool.
 
-    An argument whose schema allows several types is left out too: a policy that reads it is not valid for this tool.
+    An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool.
     """
     wanted = set(names)
     if not wanted:
@@ -40,7 +40,7 @@ def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
 
 
 def to_schema(types: ArgumentTypes) -> Json:
-    """Return the type of `context.args` in the JSON form of a Cedar schema."""
+    """Return the type of `context.args` for these arguments, in the JSON form of a Cedar schema."""
     return {
         "type": "Record",
         "attributes": {name: {**_type_to_schema(type_), "required": required} for name, type_, required in types},
@@ -48,7 +48,10 @@ def to_schema(types: ArgumentTypes) -> Json:
 
 
 def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
-    """Return the arguments that policies read, as values for Cedar. Raises `UnfitArgument`."""
+    """Convert the arguments that policies read to values for Cedar.
+
+    Raises `UnfitArgument` if one cannot be converted.
+    """
     budget = [MAX_CONTEXT_CHARS]
     return _record(arguments, types, budget, "")
 
@@ -71,7 +74,10 @@ def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> Arg
 
 
 def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, bool]:
-    """Return the Cedar type of a schema and whether null is allowed; None if it has no single type."""
+    """Return the Cedar type of a JSON Schema, and True if it allows null.
+
+    The type is None if there is no single one.
+    """
     schema = _resolve(schema, root)
     if not isinstance(schema, dict) or depth < 0:
         return None, False
@@ -100,7 +106,10 @@ def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, boo
 
 
 def _resolve(schema: Any, root: Json) -> Any:
-    """Return what a reference into the same document (`#/$defs/name`) refers to; other schemas as they are."""
+    """Return the schema to which a reference (`#/$defs/name`) refers; a schema that is no reference as it is.
+
+    None if the reference cannot be resolved in this document.
+    """
     for _ in range(MAX_DEPTH):
         reference = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(reference, str):

@@ -1,7 +1,8 @@
 """A compiled set of Cedar policies: decides about a caller and an item. Synchronous, and safe to use in threads.
 
-A decision is made in two steps. The first does not know the arguments of a call: it says yes, no, or that a policy
-must read the arguments. Lists show what is not denied by it. The second step reads them, for each call.
+An item is a tool, prompt or resource. A decision is made in two steps. The first step does not know the arguments of a
+call: its result is yes, no, or that a policy must read the arguments. Lists show the items that it does not deny. The
+second step reads the arguments, for each call.
 
 The only module that loads the Cedar library.
 """
@@ -45,7 +46,7 @@ POLICY_CODE: Final = "E-POLICY"
 
 
 class Verdict(enum.Enum):
-    """Outcome of the first step of a decision."""
+    """Result of the first step of a decision, which is made without the arguments of a call."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -74,7 +75,7 @@ class InvalidPolicies(ValueError):
 
 
 class AccessDecision(NamedTuple):
-    """Answer about one call, with the policies that decided it."""
+    """Decision if one call is allowed, with the policies that made it."""
 
     allowed: bool
     policies: tuple[str, ...] = ()  # labels
@@ -82,7 +83,7 @@ class AccessDecision(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """First step of a decision, made without arguments."""
+    """Result of the first step of a decision, made without arguments, with what the second step needs."""
 
     verdict: Verdict
     decision: AccessDecision
@@ -149,9 +150,10 @@ class PolicyEngine:
     def first_step(
         self, subject: Subject, hour: int, item: ItemFacts, name: str = "", *, keep: bool = True
     ) -> FirstStep:
-        """Return the part of a decision that needs no arguments. `name` is that of the item, for reports.
+        """Return the first step of a decision about an item, which needs no arguments.
 
-        With `keep`, it is cached: not for names that clients choose.
+        `name` is the item's, for reports. With `keep`, it is cached. That is not for names that clients choose: they
+        would fill the cache.
         """
         key = (subject, hour if self.reads_hour else None, item)
         found = self._steps.get(key)
@@ -192,7 +194,7 @@ class PolicyEngine:
     def decide(
         self, subject: Subject, hour: int, item: ItemFacts, arguments: Mapping[str, Any], name: str = ""
     ) -> AccessDecision:
-        """Return the decision about one call with its arguments."""
+        """Return the decision about one call with its arguments. `name` is the name of the item, for reports."""
         step = self.first_step(subject, hour, item, name)
         if step.verdict is not Verdict.READ_ARGUMENTS:
             return step.decision
@@ -203,7 +205,7 @@ class PolicyEngine:
         return self._ask(self._select(subject, item).all, _request(subject, hour, item, values), step.entities)
 
     def _select(self, subject: Subject, item: ItemFacts) -> Selection:
-        """Return the policies whose scopes include a caller and an item: only they can apply."""
+        """Return the policies whose scopes include a caller and an item. No other policy can apply."""
         chosen = self._by_subject.get(subject)
         if chosen is None:
             groups = frozenset(("Group", each) for each in subject.groups)
@@ -262,7 +264,10 @@ class PolicyEngine:
         return reached
 
     def _ask(self, policies: Any, request: Json, entities: Any) -> AccessDecision:
-        """Return the decision of a set of policies. One with an error is a denial: Cedar skips what has an error."""
+        """Evaluate a set of policies for a request. If a policy fails with an error, the request is denied.
+
+        Cedar itself would skip that policy.
+        """
         found = self._cedar.is_authorized(request, policies, entities)
         diagnostics = found.diagnostics
         labels = tuple(self._labels.get(each, each) for each in diagnostics.reasons)
@@ -291,7 +296,7 @@ class PolicyEngine:
         return found or None
 
     def conditional_policies(self, item: ItemFacts) -> list[Policy]:
-        """Return the policies that read arguments and whose scope includes an item, for any caller."""
+        """Return the policies that read arguments and whose scopes include an item. Callers are not compared."""
         parents = frozenset({("Server", item.server)})
         return [
             each
@@ -305,7 +310,7 @@ class PolicyEngine:
         return str(self._cedar.policies_from_json_str(_document({policy.id: policy.definition})))
 
     def _check_all(self) -> None:
-        """Validate strictly all that does not depend on the schemas of tools. Raises `InvalidPolicies`."""
+        """Validate all policies, except for their conditions on arguments. Raises `InvalidPolicies`."""
         problems = [
             PolicyProblem(each.label, each.line, 'it reads context.args: write action == Action::"call" into its scope')
             for each in self._conditional.values()
@@ -336,11 +341,11 @@ class PolicyEngine:
         return self._cedar.PolicySet.from_json_str(_document(definitions))
 
     def build_permits(self, definitions: Mapping[str, Json]) -> Any:
-        """Return a set of policies of the library from definitions, for questions of the command line."""
+        """Return a set of policies of the Cedar library with these definitions, for checks of the command line."""
         return self._build(definitions)
 
     def reasons(self, policies: Any, subject: Subject, hour: int, item: ItemFacts) -> list[str]:
-        """Return the labels of the policies of a set that apply to a caller and an item."""
+        """Return the labels of those policies in a set that apply to a caller and an item."""
         found = self._cedar.is_authorized(
             _request(subject, hour, item, {}), policies, json.dumps(to_entities(subject, item, self.use.facts))
         )

@@ -1,7 +1,7 @@
-"""Users and items as Cedar sees them, reduced to what the policies read. Pure.
+"""Callers and items as entities of Cedar, reduced to what the policies read. Pure.
 
-A name or attribute that no policy reads is replaced by a placeholder. So users in the same groups, and tools between
-which no policy distinguishes, share one cached decision.
+An item is a tool, prompt or resource. A name or attribute that no policy reads is replaced by a placeholder. So users
+in the same groups, and tools between which no policy distinguishes, share one cached decision.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Caller(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A caller, reduced to what the policies read."""
+    """Facts about a caller, without those that no policy reads."""
 
     id: str
     kind: str
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class ItemFacts(NamedTuple):
-    """A tool, prompt or resource, reduced to what the policies read."""
+    """Facts about a tool, prompt or resource, without those that no policy reads."""
 
     type: str  # Tool, Prompt or Resource
     id: str
@@ -55,7 +55,7 @@ class ItemFacts(NamedTuple):
 
 
 def caller_of(principal: Principal) -> Caller:
-    """Return the facts about a principal. A person is named by its subject at the identity provider."""
+    """Return the facts about a principal for policies. A person is named by its subject at the identity provider."""
     if principal.is_person:
         subject = principal.subject or principal.id
         is_ambiguous = subject == LOCAL_NAME or subject.startswith((KEY_PREFIX, PERSON_ESCAPE))
@@ -67,13 +67,13 @@ def caller_of(principal: Principal) -> Caller:
 
 
 def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa: bool = False) -> Caller:
-    """Return the facts about a user that is named as in a policy, for the command line."""
+    """Return the facts about the user `user`, whose name is written as in a policy. The command line uses it."""
     kind = "local" if user == LOCAL_NAME else "key" if user.startswith(KEY_PREFIX) else "person"
     return Caller(user, kind, kind == "local", frozenset(groups), client, mfa)
 
 
 class Reducer:
-    """Reduces callers and items to what a set of policies reads."""
+    """Removes from callers and items all facts that no policy of a set reads."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use
@@ -120,7 +120,10 @@ class Reducer:
 
 
 def read_hints(item: Item) -> dict[str, bool]:
-    """Return the hints of a tool about its effects, with the defaults of the specification: the worst case."""
+    """Return the hints of a tool about its effects.
+
+    A missing hint has the default of the specification: the worst case.
+    """
     found = item.raw.get("annotations")
     given: Json = found if isinstance(found, dict) else {}
     read_only = given.get("readOnlyHint") is True
@@ -151,7 +154,7 @@ def to_entities(subject: Subject, item: ItemFacts, facts: frozenset[str]) -> lis
 
 
 def build_schema(arguments: Json | None = None) -> Json:
-    """Return the Cedar schema of a gateway. `arguments` is the type of `context.args`; None: it has none."""
+    """Return the Cedar schema of a gateway. `arguments` is the type of `context.args`; None if it has no arguments."""
     text, boolean = {"type": "String"}, {"type": "Boolean"}
     context: Json = {"client": text, "hour": {"type": "Long"}, "mfa": boolean}
     call_context = context if arguments is None else {**context, "args": arguments}

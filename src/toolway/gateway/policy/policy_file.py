@@ -1,4 +1,4 @@
-"""Policy files: reading them, and the questions about them that need the tools of servers."""
+"""Policy files: reads and validates them, also with the schemas of the tools that they are about."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMED: Final = 3  # problems in one error
 
 
 class LoadedPolicy(NamedTuple):
-    """The policies of a file, ready to decide."""
+    """Policies of a file, compiled and ready to use."""
 
     engine: PolicyEngine
     file: str
@@ -30,7 +30,7 @@ def policy_path(setting: str, config_file: str) -> Path:
 
 
 def load_policy(path: Path) -> LoadedPolicy:
-    """Read and validate a policy file. Raises `ConfigError`."""
+    """Read and validate a policy file. Raises `ConfigError` if it cannot be read or is invalid."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -49,7 +49,7 @@ def load_policy(path: Path) -> LoadedPolicy:
 
 
 def parse_policy(text: str, file: str) -> PolicyEngine:
-    """Return the policies of a text. Raises `ConfigError` if they are not valid."""
+    """Compile the policies in a text. Raises `ConfigError` if they are not valid. `file` is for the error."""
     try:
         return PolicyEngine(text)
     except InvalidPolicies as exc:
@@ -71,7 +71,7 @@ def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
 
 
 def find_unfit(engine: PolicyEngine, tools: Iterable[Item]) -> list[PolicyProblem]:
-    """Return the policies that read arguments and are not valid for a tool in their scope, by its own schema."""
+    """Return the problems of policies that read arguments, compared with the schemas of the tools in their scope."""
     problems = []
     for tool in tools:
         facts = engine.reduce.item("Tool", tool)

@@ -91,7 +91,10 @@ def preset_text(name: str) -> str:
 
 
 def access_text(access: Mapping[str, Sequence[str]]) -> str:
-    """Return a policy file with the rules of `toolway.access` for tools and prompts. Raises `ConfigError`."""
+    """Return a policy file with the rules of `toolway.access` for tools and prompts.
+
+    Raises `ConfigError` if a rule cannot be written in Cedar.
+    """
     parts = [_HEAD, "//\n// Made from toolway.access.\n", _LOCAL]
     for group, patterns in access.items():
         included, excluded = _expressions(group, patterns)
@@ -106,7 +109,10 @@ def access_text(access: Mapping[str, Sequence[str]]) -> str:
 
 
 def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
-    """Return two conditions on a tool: that the last matching pattern includes it, and that it excludes it."""
+    """Convert the patterns of a group to two Cedar conditions on a tool: it is included, it is excluded.
+
+    The last matching pattern decides.
+    """
     included = excluded = "false"
     for pattern in patterns:
         if "?" in pattern:
@@ -125,7 +131,10 @@ def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
 
 
 def _quote(text: str) -> str:
-    """Return a text as a literal of Cedar: its escapes are those of JSON for printable ASCII."""
+    """Return a text as a string literal of Cedar. Raises `ConfigError` if it has unprintable characters.
+
+    For all other characters, the escapes of Cedar are those of JSON.
+    """
     quoted = json.dumps(text, ensure_ascii=False)
     if any(not each.isprintable() for each in text):
         raise ConfigError("a name cannot be written in Cedar", detail=ascii(text), code="E-POLICY")

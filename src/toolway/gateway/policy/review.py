@@ -1,4 +1,4 @@
-"""Questions about a policy file and the tools of servers, for `toolway policy`: names, reach, and tables of tests."""
+"""Checks of a policy file for `toolway policy`: unknown names, tools that no policy permits, and tables of tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CASE_KEYS: Final = frozenset({"user", "groups", "admin", "client", "mfa", "hour
 
 
 class UnknownName(NamedTuple):
-    """Name in a policy that no server or tool has."""
+    """Name in a policy file that no configured server or tool has."""
 
     policy: str
     line: int
@@ -42,7 +42,7 @@ class Review(NamedTuple):
 
 
 class PolicyTest(NamedTuple):
-    """One row of a table of tests."""
+    """One row of a table of policy tests: a call, and if it should be allowed."""
 
     caller: Caller
     action: str
@@ -53,7 +53,7 @@ class PolicyTest(NamedTuple):
 
 
 def review(engine: PolicyEngine, tools: Sequence[Item], servers: Iterable[str]) -> Review:
-    """Return what is wrong with the names of a policy file, given the tools of all servers."""
+    """Check a policy file with the tools of all servers: unknown names, tools without a permit, unused policies."""
     known_servers, names = set(servers), {f"{each.server}.{each.name}" for each in tools}
     unknown = [
         found
@@ -83,7 +83,7 @@ _NAMING: Final = {"Tool", "Server"}
 
 
 def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessDecision, list[Policy]]:
-    """Return the decision about a call and the policies that made it."""
+    """Return the decision about the call of a test, and the policies that made it."""
     facts = engine.reduce.item(_TYPES[case.action][0], item)
     name = f"{item.server}.{item.name}"
     decision = engine.decide(engine.subject_of(case.caller), case.hour, facts, case.arguments, name)
@@ -91,7 +91,7 @@ def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessD
 
 
 def find_item(case: PolicyTest, tools: Iterable[Item]) -> Item | None:
-    """Return the item that a case is about; None if it is a tool that no server has."""
+    """Return the item that a test is about; None if it is a tool that no server has."""
     if case.action == "call":
         return next((each for each in tools if f"{each.server}.{each.name}" == case.tool), None)
     server, _, name = case.tool.partition(".")
@@ -99,7 +99,7 @@ def find_item(case: PolicyTest, tools: Iterable[Item]) -> Item | None:
 
 
 def read_cases(document: Any, file: str) -> list[PolicyTest]:
-    """Return the rows of a table of tests. Raises `ConfigError`."""
+    """Return the tests in a table of policy tests. Raises `ConfigError` if the table is invalid."""
     rows = document.get("tests") if isinstance(document, dict) else document
     if not isinstance(rows, list) or len(rows) > MAX_CASES:
         raise _case_error(file, "", f"the file must be a list of at most {MAX_CASES} tests")
@@ -139,7 +139,10 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
 
 
 def _open_scope(policy: Policy) -> Json:
-    """Return a permit for everyone with the resource of a policy, and its conditions on the resource alone."""
+    """Return a policy as a permit for everyone, with only those conditions that read nothing but the resource.
+
+    It applies to the items that the policy can be about.
+    """
     conditions = [each for each in policy.definition["conditions"] if reads_only_resource(each["body"])]
     return {**policy.definition, "effect": "permit", "principal": {"op": "All"}, "conditions": conditions}
 
