@@ -1,4 +1,4 @@
-"""Authenticate a request: Host header, Origin header, bearer token.
+"""Authentication of requests by Host header, Origin header and bearer token.
 
 A denied request never reaches a server. There is no anonymous identity.
 """

@@ -318,7 +318,7 @@ class Gateway:
         return self.login.names() if self.login is not None else {}
 
     def stop_recording(self) -> None:
-        """Record no recent activity for the dashboard. Metrics go on, if they are exported."""
+        """Stop recording recent activity for the dashboard. Metrics are still counted, if they are exported."""
         self._hub.remove_sink(self.activity)
         if not self._exports_metrics:
             self._hub.remove_sink(self.metrics)

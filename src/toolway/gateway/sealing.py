@@ -29,7 +29,7 @@ _MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle is longer
 
 
 class Sealer:
-    """Seals values into encrypted text handles and opens them.
+    """Encryption of values as text handles with an expiry time, and their decryption.
 
     `now` returns wall time, because a handle may outlive the process that made it.
     """
@@ -77,7 +77,7 @@ TASK_LIFETIME_S: Final = 30 * 86_400.0
 
 
 class ClientHandles:
-    """Encrypts and decrypts handles that clients send back: states of interrupted requests, and task ids.
+    """Encryption and decryption of handles that clients send back: states of interrupted requests, and task ids.
 
     A state is bound to one request (`binding`), a task id to a principal and an endpoint (`owner`). In a cluster any
     node can open the handles of all nodes.

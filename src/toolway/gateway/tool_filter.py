@@ -111,7 +111,7 @@ class _CombinedFilter(ToolFilter):
 
 
 class _UnionFilter(_CombinedFilter):
-    """Filter for what one of several filters includes."""
+    """Filter that includes what at least one of several filters includes."""
 
     def __contains__(self, name: str) -> bool:
         return any(name in each for each in self.filters)
@@ -124,7 +124,7 @@ class _UnionFilter(_CombinedFilter):
 
 
 class _AccessFilter(_CombinedFilter):
-    """Filter for what one of several filters includes and none excludes."""
+    """Filter that includes what at least one of several filters includes and none of them excludes."""
 
     def __contains__(self, name: str) -> bool:
         verdicts = [_last_match(each._compiled, name) for each in self.filters]

@@ -180,7 +180,7 @@ class GatewayProcess:
             self.hub.on_approval_rules_changed()
 
     def _apply_flows(self, settings: GatewaySettings) -> None:
-        """Apply the setting `toolway.flows`: the reaction if a caller mixes private data, untrusted texts and a way out.
+        """Apply the setting `toolway.flows`: what happens if a caller mixes private data, untrusted texts and a sink.
 
         Call it after the server entries were applied, because they have the labels.
         """

@@ -1,1 +1,1 @@
-"""The /admin API, the dashboard and /metrics."""
+"""HTTP endpoints for operators: the `/admin` API, the dashboard and `/metrics`."""

@@ -197,7 +197,10 @@ class AgentsAdmin:
         return {**row, **usage, "prompt": self._text(prompt)[:MAX_PROMPT_CHARS], "place": place}
 
     def _message(self, message: Json) -> Json:
-        """Return a message of a conversation with the fields that all messages have. Arguments are JSON texts."""
+        """Return a message of a conversation as JSON.
+
+        All messages have the same fields; arguments of calls are JSON texts.
+        """
         calls = [self._call_fields({"effect": "", **each}) for each in message.get("tool_calls") or []]
         names = self._key_names()
         by = str(message.get("approved_by") or "")

@@ -101,7 +101,7 @@ def new_nonce() -> str:
 
 
 class RequestSealer:
-    """Encrypts requests for the store and decrypts them, with the key of the gateway."""
+    """Encryption of requests for the store, and their decryption, with the key of the gateway."""
 
     def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
         self._sealer = Sealer(key, now)

@@ -1,1 +1,1 @@
-"""MCP endpoints of the gateway, for both protocol eras."""
+"""MCP endpoints of the gateway, for legacy clients (before protocol 2026-07-28) and modern ones."""

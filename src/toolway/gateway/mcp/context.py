@@ -1,4 +1,4 @@
-"""Context of one client request, independent of era and transport."""
+"""Context of one client request: principal, view and client data, independent of protocol era and transport."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ class EndpointView:
         return False
 
     def _candidates(self) -> Iterable[tuple[ListKind, Item]]:
-        """Return all items of the servers of this view, of every kind."""
+        """Return all items of the servers of this view, of every kind, before filters and policy."""
         return (
             (kind, item) for kind in KINDS for server in self.servers() for item in self._catalog.items(kind, server)
         )
@@ -542,7 +542,7 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Waits, for list requests of clients, until servers that have just started have listed their items.
+    """Waiting of list requests until servers that have just started have listed their items.
 
     `is_remote` returns True if another node of the cluster owns a server.
     """

@@ -73,7 +73,7 @@ def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa
 
 
 class Reducer:
-    """Removes from callers and items all facts that no policy of a set reads."""
+    """Reduction of callers and items to the facts that a set of policies reads."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use
