@@ -219,7 +219,7 @@ class AuditChain:
         self._head, self._uncertain_rows, self._needs_reopen = found, [], False
 
     def _read_last_run(self) -> LastRun:
-        """Verify the newest records, and read those of the last run.
+        """Verify the newest records of the log, and return the facts about the last writer process.
 
         Raises `TamperedLog` if a record was changed or is missing.
         """
@@ -227,9 +227,10 @@ class AuditChain:
 
 
 def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
-    """Return what the last writer process has written, from records that are given newest first.
+    """Return the facts about the last writer process: its name, its last journal entry, its calls without an outcome.
 
-    Each record has a flag: True if that process may have written it. Reading ends at its first record, `log.open`.
+    `rows` are records, newest first, each with True if that process may have written it. Reading ends at the first
+    record of the process, `log.open`.
     """
     ended: set[str] = set()
     interrupted: list[RecordFields] = []

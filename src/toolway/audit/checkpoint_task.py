@@ -27,7 +27,10 @@ _log = logging.getLogger("toolway.audit")
 
 
 class CheckpointTask:
-    """Signs the end of the log every hour and when it is closed. A failure stops no call: it is logged, and retried."""
+    """Task that signs the end of the audit log every hour and at close.
+
+    A failure is logged and retried; calls go on.
+    """
 
     def __init__(
         self,
@@ -40,7 +43,10 @@ class CheckpointTask:
         first_delay: float = FIRST_DELAY_S,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create the task; `start` starts it. `load_signer` may block, and create the key."""
+        """Create the task; `start` starts it.
+
+        `load_signer` returns the signer; it may block, and may create its key.
+        """
         self._writer = writer
         self._load_signer = load_signer
         self._notes = notes
@@ -65,7 +71,7 @@ class CheckpointTask:
             delay = self._interval if await self.make() else self._first_delay
 
     async def make(self, timeout: float | None = None) -> bool:
-        """Make a checkpoint, unless no record was added since the last one. Return False if it failed."""
+        """Sign the end of the log and store the checkpoint, if there are new records. Return False if that failed."""
         head, location = self._writer.head, self._writer.location
         if head.seq - self._last.seq <= 1:  # at most the last checkpoint itself
             return True
@@ -82,7 +88,10 @@ class CheckpointTask:
         return True
 
     def _sign(self, location: str, head: ChainHead, timeout: float | None) -> Checkpoint:
-        """Sign and note a checkpoint. Runs in the thread."""
+        """Return a signed checkpoint of a log that ends with `head`, after noting it beside the key.
+
+        Runs in the thread.
+        """
         signer = self._load_signer()
         limit = {} if timeout is None else {"timeout": timeout}
         now = format_time(self._wall_clock())
@@ -91,7 +100,7 @@ class CheckpointTask:
         return found
 
     async def close(self) -> None:
-        """Make a last checkpoint and end the task. The log is still open."""
+        """Make a last checkpoint and end the task. Call it before the audit log is closed."""
         if self._task is None:
             return
         self._task.cancel()

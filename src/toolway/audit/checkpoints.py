@@ -48,12 +48,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return _CONTEXT + msgspec.json.encode([self.log, self.through, self.hash, self.time, self.key])
 
     def to_record(self) -> RecordFields:
-        """Return the fields of the record. `time` and `hash` of a record are its own, so they are `at` and `head`."""
+        """Return the checkpoint as fields of an audit record.
+
+        Every audit record has its own `time` and `hash`, so those of the checkpoint are named `at` and `head`.
+        """
         return {_RECORD_NAMES.get(name, name): value for name, value in msgspec.structs.asdict(self).items()}
 
     @classmethod
     def from_record(cls, fields: RecordFields) -> Checkpoint:
-        """Return the checkpoint in the fields of a record. Raises `ValueError` if it is none."""
+        """Return the checkpoint in the fields of an audit record.
+
+        Raises `ValueError` if the fields are no checkpoint.
+        """
         named = {name: fields.get(_RECORD_NAMES.get(name, name)) for name in cls.__struct_fields__}
         return msgspec.convert(named, cls)
 
@@ -62,7 +68,10 @@ _RECORD_NAMES: Final = {"time": "at", "hash": "head"}
 
 
 def read_checkpoints(data: bytes) -> list[Checkpoint]:
-    """Read checkpoints from JSON lines, as a webhook receives them. Raises `ValueError` if a line is none."""
+    """Read checkpoints from JSON lines, the form that a webhook receives.
+
+    Raises `ValueError` if a line is no checkpoint.
+    """
     return [msgspec.json.decode(line, type=Checkpoint) for line in data.splitlines() if line.strip()]
 
 
@@ -72,12 +81,12 @@ def log_name(location: str) -> str:
 
 
 class CheckpointNotes:
-    """Files with the newest checkpoints of each log, beside the private key and not beside the log."""
+    """Files with the newest checkpoints of each log. They are beside the private key and not beside the log."""
 
     def __init__(self, key_file: Path | None, *, refuses: bool = True) -> None:
-        """Create the notes beside `key_file`; None notes nothing.
+        """Create the notes of checkpoints, in files beside `key_file`. If it is None, nothing is stored.
 
-        `refuses`: a log that lacks a noted record must not be opened.
+        If `refuses` is True, a log that lacks a noted record must not be opened.
         """
         self._key_file = key_file
         self._refuses = refuses
@@ -89,7 +98,7 @@ class CheckpointNotes:
         return self._key_file.with_name(f"{self._key_file.stem}.checkpoints-{suffix}")
 
     def read(self, location: str) -> list[Checkpoint]:
-        """Return the noted checkpoints of a log, oldest first. Lines that are none are left out."""
+        """Return the noted checkpoints of a log, oldest first. Lines that are no checkpoints are skipped."""
         if self._key_file is None:
             return []
         try:
@@ -106,7 +115,7 @@ class CheckpointNotes:
         return found[-MAX_NOTES:]
 
     def add(self, location: str, new: Checkpoint) -> None:
-        """Note a checkpoint. Raises `OSError`."""
+        """Store a checkpoint in the notes of the log at `location`. Raises `OSError` if the file cannot be written."""
         if self._key_file is None:
             return
         found = self.read(location)
@@ -115,10 +124,10 @@ class CheckpointNotes:
         self._write(self._path(location), [*found, new][-MAX_NOTES:])
 
     def check_log(self, sink: AuditSink, head: ChainHead) -> RecordFields | None:
-        """Compare the newest note with a log that is being opened for writing, and ends with `head`.
+        """Check that a log that ends with `head` has the record of the newest noted checkpoint, before it is written.
 
-        Return the field `after` for the first record of a new log, else None. Raises `TamperedLog` if the end of the
-        log is missing.
+        If the log is empty, return the end of the earlier log, for the field `after` of the first record. Else return
+        None. Raises `TamperedLog` if the end of the log is missing.
         """
         found = self.read(sink.location)
         if not found:
@@ -153,7 +162,7 @@ class CheckpointNotes:
 
 
 class _EarlierLog(NamedTuple):
-    """End of the log that was removed before this one began, as the first record says; 0 if there was none."""
+    """End of the earlier log, which was removed before this one began, from the first record; 0 if there was none."""
 
     seq: int = 0
     until: str = ""  # time at which this log began
@@ -171,12 +180,12 @@ class _EarlierLog(NamedTuple):
         return cls(seq, str(fields.get("time", ""))) if isinstance(seq, int) else cls()
 
     def explains(self, noted: Checkpoint) -> bool:
-        """Return True if the noted record was in the earlier log."""
+        """Return True if the record that a checkpoint names was in the earlier log, so this log need not have it."""
         return noted.through <= self.seq and noted.time <= self.until
 
 
 def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
-    """Return the error for a log that lacks a signed record."""
+    """Return the error for a log in which the record of a signed checkpoint is missing or different."""
     if found.through > head.seq:
         reason = f"it is missing, but was signed at {found.time}: the log ends with record {head.seq}"
         return TamperedLog(found.through, f"{reason}, so its end was removed, or it is an older copy")
@@ -184,10 +193,16 @@ def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
 
 
 class CheckpointChecker:
-    """Compares a log with its checkpoints while `verify` reads it: those in its records, and those noted elsewhere."""
+    """Compares a log with its checkpoints while `verify` reads the log.
+
+    These are the checkpoints in records of the log, and those in notes or other files.
+    """
 
     def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:
-        """Create the checker. Without `keys`, no signature is checked; hashes are."""
+        """Create the checker. `noted` are checkpoints that are stored outside of the log.
+
+        Signatures are checked with `keys`; without keys, only the hashes of records are compared.
+        """
         self._keys = {key.id: key for key in keys}
         self._noted = sorted(set(noted), key=lambda each: each.through)
         self._expected: dict[int, list[Checkpoint]] = {}
@@ -198,7 +213,10 @@ class CheckpointChecker:
         self.newest: Checkpoint | None = None  # the last that is in the log, with a valid signature
 
     def rows(self, rows: Iterable[StoredRecord]) -> Iterator[StoredRecord]:
-        """Yield the records of a log, oldest first, and compare them. Raises `TamperedLog`."""
+        """Yield the records of a log, oldest first, and compare each with the checkpoints.
+
+        Raises `TamperedLog` if a record differs from its checkpoint or is missing, or if a signature is wrong.
+        """
         head, earlier = ChainHead(), None
         for row in rows:
             if earlier is None:

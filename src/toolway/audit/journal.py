@@ -39,7 +39,7 @@ class JournalBroken(SinkBroken):
 
 
 class JournalContent(NamedTuple):
-    """Content of the journal that an earlier run of the program left behind."""
+    """Records in the journal that the process before wrote; it ended before all of them were in the log."""
 
     run: str  # hex; names the run in its `log.open` record
     entries: list[tuple[int, bytes]]  # number and record, in order
@@ -137,7 +137,10 @@ class Journal:
         sync_folder(path)
 
     def _leave_segment(self, first: int) -> None:
-        """Close the current segment. Delete it if its first record would have been `first`, whose write failed."""
+        """Close the current segment file, after the write of the record `first` failed.
+
+        Delete the file if it contains no earlier record.
+        """
         self.close()
         if self._segments and self._segments[-1].first == first:
             self._segments.pop().path.unlink(missing_ok=True)
@@ -145,7 +148,10 @@ class Journal:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def left_run(self) -> str:
-        """Return the name of the writer process (`run` in `log.open`) that left segment files behind; else ""."""
+        """Return the id of the earlier writer process whose segment files still exist; "" if there are none.
+
+        It is `run` in the `log.open` record of that process.
+        """
         for path in self._paths():
             header = path.read_bytes()[: _HEADER.size]
             if len(header) == _HEADER.size:
@@ -208,7 +214,10 @@ class Journal:
             yield _Group(first, records, mac, end)
 
     def set_aside(self) -> str:
-        """Rename the segments of another log, so that they are kept but not read again. Return the path of one."""
+        """Rename the segment files of another log, so that they are kept but not read again.
+
+        Return the new path of the first one.
+        """
         run, moved_to = self.left_run()[:8], ""
         for path in self._paths():
             target = path.with_name(path.name.replace(".journal-", f".journal-of-{run or 'unknown'}-"))

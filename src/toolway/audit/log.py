@@ -70,8 +70,9 @@ def create_journal(settings: AuditSettings) -> Journal | None:
 
 
 def read_journal(settings: AuditSettings) -> JournalContent | None:
-    """Read what the journal has now. Read it before the log: a record that is stored meanwhile is then in both.
+    """Return the records that are in the journal now; None if there is no journal.
 
+    Call this before you read the log: a record that is moved to the log meanwhile is then found twice, and not missed.
     Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
     """
     for attempt in range(READ_ATTEMPTS):
@@ -85,9 +86,10 @@ def read_journal(settings: AuditSettings) -> JournalContent | None:
 
 
 def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
-    """Return the records of a journal that are not in the log yet: of a running or a killed gateway.
+    """Return the records of the journal content `found` that are not in the log yet.
 
-    `sink` is open. Reads the log backward up to the newest record of the journal, or to the begin of the run.
+    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. The log is
+    read backward up to the newest record of the journal, or to the begin of the run.
     """
     entries = dict(found.entries) if found is not None else {}
     if found is None or not entries:
@@ -104,15 +106,16 @@ def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
 
 
 def read_unstored(settings: AuditSettings, sink: AuditSink) -> list[RecordFields]:
-    """Return the records that are in the journal and not yet in the log: of a running or a killed gateway.
+    """Read the journal, and return those of its records that are not in the log yet.
 
-    `sink` is open. Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
+    A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. Raises
+    `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.
     """
     return [msgspec.json.decode(record) for record in find_unstored(read_journal(settings), sink)]
 
 
 def create_notes(settings: AuditSettings) -> CheckpointNotes:
-    """Create the notes of checkpoints beside the private key of the settings.
+    """Create the notes of checkpoints, in files beside the private key that the settings name.
 
     A log in a database is not refused because of them: another node may have continued or replaced it.
     """

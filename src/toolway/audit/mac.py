@@ -48,14 +48,14 @@ def _key_file(settings: AuditSettings) -> Path:
 
 
 class MacStart:
-    """File beside the key that says from which record on every record of a log has a MAC."""
+    """File beside the key of a log with the number of the last record without a MAC; all later records have one."""
 
     def __init__(self, file: Path, log: str) -> None:
         self._file = file
         self._log = log
 
     def read(self) -> int | None:
-        """Return the number of the last record that may have no MAC; None if it is not known."""
+        """Return the number of the last record that may have no MAC; None if the file does not exist."""
         try:
             found = re.match(rb"[0-9]{1,18}\b", self._file.read_bytes())
         except FileNotFoundError:

@@ -38,11 +38,14 @@ class AuditMiddleware:
         return next(call)
 
     def plan(self, call: Call) -> PlannedAudit:
-        """Return what flights with the caller, tool, effect and policy of `call` need for their records."""
+        """Return the object that writes the audit records of flights with the caller, tool and policy of `call`."""
         return PlannedAudit(self._recorder, call)
 
     def adopt(self, call: Call) -> None:
-        """Record a result of the call that arrives after its end. `resume` or `record_cancelled` must follow."""
+        """Arrange that a result of the call is recorded even if it arrives after the call has ended.
+
+        The caller must then use `resume` or `record_cancelled`.
+        """
         call.state.on_late_result = self._recorder.late_result_handler(call)
 
     async def resume(self, call: Call, next: CallHandler, intent: Awaitable[None] | None = None) -> CallResult:
@@ -88,7 +91,10 @@ class PlannedAudit:
 
     @property
     def is_writable(self) -> bool:
-        """Return True if the audit log can be written now. If not, the middleware decides about each call."""
+        """Return True if the audit log can be written now.
+
+        If it cannot, calls go through `AuditMiddleware`, which rejects those that may change something.
+        """
         return self._recorder.is_writable
 
     def start_intent(self, id: str, arguments: Json, on_done: CommitCallback) -> bool:

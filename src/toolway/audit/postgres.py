@@ -204,7 +204,10 @@ class SharedPostgresSink(PostgresSink):
         self._has_log = False
 
     def switch_to_empty(self) -> bool:
-        """Switch to an empty log of the shared name. Return False if none is free."""
+        """Switch to another log under the shared name that is empty and has no writer.
+
+        Return False if there is none.
+        """
         before = self._log
         for log in _log_names(self._name):
             if log == before or not self._try_lock(log):

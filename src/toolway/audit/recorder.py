@@ -109,9 +109,10 @@ class AuditRecorder:
     def start_intent(
         self, id: str, shared: SharedFields, server: str, arguments: Json, on_done: CommitCallback
     ) -> None:
-        """Queue the intent of a tool call without a key or a request id; `on_done` is called when it is on disk.
+        """Queue the intent of a tool call that has no idempotency key and no request id.
 
-        `shared` are the fields of its plan. Raises `AuditUnavailable` if the log cannot be written now.
+        `on_done` is called when the intent is on disk or cannot be written. `shared` are the encoded fields of the
+        call's plan. Raises `AuditUnavailable` if the log cannot be written now.
         """
         optional = b"}"
         if self._record_arguments:
@@ -125,7 +126,10 @@ class AuditRecorder:
         return b"call.intent", fields
 
     def _add_open(self, id: str) -> None:
-        """Leave the outcome of a call to `record_…`: `on_call` records only calls without an intent."""
+        """Remember that the call `id` has an intent, so that `on_call` does not record its outcome a second time.
+
+        The methods `record_…` record that outcome.
+        """
         self._open_intents[id] = None
         if len(self._open_intents) > MAX_OPEN_INTENTS:
             self._open_intents.pop(next(iter(self._open_intents)))  # its end was never reported
@@ -273,7 +277,7 @@ def outcome_from_error(exc: CallError) -> str:
 
 
 def encode_outcome(shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = "") -> bytes:
-    """Encode the fields of an outcome that follow the id of its call."""
+    """Encode the fields of an outcome record that follow the call id: certainty, outcome, attempts, error code."""
     optional = encode_fields({"code": code}) if code else b"}"
     template = b'%b,"certainty":"C%d","outcome":"%b","attempts":%d%b'
     return template % (shared.outcome, certainty, outcome.encode(), attempts, optional)

@@ -12,12 +12,12 @@ from toolway.audit.verify import AuditQuery, MacChecker, decode_summary, verify_
 
 
 class SelectedRecords:
-    """Lines of one log that match a query, oldest first. Raises `TamperedLog` while they are read."""
+    """Records of one log that match a query, as lines, oldest first. Reading them also verifies the hash chain."""
 
     def __init__(
         self, sink: AuditSink, query: AuditQuery, macs: RecordMacs | None, unstored: Iterable[bytes] = ()
     ) -> None:
-        """Create the selection. `unstored` are records that are only in the journal yet."""
+        """Create the selection. `unstored` are records of the journal that are not in the log yet."""
         self._sink = sink
         self._query = query
         self._macs = macs
@@ -26,7 +26,10 @@ class SelectedRecords:
         self._first = self._last = self.count = 0
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield time and line of each record. All records of the log are verified, also those that do not match."""
+        """Yield (time, line) of each record that matches the query.
+
+        All records of the log are verified, also those that do not match. Raises `TamperedLog` if one was changed.
+        """
         checker, is_first = MacChecker(self._macs), True
         for row in self._sink.read_forward():
             if is_first:
@@ -45,7 +48,7 @@ class SelectedRecords:
                 yield found.time, b'%b,"unstored":true}' % record[:-1]
 
     def describe(self) -> dict[str, Any]:
-        """Return the facts about this log that the last line of an export states."""
+        """Return the facts about this log for the last line of an export: name, number of records, range, chain end."""
         facts = {"log": log_name(self._sink.location), "records": self.count}
         if self._first:
             facts |= {"first": self._first, "last": self._last}

@@ -50,7 +50,7 @@ class ExportCheckpoint(msgspec.Struct, frozen=True):
 
 
 class CheckedExport(NamedTuple):
-    """Result of a check: what was signed, and how many records the file has."""
+    """Result of the check of an export or a proof: the signed last line, and the number of records."""
 
     checkpoint: ExportCheckpoint
     records: int
@@ -63,10 +63,10 @@ def write_export(
     describe: Callable[[int, str], dict[str, Any]],
     sign: Callable[[bytes], bytes],
 ) -> int:
-    """Write lines and the signed last line; return the number of lines.
+    """Write a signed export to `out`: the record lines, then the signed last line. Return the number of records.
 
-    `describe` gets size and root, and returns the fields of the last line. Raises the errors of `sign` and `lines`:
-    then the output is incomplete, and must be removed.
+    `describe` gets the number of records and the root of the Merkle tree, and returns the fields of the last line.
+    Raises the errors of `sign` and `lines`: then the output is incomplete, and must be removed.
     """
     tree = MerkleTree()
     for line in lines:
@@ -110,7 +110,7 @@ def read_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def check_checkpoint(line: bytes, key: PublicKey) -> ExportCheckpoint:
-    """Return what a last line says. Raises `AlteredExport` if it is not signed by `key`."""
+    """Return the content of the last line of an export. Raises `AlteredExport` if it is not signed by `key`."""
     checkpoint, signature = parse_checkpoint(line)
     if checkpoint.key != key.id:
         raise AlteredExport(f"it is signed with the key {checkpoint.key}, not with {key.id}")
@@ -120,7 +120,10 @@ def check_checkpoint(line: bytes, key: PublicKey) -> ExportCheckpoint:
 
 
 def parse_checkpoint(line: bytes) -> tuple[ExportCheckpoint, bytes]:
-    """Return what a last line says, and its signature, which is not checked. Raises `AlteredExport` if it is none."""
+    """Return the content of the last line of an export, and its signature, without a check of the signature.
+
+    Raises `AlteredExport` if it is no such line.
+    """
     found = _SIGNATURE.fullmatch(line[-_SIGNATURE_BYTES:])
     if not line.startswith(_HEAD) or found is None:
         raise AlteredExport("the last line has no signature: the end of the file is missing, or it was never signed")
@@ -145,7 +148,7 @@ class _Proof(msgspec.Struct, frozen=True):
 
 
 class _Ids(msgspec.Struct):
-    """Fields by which a record is found."""
+    """Fields of a record by which `write_proofs` finds it: number, call id or hash."""
 
     seq: int = 0
     call: str = ""

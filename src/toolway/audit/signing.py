@@ -80,7 +80,10 @@ class Signer(Protocol):
     public: PublicKey
 
     def sign(self, message: bytes, timeout: float = SIGN_TIMEOUT_S) -> bytes:
-        """Return the signature, 64 bytes. May block. Raises `ConfigError` (`E-AUDIT-KEY`) if there is none."""
+        """Return the signature of `message`, 64 bytes. May block, because a signer may be an external program.
+
+        Raises `ConfigError` (`E-AUDIT-KEY`) if the message cannot be signed.
+        """
         ...
 
 
@@ -174,7 +177,10 @@ def signing_key_file(settings: AuditSettings) -> Path:
 
 
 def load_verifier(settings: AuditSettings) -> PublicKey | None:
-    """Return the public key of an audit log, without use of its signer; None if there is none."""
+    """Return the public key that checks signatures of an audit log; None if there is none.
+
+    Does not run a signer command.
+    """
     try:
         if settings.signer:
             return _read_public_key(settings.signer_key)

@@ -80,7 +80,7 @@ class AuditSink(Protocol):
         ...
 
     def prunable(self, before: str) -> ChainHead | None:
-        """Return the newest record that `remove` may delete; None if there is none.
+        """Return the number and hash of the newest record that `remove` may delete; None if there is none.
 
         This record and all earlier ones are older than the time `before`.
         """
@@ -101,7 +101,10 @@ class SwitchableSink(Protocol):
     """Audit sink that can switch to another log stored under its name."""
 
     def switch_to_empty(self) -> bool:
-        """Switch to an empty log of the sink's name. Return False if none is free."""
+        """Switch to another log under the sink's name that is empty and has no writer.
+
+        Return False if there is none.
+        """
         ...
 
 
@@ -165,7 +168,7 @@ def encode_record(kind: str, wall_time: float, monotonic_time: float, fields: Re
 
 
 def encode_fields(fields: RecordFields) -> bytes:
-    """Encode the fields of a record as the JSON text after its time stamp, with closing brace."""
+    """Encode fields as the end of a record's JSON object: the text after the time stamp, with the closing brace."""
     return b',"' + _encode(fields)[2:] if fields else b"}"
 
 

@@ -104,7 +104,7 @@ def verify_log(
 
 
 def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
-    """Return True if the log has a record about the removal of everything up to `start`.
+    """Return True if the log has a record which says that all records up to `start` were removed because of their age.
 
     Removal may be incomplete: the record may also name later records, which are still stored.
     """
@@ -113,7 +113,7 @@ def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
 
 
 def _join_pruned(pruned: Iterable[RecordSummary]) -> Iterator[PrunedRecords]:
-    """Yield one entry for all consecutive records about removals by the same rule."""
+    """Yield one summary for consecutive `log.pruned` records (removals of old records) with the same retention rule."""
     for (keep_days, has_valid_mac), group in groupby(pruned, key=lambda each: (each.keep_days, bool(each.mac))):
         steps = list(group)
         through = max(each.through or 0 for each in steps)
@@ -190,7 +190,7 @@ _decode = msgspec.json.Decoder(RecordSummary).decode
 
 
 def decode_summary(row: StoredRecord) -> RecordSummary:
-    """Decode the fields that most checks need. Raises `TamperedLog` if the record cannot be read."""
+    """Return the fields of a record that most checks need. Raises `TamperedLog` if the record cannot be decoded."""
     try:
         return _decode(row.body)
     except ValueError as exc:
@@ -210,11 +210,14 @@ class AuditQuery:
     until: str = ""  # an ISO time in UTC; records of this time and later do not match
 
     def starting(self, since: str) -> AuditQuery:
-        """Return the same filter for records from the time `since` on."""
+        """Return a copy of this filter that matches only records from the time `since` on."""
         return replace(self, since=since)
 
     def includes(self, kind: str, time: str) -> bool:
-        """Return True if a record of this kind and time matches. `fields` are not compared."""
+        """Return True if a record of this kind and time matches the filter.
+
+        Other fields that the filter sets are not compared.
+        """
         return kind.startswith(self.kind) and time >= self.since and (not self.until or time < self.until)
 
     def matches(self, found: RecordFields) -> bool:

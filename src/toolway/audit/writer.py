@@ -82,7 +82,7 @@ class AuditUnavailable(Exception):
 
 
 class _Group(NamedTuple):
-    """Records of one write: intents with their waiters, and records without a waiter."""
+    """Records that one write stores together: intents with the callbacks that wait for them, and other records."""
 
     intents: list[bytes]
     waiters: list[CommitCallback]
@@ -321,7 +321,7 @@ class AuditWriter:
             self._on_written([], None)
 
     def _on_written(self, result: list[bytes] | None, error: Exception | None) -> None:
-        """Handle the end of a write: resolve or reject its waiters, and start the next write."""
+        """Call the waiters of the write that has ended, with its error if it failed, and schedule the next write."""
         group, self._group = self._group, None
         assert group is not None
         if self._timeout_timer is not None:
@@ -377,7 +377,7 @@ class AuditWriter:
             self._store_timer = self._loop.call_later(STORE_DELAY_S, self._start_store)
 
     def _start_store(self) -> None:
-        """Store the oldest records of the journal in the log, as one batch."""
+        """Start to copy the oldest records that are only in the journal to the log, as one batch. Does not wait."""
         if self._store_timer is not None:
             self._store_timer.cancel()
             self._store_timer = None
@@ -481,9 +481,9 @@ def _ignore_result(result: None, error: Exception | None) -> None:
 
 
 def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
-    """Report the end of a write to its waiters: `failure` is "" if it succeeded.
+    """Call the callbacks in `waiters` after the end of a write: with None, or with an error if `failure` is not "".
 
-    The list is emptied, so that each is called once.
+    The list is emptied first, so that no callback is called twice.
     """
     ended = waiters[:]
     waiters.clear()

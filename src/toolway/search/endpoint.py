@@ -36,21 +36,27 @@ class _Answer(msgspec.Struct):
 
 
 class Breaker:
-    """Counter of failures in a row that pauses a service. No I/O: the time is an argument."""
+    """Counter of consecutive failures of the embedding service, which decides if requests pause.
+
+    No I/O: time is given.
+    """
 
     def __init__(self) -> None:
         self._failures = 0
         self._until = 0.0
 
     def pause_left(self, now: float) -> float:
-        """Return the seconds for which nothing is sent; 0 if a request may be sent."""
+        """Return the seconds until the next request may be sent to the service; 0 if it may be sent now."""
         return max(0.0, self._until - now)
 
     def on_success(self) -> None:
         self._failures, self._until = 0, 0.0
 
     def on_failure(self, now: float) -> None:
-        """Count a failure. From the third on, each one starts a pause, after which one request is tried."""
+        """Count a failed request.
+
+        From the third consecutive failure on, each one starts a pause before the next request.
+        """
         self._failures += 1
         if self._failures >= FAILURES_TO_OPEN:
             self._until = now + PAUSES_S[min(self._failures - FAILURES_TO_OPEN, len(PAUSES_S) - 1)]

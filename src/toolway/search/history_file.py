@@ -70,7 +70,7 @@ def _merge_history(path: Path, tools: list[object]) -> None:
 
 
 class HistoryKeeper:
-    """Loads the call history of a tool search from a file. Writes it after something was learned, and at the end."""
+    """Keeper of a tool search's call history: loads it from a file, and writes it after changes and at close."""
 
     def __init__(
         self, search: ToolSearch, path: Path, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

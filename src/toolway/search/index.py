@@ -79,7 +79,10 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         return float(memoryview(self.weights).cast("f")[position])
 
     def without(self, ranges: Sequence[range]) -> Posting | None:
-        """Return the posting without the tools in these ascending ranges of numbers; None if no tool is left."""
+        """Return a copy of the posting without the tools whose numbers are in `ranges` (ascending).
+
+        None if no tool remains.
+        """
         numbers = memoryview(self.numbers).cast("I")
         kept, begin = list[slice](), 0
         for each in ranges:
@@ -92,9 +95,9 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         return Posting(left, b"".join([self.weights[part] for part in kept]), self.max_weight, len(left) // 4)
 
     def with_entries(self, entries: Sequence[Any]) -> Posting:
-        """Return the posting with further tools.
+        """Return a copy of the posting with more tools at its end.
 
-        `entries` is flat: number and weight of the first, then the next.
+        `entries` alternates the number of a tool and the weight of the word in it: number, weight, number, weight, …
         """
         weights = array("f", entries[1::2])
         return Posting(
@@ -138,7 +141,10 @@ def definition_hash(tool: Tool) -> str:
 
 
 def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, entries: Entries) -> Segment:
-    """Index the tools of one server. Number and weight of each tool are added to the `entries` of its words."""
+    """Return the search index of the tools of one server, numbered from `base`.
+
+    For each word of a tool, the tool's number and the word's weight are appended to `entries[word]`.
+    """
     documents = []
     server_stems, about_stems = _server_stems(server, about)
     words = set[str]()
@@ -160,7 +166,7 @@ def _server_stems(server: str, about: str) -> tuple[Sequence[str], Sequence[str]
 
 
 def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[str]) -> tuple[Sequence[str], ...]:
-    """Return the stems of a tool that are searched, for each of `FIELDS`."""
+    """Return the stems of the words in each searched part of a tool definition, in the order of `FIELDS`."""
     properties = tool.raw["inputSchema"].get("properties")
     parameters = properties if isinstance(properties, dict) else {}
     texts = [
@@ -180,7 +186,7 @@ def _tool_stems(tool: Tool, server_stems: Sequence[str], about_stems: Sequence[s
 
 
 def _weigh_words(stems: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Return the weight of each word of a definition.
+    """Return the weight of each word in a tool definition, given the stems of each field.
 
     A word counts at most twice per field: repeating it more often gains nothing and makes the field longer.
     """
@@ -221,9 +227,9 @@ class Index:
         return len(self.documents)
 
     def with_segments(self, added: Sequence[Segment], entries: Entries, removed: Iterable[str]) -> Index:
-        """Return an index in which segments replace those of the same servers, and without the servers `removed`.
+        """Return a new index: segments in `added` replace those of the same servers; servers in `removed` are left out.
 
-        `entries` are those that `build_segment` made of all segments that are added.
+        `entries` are the numbers and weights that `build_segment` collected for all segments in `added`.
         """
         new = Index()
         new.segments, new.documents, new.numbers = dict(self.segments), dict(self.documents), dict(self.numbers)
@@ -282,7 +288,7 @@ class Index:
 
 
 def _name_keys(tool: Tool) -> tuple[str, str]:
-    """Return the normalised tool name, equal for all spellings (`words.name_key`), without and with the server."""
+    """Return the tool's name, and server plus name, in the form that is equal for all spellings (`words.name_key`)."""
     name = name_key(tool.name)
     return name, name_key(tool.server) + name
 

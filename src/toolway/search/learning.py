@@ -25,7 +25,7 @@ ToolKey = tuple[str, str]  # server and tool
 
 @dataclass(slots=True)
 class _History:
-    """Queries after which one tool was called, newest last, with their principals and words."""
+    """Successful queries for one tool: those after which it was called, oldest first, by principal and words."""
 
     definition: str
     queries: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (principal, words) → words
@@ -64,7 +64,7 @@ class CallHistory:
             self.forget(next(iter(self._tools)))
 
     def forget(self, key: ToolKey) -> None:
-        """Forget the earlier queries of a tool."""
+        """Forget the queries after which a tool was called."""
         self._forget_words(key, self._tools.pop(key, None))
 
     def _forget_words(self, key: ToolKey, history: _History | None) -> None:
@@ -81,7 +81,7 @@ class CallHistory:
                     self._by_word.pop(word, None)
 
     def weights(self, word: str, principal: str) -> Iterator[tuple[ToolKey, str, float]]:
-        """Yield (tool, hash of its definition, weight) for each tool that was called after a query with this word."""
+        """Yield (tool, definition hash, weight) of each tool that was called after a query with `word`."""
         for key in tuple(self._by_word.get(word, ())):  # copies: a search in a thread must not see a set change
             history = self._tools.get(key)
             if history is None:
@@ -97,7 +97,7 @@ class CallHistory:
             yield key, history.definition, counted * WEIGHT / (1 - B + B * length / USUAL_WORDS)
 
     def update(self, newer: CallHistory) -> None:
-        """Add the queries of another history as the newest ones."""
+        """Add all queries of the history `newer` to this one. They count as newer than those that are here already."""
         for key, history in newer._tools.items():
             for principal, words in history.queries:
                 self._restore(words, principal, key, history.definition)

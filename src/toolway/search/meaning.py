@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Vectors(Protocol):
-    """Interface of a search by embeddings: what the tool search uses (`VectorSource`), a state, and an end."""
+    """Interface of an embedding search: a `VectorSource` that also reports its progress and can be closed."""
 
     async def prepare(self, queries: Sequence[str], tools: Sequence[Tool]) -> None: ...
 
@@ -30,7 +30,7 @@ class Vectors(Protocol):
 
 
 class UnavailableVectors:
-    """Embedding search that is not usable: it gives no scores and says why, so tools are ranked by words."""
+    """Embedding search that is not usable: scores no tool and says why in `problem`, so tools are ranked by words."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem

@@ -45,7 +45,7 @@ MINILM: Final = ModelFiles()
 
 
 class MiniLm:
-    """Embedder by MiniLM. The model is loaded with the first text, in the worker thread.
+    """Embedder that uses the MiniLM model on this machine. The model is loaded in a worker thread, at the first text.
 
     Args:
         folder: Folder of model.onnx and vocab.txt; None finds the installed package.

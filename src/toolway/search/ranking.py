@@ -138,7 +138,7 @@ def rank(
 
 
 def _weigh_query(index: Index, query: Query) -> tuple[list[QueryPart], float]:
-    """Return the query's words with their postings, and the score of a tool that contains all words.
+    """Return the query's words with their factors and postings, and the highest possible score, if all words match.
 
     Words with few tools are first.
     """
@@ -166,7 +166,7 @@ def _score_history(
     numbers_by_key: Callable[[str, str, str], int | None],
     principal: str,
 ) -> dict[int, float]:
-    """Return the score of each tool by earlier queries: their words count like a field of the tool's definition."""
+    """Return, by tool number, the extra score from the words of earlier queries after which the tool was called."""
     learned: dict[int, float] = {}
     for word in query.words:
         posting: Posting | None = None
@@ -202,7 +202,7 @@ def fuse(words: Mapping[int, float], meaning: Mapping[int, float], total: int) -
 
 
 def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
-    """Return mean and standard deviation of `count` numbers. Those that `values` does not contain are 0."""
+    """Return mean and standard deviation of `values`, filled up with zeros to `count` numbers."""
     total = squares = 0.0
     for value in values:
         total += value
@@ -212,7 +212,7 @@ def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
 
 
 def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]) -> dict[int, float]:
-    """Return the best `count` visible tools with their scores, including all of `named`.
+    """Return the scores of the best `count` visible tools, by number. The tools in `named` are always included.
 
     Of tools with equal scores, the first wins.
     """
@@ -229,9 +229,9 @@ def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None
 
 
 def _add_name_coverage(index: Index, query: Query, pool: Mapping[int, float]) -> dict[int, float]:
-    """Return the scores, raised by the share of the words of the tool's name that the query contains.
+    """Return the scores, each raised if the query contains words of the tool's name.
 
-    Related words count in part.
+    The raise grows with the share of the name's words that are in the query. Related words count in part.
     """
     documents = index.documents
     weights = {**query.words, **{word: weight for word, (weight, _) in query.related.items()}}

@@ -56,7 +56,7 @@ class SearchLog:
     def add(
         self, principal: str, query: str, tools: Iterable[ToolKey], names: Iterable[str], *, fits: bool, now: float
     ) -> None:
-        """Record a search and the tools found, best first. It counts as unmet until one of them is called."""
+        """Record a search and the tools that it found. It counts as unmet until the principal calls one of them."""
         query = query[:MAX_QUERY_CHARS]
         recent = self._recent.get(principal)
         if recent is None:
@@ -73,7 +73,9 @@ class SearchLog:
         self._unmet[query] = unmet
 
     def open_query(self, principal: str, tool: ToolKey) -> str | None:
-        """Return the newest query of a principal that found this tool, or None if a call has answered it already.
+        """Return the newest query of a principal that found this tool.
+
+        None if a call after that query is known already.
 
         A query that the tool fits is preferred to one for which it was only the nearest.
         """

@@ -71,7 +71,7 @@ class LazyFacts(Mapping[str, ServerFacts], Generic[S]):
 
 
 class _Changes(NamedTuple):
-    """Servers to index again and servers to remove, so that the index agrees with the catalog."""
+    """Difference between index and catalog: servers that must be indexed again, and servers to remove."""
 
     generation: int  # of the catalog
     before: Index  # that is changed
@@ -94,7 +94,7 @@ class AllowedTools:
         return (server, tool) in self._tools
 
     def numbers(self, index: Index) -> tuple[frozenset[int], frozenset[str]]:
-        """Return the numbers of these tools in an index, and their servers."""
+        """Return the index numbers of these tools, and the names of their servers."""
         known = self._numbers
         if known is None or known[0] is not index:
             allowed = {key: number for key, number in index.numbers.items() if key in self._tools}
@@ -409,7 +409,10 @@ class ToolSearch:
         return SearchAnswer(tuple(matches), len(numbers), len(servers), fits, notes)
 
     def _meaning(self, index: Index, text: str) -> dict[int, float] | None:
-        """Return the score of each tool by the meaning of a query; None if there are no embeddings for it."""
+        """Return the score of each tool by its meaning for the query `text`.
+
+        None if there are no vectors to compare.
+        """
         if self._vectors is None:
             return None
         scores = self._vectors.score(text, index.tools)

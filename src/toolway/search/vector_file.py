@@ -49,7 +49,10 @@ class FileVectorStore:
         await asyncio.to_thread(self._write, dict(vectors), tuple(wanted))
 
     def _read(self) -> dict[bytes, bytes]:
-        """Return all vectors of the file; none if it is not exactly as it was written."""
+        """Return all vectors in the file, by the hash of their text.
+
+        Empty if the file is missing, damaged or forged.
+        """
         try:
             key = read_private(self._key_file)
             if self._path.stat().st_size > MAX_FILE_BYTES:

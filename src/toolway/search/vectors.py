@@ -55,7 +55,7 @@ class EmbeddingError(Exception):
 
 
 class Embedder(Protocol):
-    """Model that turns texts into vectors of length 1."""
+    """Interface of an embedding model: turns texts into vectors of length 1."""
 
     @property
     def identity(self) -> str:
@@ -73,7 +73,10 @@ class VectorStore(Protocol):
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Add vectors. If the store is full, those of `wanted`, the texts in use, are kept first."""
+        """Store vectors by the hash of their text.
+
+        If the store is full, vectors of `wanted`, the texts in use, are kept first.
+        """
 
 
 class NoVectorStore:
@@ -86,7 +89,10 @@ class NoVectorStore:
 
 
 class _Table(NamedTuple):
-    """Matrix with one row per tool: its vector. `known` marks the rows that have one."""
+    """Matrix with the vectors of all tools, one row per tool.
+
+    `known` is False for a row whose tool has no vector yet.
+    """
 
     tools: Sequence[Tool]
     keys: list[bytes]
@@ -210,7 +216,10 @@ class ModelVectors:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        """Embed the wanted tools until all have a vector; begin again if the list changes meanwhile."""
+        """Embed the tools of the last search until all have a vector.
+
+        Begins again if the list of tools changes meanwhile, and after a pause if the embedder fails.
+        """
         failures = 0
         while not self._complete.is_set():
             tools = self._wanted
@@ -255,7 +264,7 @@ class ModelVectors:
                 await self._store.save(unsaved, keys)
 
     def _describe(self, tools: Sequence[Tool]) -> tuple[list[str], list[bytes]]:
-        """Return the text of each tool that is embedded, and the hash of the text. Runs in a thread."""
+        """Return, for each tool, the text that is embedded and the SHA-256 of that text. Runs in a thread."""
         texts = [describe_tool(tool) for tool in tools]
         known = self._text_keys
         self._text_keys = {}
@@ -268,7 +277,7 @@ class ModelVectors:
         return texts, keys
 
     async def _assemble(self, tools: tuple[Tool, ...], keys: list[bytes]) -> None:
-        """Replace the matrix by one for these tools, with the vectors of the present matrix and of the store."""
+        """Build the matrix for these tools from the vectors that are in the old matrix or in the store."""
         before = self._table
         if tools is before.tools:
             return
@@ -288,7 +297,7 @@ class ModelVectors:
             self._assembled.set()
 
     def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
-        """Put new vectors into the matrix, and add them to `unsaved` for the store."""
+        """Put new vectors into these rows of the matrix, and add them to `unsaved`, which is stored later."""
         table, width = self._table, len(vectors[0])
         if table.matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
             rows_in_all = len(table.keys)

@@ -38,14 +38,17 @@ _BYTES: Final = bytes(range(256))
 
 
 class QueryPart(NamedTuple):
-    """One word of a query: the factor of its weights, and its tools."""
+    """One word of a query: the factor of its weights, and the posting that lists the tools which contain it."""
 
     factor: float
     posting: Posting
 
 
 class WordWeights(NamedTuple):
-    """The weights of a frequent word by number of the tool: exact, and rounded up in 32 bits of an integer each."""
+    """Weights of one frequent word, by tool number, in two forms.
+
+    `weights` are exact. `bounds` is one integer with 32 bits per tool, each the weight rounded up.
+    """
 
     posting: Posting
     weights: array[float]
@@ -53,7 +56,7 @@ class WordWeights(NamedTuple):
 
 
 class WeightCache:
-    """Weights of frequent words, and masks of visible tools, for several searches. May be used in threads."""
+    """Cache, for several searches, of the weights of frequent words and of the masks of visible tools. Thread-safe."""
 
     def __init__(self) -> None:
         self._words: dict[int, WordWeights] = {}  # by id of the posting, which is kept, so the id stays its own
@@ -61,7 +64,7 @@ class WeightCache:
         self._lock = threading.Lock()
 
     def weights(self, posting: Posting, end: int) -> WordWeights:
-        """Return the weights of a word in all tools below the number `end`."""
+        """Return the weight of a word in every tool, as an array that is indexed by tool number (below `end`)."""
         known = self._words.get(id(posting))
         if known is not None and len(known.weights) >= end:
             return known
@@ -74,13 +77,13 @@ class WeightCache:
         return known
 
     def prepare(self, index: Index) -> None:
-        """Compute the weights of all frequent words, so that no search has to."""
+        """Fill the cache with the weights of the most frequent words of `index`, before a search needs them."""
         frequent = [each for each in index.postings() if each.count > index.end // FREQUENT]
         for posting in heapq.nlargest(_max_words(index.end), frequent, key=attrgetter("count")):
             self.weights(posting, index.end)
 
     def mask(self, visible: Set[int], end: int) -> int:
-        """Return an integer whose byte is 255 for each visible tool."""
+        """Return a large integer with one byte per tool number: 255 if the tool is visible, else 0."""
         known = self._masks.get(id(visible))
         if known is not None:
             return known[1]
@@ -94,7 +97,10 @@ class WeightCache:
 
 
 def add_up(parts: Iterable[QueryPart], learned: Mapping[int, float]) -> dict[int, float]:
-    """Return the score of each tool that has one of the words, by number, beginning with the scores `learned`."""
+    """Return the score of each tool that contains one of the words, by tool number.
+
+    The sum of a tool begins with its score in `learned` (from earlier calls), if it has one.
+    """
     scores = dict(learned)
     get = scores.get
     for factor, posting in parts:
@@ -112,9 +118,9 @@ def best_by_words(
     named: Set[int],
     cache: WeightCache,
 ) -> dict[int, float]:
-    """Return the scores of `add_up`, at least of the best `count` visible tools and of those in `named`.
+    """Return exact scores (see `add_up`) of some tools: at least the best `count` visible ones and those in `named`.
 
-    All tools have numbers below `end`. The words with the fewest tools are the first of `parts`.
+    All tool numbers are below `end`. `parts` is sorted: the words with the fewest tools are first.
     """
     sizes = [posting.count for _, posting in parts]
     if sum(sizes) < max(MIN_ENTRIES, end // 8):
@@ -140,9 +146,10 @@ def _find_candidates(
     mask: int | None,
     size: int,
 ) -> set[int]:
-    """Return a set of tools that includes the best `count` visible ones. `mask` has a set byte for each visible tool.
+    """Return the numbers of tools among which the best `count` visible ones are, without computing all exact scores.
 
-    Without a mask, all tools are visible. `scores` are those by the words that are not frequent.
+    `scores` are the scores by rare words only; `frequent` and `words` are the other words. `mask` has a byte 255 for
+    each visible tool; None means that all tools are visible.
     """
     highest = [int(posting.max_weight * LEVELS) + 1 for _, posting in frequent]
     most = sum([part.factor * level for part, level in zip(frequent, highest, strict=True)])
@@ -161,7 +168,7 @@ def _find_candidates(
 
 
 def _select(bounds: array[int], count: int, slack: int, mask: int | None) -> set[int]:
-    """Return the tools whose bound is above 0, and at most `slack` lower than the bound of the `count`-th highest."""
+    """Return the tools whose upper bound is above 0 and at most `slack` below the `count`-th highest bound."""
     high = bounds.tobytes()[_HIGH_BYTE::4]
     if mask is not None:
         high = (int.from_bytes(high, "little") & mask).to_bytes(len(high), "little")
@@ -209,7 +216,7 @@ def _add_frequent(
     words: Sequence[WordWeights],
     chosen: Iterable[int],
 ) -> dict[int, float]:
-    """Return the scores of some tools with the frequent words, which are added last, as `add_up` does."""
+    """Return the exact scores of the tools `chosen`: scores by rare words, plus the weights of the frequent words."""
     numbers = list(chosen)
     totals = [scores.get(number, 0.0) for number in numbers]
     if len(numbers) > 1:  # with one key, an `itemgetter` returns no tuple
@@ -224,17 +231,17 @@ def _add_frequent(
 
 
 def _max_words(end: int) -> int:
-    """Return of how many words the weights are kept if all tool numbers are below `end`."""
+    """Return how many words the cache may hold, if all tool numbers are below `end`, within its memory limit."""
     return int(MAX_WEIGHT_BYTES // (8 * max(1, _size(end))))
 
 
 def _size(end: int) -> int:
-    """Return the number of tools for which space is reserved if all tool numbers are below `end`."""
+    """Return the length of an array that is indexed by tool number: `end`, rounded up to leave room for more tools."""
     return -(-end // ROOM) * ROOM
 
 
 def _to_native(values: array[int]) -> array[int]:
-    """Swap the bytes of values between little-endian and the byte order of this machine; return them."""
+    """Convert 32-bit values in place between little-endian and this machine's byte order; return them."""
     if sys.byteorder == "big":
         values.byteswap()
     return values

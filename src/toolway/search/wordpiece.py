@@ -76,7 +76,7 @@ def split_words(text: str) -> Iterator[str]:
 
 
 def _spaced(character: str) -> str:
-    """Return what replaces a character before a text is split into words.
+    """Return the text that replaces a character before a text is split into words.
 
     It is the character itself, the character between spaces, a space, or "".
     """

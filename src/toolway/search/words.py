@@ -59,7 +59,7 @@ def _cut_ending(word: str) -> str:
 
 
 class _Stems(dict[str, str]):
-    """Cache of stems by word; the stem of a stop word is "". A word is added when it is first read."""
+    """Cache of stems by word, filled at the first use of a word. The stem of a stop word is ""."""
 
     def __missing__(self, word: str) -> str:
         found = "" if word in STOP_WORDS else _cut_ending(word[:MAX_WORD_CHARS])
@@ -103,7 +103,7 @@ def split_name(name: str) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return what all spellings of a name have in common: its letters and digits in lower case."""
+    """Return the key of a name, which is equal for all its spellings: its letters and digits in lower case."""
     if name.isascii():
         return "".join(_find_words(name))
     return "".join(character for character in _INVISIBLE.sub("", name).lower() if character.isalnum())

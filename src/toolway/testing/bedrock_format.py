@@ -36,7 +36,7 @@ _ERRORS: Final = {
 
 
 class BedrockConverse(WireFormat):
-    """Bedrock Converse and ConverseStream, for models of all makers."""
+    """Wire format of Amazon Bedrock: Converse (one JSON document) and ConverseStream, for models of all makers."""
 
     name = "bedrock"
     path = re.compile(r"/model/([^/]+)/converse(-stream)?$")
@@ -91,7 +91,7 @@ class BedrockConverse(WireFormat):
         }
 
     def stream(self, answer: Json) -> Iterator[Json]:
-        """Yield the events, each as an object with its type as the only key."""
+        """Yield the events of a ConverseStream with this answer, each as an object with its type as the only key."""
         message = answer["output"]["message"]
         yield {"messageStart": {"role": message["role"]}}
         for index, block in enumerate(message["content"]):
@@ -123,7 +123,7 @@ class BedrockConverse(WireFormat):
 
 
 def encode_message(headers: dict[str, str], payload: bytes) -> bytes:
-    """Return a message of an event stream of AWS."""
+    """Return one binary message of an AWS event stream, with these headers and this payload."""
     encoded = b"".join(
         struct.pack("!B", len(name)) + name.encode() + struct.pack("!BH", _STRING_HEADER, len(value)) + value.encode()
         for name, value in headers.items()

@@ -97,7 +97,7 @@ class ToolOutput:
 
 @dataclass(frozen=True, slots=True)
 class LLMRequest:
-    """One request that the fake provider has received, in words that all formats share."""
+    """One request that the fake provider has received, with the same fields for all wire formats."""
 
     format: str  # "openai-chat", "openai-responses", "anthropic", "gemini" or "bedrock"
     turn: int  # number of the model's turns before this request
@@ -195,7 +195,11 @@ class FakeLLM:
         )
 
     def _continued(self, wire: WireFormat, body: Json) -> tuple[int, Json]:
-        """Return the turns of the stored conversation that a request continues, and the request with its tools."""
+        """Return the number of model turns in the stored conversation that `body` continues, and `body` with its tools.
+
+        The number is 0 if the request names no stored answer. If `body` has no tools, it gets those of the request
+        before.
+        """
         previous = wire.previous_id(body)
         if not previous:
             return 0, body
@@ -204,7 +208,10 @@ class FakeLLM:
         return turns, {"tools": request.get("tools", []), **body}
 
     def _answer(self, request: LLMRequest) -> tuple[Turn, str]:
-        """Return the turn for a request and the id of the answer. A fault that was used up is removed from the turn."""
+        """Record a request; return the scripted turn for it, and the id of its answer.
+
+        If the turn's fault has already occurred as often as it may (`times`), the turn is returned without the fault.
+        """
         with self._lock:
             self.requests.append(request)
             self._answers += 1
@@ -234,7 +241,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error, unless a client has left."""
+        """Report an error of a request handler, unless the cause is that the client closed its connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -318,7 +325,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _send_endless(self, wire: WireFormat, streamed: Json | None) -> None:
-        """Send the middle event of a stream, or spaces before a JSON document, again and again."""
+        """Send a response without an end, until the fake provider is closed.
+
+        A stream repeats its middle event. A response that is one JSON document repeats spaces before the document.
+        """
         if streamed is None:
             self._begin_stream("application/json")
             part = b" " * 65_536

@@ -143,7 +143,7 @@ class FaultProxy:
         await self._close_listener()
 
     async def black_hole(self) -> None:
-        """Leave every later connection attempt without a response.
+        """Drop every later connection attempt, so that the client waits for a response until its own timeout.
 
         Works on Linux only, because a listener with a full backlog drops connection attempts there.
         """

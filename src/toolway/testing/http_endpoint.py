@@ -221,7 +221,7 @@ class Endpoint:
         return None
 
     def _handle_client_message(self, peer: FakePeer, message: Json) -> None:
-        """Handle a notification of a client, or its response to a request of the server."""
+        """Apply a message that is no request: a cancellation, or the response to a request that the server sent."""
         if not isinstance(peer, FakeSession):
             return
         if message.get("method") == "notifications/cancelled":

@@ -37,7 +37,7 @@ class TokenUsage:
 
 @dataclass(slots=True)
 class Conversation:
-    """Facts of a request: the model, its tools, the turns of the model, and the tool results after the last turn."""
+    """Parsed request to a model: model, offered tools, number of model turns, and tool results after the last turn."""
 
     model: str
     tools: list[str]
@@ -47,7 +47,10 @@ class Conversation:
     _in_turn: bool = False
 
     def add_model_part(self, call_id: str = "") -> None:
-        """Count a part of a model's turn. Parts that follow each other, or have the ids of one turn, are one turn."""
+        """Count a message part that the model wrote. Consecutive parts are one turn.
+
+        A call id of the fake provider names its turn, so parts with the ids of one turn are one turn too.
+        """
         own = _OWN_CALL_ID.fullmatch(call_id)
         if own:
             self.turns = max(self.turns, int(own[1]) + 1)
@@ -66,7 +69,7 @@ class Conversation:
 
 
 class WireFormat(ABC):
-    """One wire format: how requests are read, and how answers, streams and errors are written."""
+    """Wire format of one provider API: reads requests, and writes answers, streams and errors."""
 
     name: ClassVar[str]
     path: ClassVar[re.Pattern[str]]
@@ -76,7 +79,7 @@ class WireFormat(ABC):
 
     @abstractmethod
     def read(self, path: str, body: Json) -> Conversation:
-        """Return the facts of a request."""
+        """Return the model, tools, turns and tool results of a request, given its URL path and its JSON body."""
 
     def previous_id(self, body: Json) -> str:
         """Return the id of the stored answer that a request continues, or ""."""
@@ -93,7 +96,7 @@ class WireFormat(ABC):
         usage: TokenUsage,
         created: int,
     ) -> Json:
-        """Return the whole answer."""
+        """Return the answer of the model as one JSON document in this format."""
 
     @abstractmethod
     def stream(self, answer: Json) -> Iterator[Json]:
@@ -104,17 +107,17 @@ class WireFormat(ABC):
         return f"data: {json.dumps(event)}\n\n".encode()
 
     def error(self, status: int, message: str) -> Json:
-        """Return the body of an error."""
+        """Return the JSON body of an error response with this HTTP status."""
         kinds = {400: "invalid_request_error", 429: "rate_limit_error", 529: "overloaded_error"}
         return {"error": {"message": message, "type": kinds.get(status, "server_error"), "code": None, "param": None}}
 
     def error_headers(self, status: int) -> dict[str, str]:
-        """Return the headers of an error."""
+        """Return the extra HTTP headers of an error response with this status; empty for most formats."""
         return {}
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a content: a string, or a list of parts with texts."""
+    """Return the text of a message's content, which may be a string, a part, or a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -129,7 +132,7 @@ def json_text(arguments: Json | str) -> str:
 
 
 def halves(text: str) -> Iterator[str]:
-    """Yield a text in two parts, as a provider's stream sends it."""
+    """Yield a text in two halves, so that a stream sends it in more than one event."""
     middle = (len(text) + 1) // 2
     yield from (part for part in (text[:middle], text[middle:]) if part)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Steps: TypeAlias = Generator["Wait | ServerRequest", Any, Json]
 
     class Toolbox(Protocol):
-        """Tools of a server: lists their definitions and runs calls."""
+        """Interface of a fake server's tools: lists their definitions, and runs calls of them."""
 
         def definitions(self, server: FakeServer) -> list[Json]: ...
 
@@ -136,7 +136,7 @@ class FakeServer:
         return self._run_steps(call, outcome)
 
     def broadcast(self, method: str, filter_key: str, times: int = 1) -> None:
-        """Notify every legacy client, and every modern subscription with `filter_key` in its filter.
+        """Send the notification `method` to all legacy clients, and to modern subscriptions that ask for `filter_key`.
 
         `times` repeats the notification.
         """

@@ -201,7 +201,7 @@ class WebSocketPeer(FakePeer):
         self.write(Frame(Opcode.TEXT, data).serialize(mask=False))
 
     def write(self, data: bytes) -> None:
-        """Write bytes to the socket as they are."""
+        """Write raw bytes to the socket, without a WebSocket frame around them."""
         if self._connection.protocol.state is State.OPEN and not self._connection.transport.is_closing():
             self._connection.transport.write(data)
 
@@ -209,11 +209,11 @@ class WebSocketPeer(FakePeer):
         await self._connection.close(code, reason)
 
     def lose(self) -> None:
-        """Close the socket without a close frame."""
+        """Close the client's TCP connection without a WebSocket close frame."""
         self._connection.transport.close()
 
     def reset(self) -> None:
-        """Reset the connection."""
+        """End the client's connection with a TCP reset."""
         sock = self._connection.transport.get_extra_info("socket")
         with contextlib.suppress(OSError, AttributeError):  # a closed connection has no socket
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
@@ -321,7 +321,7 @@ class WebSocketFaultContext:
         self.response = response
 
     def frame(self) -> bytes:
-        """Return the good response as one frame."""
+        """Return the good response, encoded as one WebSocket text frame."""
         return Frame(Opcode.TEXT, encode(self.response)).serialize(mask=False)
 
 
