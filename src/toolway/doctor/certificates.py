@@ -47,7 +47,7 @@ class CertificateFacts(NamedTuple):
 
 
 async def fetch_certificate_facts(server: Server, timeout_s: float) -> CertificateFacts | None:
-    """Return the facts of the certificate at the server's https URL; None if there is none to be had in time."""
+    """Return the facts of the certificate at the server's https URL; None if none was received within `timeout_s`."""
     with suppress(HttpError, TimeoutError, ValueError):
         origin = HttpTarget.parse(server.http_url or "").origin
         if origin.scheme == "https":
@@ -89,7 +89,7 @@ def find_further_problems(
 
 
 def _matches(name: str, host: str) -> bool:
-    """Return True if a name of a certificate is that of the host; `*` is a whole first label."""
+    """Return True if the host name matches a name of a certificate, in which `*` matches the whole first label."""
     with suppress(ValueError):
         return ipaddress.ip_address(host) == ipaddress.ip_address(name)
     name, host = name.lower().rstrip("."), host.lower().rstrip(".")

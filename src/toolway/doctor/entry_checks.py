@@ -154,7 +154,10 @@ def _check_unset(target: CheckTarget) -> Iterator[Check]:
 
 
 def _check_placeholders(target: CheckTarget) -> Iterator[Check]:
-    """Yield a check for every value that an example left to be filled in, or that has quotes or spaces around it."""
+    """Yield a check for each env or header value that cannot be right.
+
+    That is a placeholder of an example, or a value with quotes or spaces around it.
+    """
     server = target.server
     groups = (("env", server.env), ("headers", server.headers)) if server is not None else ()
     for group, name, value in ((group, name, values[name]) for group, values in groups for name in values):
@@ -348,7 +351,7 @@ def _command_not_found(target: CheckTarget, name: str, server: Server, found: Co
 
 
 def full_path_changes(target: CheckTarget, server: Server, path: str) -> dict[str, Any]:
-    """Return the config entry keys that name the server's command by its full path.
+    """Return the changes of a config entry that make it name the server's command by its full path.
 
     Programs that the command starts itself (npx starts node) are in the same folder, so the folder is added to
     PATH.

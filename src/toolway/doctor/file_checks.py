@@ -350,7 +350,10 @@ def _add_file(
 def _load(
     file: CheckedFile, environ: Mapping[str, str], project: Path | None, gate: scopes.ApprovalGate | None
 ) -> LoadedConfig | None:
-    """Load a config file as a hub or gateway does; `project` is the folder of the project it belongs to, if any."""
+    """Load a config file as a hub or gateway does; None if it cannot be loaded.
+
+    `project` is the folder of the project that the file belongs to, if any.
+    """
     if file.entries is None:
         return None
     name = os.fspath(file.path)

@@ -81,7 +81,10 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
 
 
 def _status_hint(status: int | None) -> str:
-    """Return the hint for a server that answered with an HTTP status, or with something else than MCP."""
+    """Return the hint for a server whose URL answered with this HTTP status.
+
+    None means with a response that is not MCP.
+    """
     if status in (502, 503, 504):
         return "a proxy answers, and the server behind it does not: start that server, or see its log"
     if status is not None and status >= 500:
@@ -372,7 +375,7 @@ async def _post_ping(client: HttpClient, server: Server, url: str) -> ProbeResul
 
 
 async def _speaks_tls(client: HttpClient, url: str) -> bool:
-    """Return True if the address of an http url expects TLS, with any certificate. No request is sent to it."""
+    """Return True if a server at an http:// URL accepts TLS, with any certificate. No HTTP request is sent to it."""
     parts = urlsplit(url)
     if parts.scheme != "http":
         return False

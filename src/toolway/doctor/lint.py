@@ -81,7 +81,7 @@ def _lint_name(server: str, tool: str) -> Iterator[Finding]:
 
 
 def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Yield the texts of a definition with control, direction or invisible characters, with their names."""
+    """Yield a finding for each text of a tool definition that has control, direction or invisible characters."""
     if isinstance(definition, str):
         described = describe_invisible(definition)
         if described:

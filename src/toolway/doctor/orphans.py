@@ -103,7 +103,7 @@ def find_orphans(servers: Mapping[str, Server]) -> list[Orphan]:
 
 
 def _without_writer(stdins: Mapping[int, str]) -> set[int]:
-    """Return the pids of processes whose stdin has no writer. `stdins` maps pid to stdin link.
+    """Return the pids of processes whose stdin has no writer any more. `stdins` maps a pid to its stdin (`pipe:[…]`).
 
     A stdin that is neither pipe nor socket is never reported.
     """
@@ -141,7 +141,7 @@ def _has_reaper(pid: int) -> bool:
 
 
 def _command_words(server: Server) -> tuple[str, ...]:
-    """Return the words with which the command line of the server's process ends."""
+    """Return the words that a process which runs this server has at the end of its command line."""
     program = os.path.basename(server.command or "")
     if program == "npx":
         rest = itertools.dropwhile(lambda word: word.startswith("-"), server.args)
@@ -325,7 +325,10 @@ def orphaned_sockets() -> set[str]:
 
 
 def _read_sockets(kernel: socket.socket) -> Iterator[tuple[int, int]]:
-    """Yield (inode, closed directions) of each Unix socket in a netlink sock_diag reply: 1 receiving, 2 sending."""
+    """Yield (inode, closed directions) of each Unix socket that the kernel reports over netlink (sock_diag).
+
+    The directions are bits: 1 is receiving, 2 is sending.
+    """
     while True:
         data = kernel.recv(256 * 1024)
         while len(data) >= _MESSAGE_HEADER.size:

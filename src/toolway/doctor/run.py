@@ -160,7 +160,10 @@ def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes:
 
 
 def _unique_name(target: CheckTarget) -> str:
-    """Return the entry's name; with its file if entries of several files may have that name."""
+    """Return the name of an entry for the report.
+
+    It includes the file of the entry if another file may have an entry of the same name.
+    """
     suffix = f" of {target.file}" if target.client or target.overridden_by else ""
     return f"{target.name}{suffix}"
 

@@ -25,7 +25,7 @@ _INTERACTIVE_FLAG: Final = compile_pattern(r"--interactive(?:=true)?|-[A-Za-z]*i
 
 
 def refine_cause(target: CheckTarget, server: Server, cause: Diagnosis, exit_code: int | None) -> Diagnosis:
-    """Return the cause of a failed start with what the entry shows about it; `cause` itself if that is nothing."""
+    """Return a more precise cause of a failed start, if the config entry shows one; else `cause` itself."""
     if missing := _MISSING_VARIABLE.search(cause.cause):
         return _misnamed_variable(missing[1], server.env) or cause
     if missing := _MISSING_FILE.search(cause.cause):
@@ -36,7 +36,7 @@ def refine_cause(target: CheckTarget, server: Server, cause: Diagnosis, exit_cod
 
 
 def _misnamed_variable(missing: str, names: Iterable[str]) -> Diagnosis | None:
-    """Return the cause if the entry has a variable whose name is similar to the missing one."""
+    """Return a cause if the entry sets a variable whose name is similar to the missing one; else None."""
     words = {missing.split("_")[0], missing.split("_")[-1]}
     similar = [name for name in names if name != missing and words & set(name.upper().split("_"))]
     close = difflib.get_close_matches(missing, [name.upper() for name in similar], 1, MIN_SIMILARITY)
@@ -50,7 +50,7 @@ def _misnamed_variable(missing: str, names: Iterable[str]) -> Diagnosis | None:
 
 
 def _unexpanded_path(target: CheckTarget, server: Server) -> Diagnosis | None:
-    """Return the cause if an argument has `~` or `$NAME`, which only a shell expands."""
+    """Return a cause if an argument begins with `~` or `$NAME`, which only a shell would expand; else None."""
     for arg in server.args:
         if arg.startswith("~/") or re.match(r"\$[A-Za-z_]", arg):
             prefix = arg.split("/", 1)[0]
@@ -60,7 +60,7 @@ def _unexpanded_path(target: CheckTarget, server: Server) -> Diagnosis | None:
 
 
 def _relative_path(target: CheckTarget, server: Server, missing: str, cause: Diagnosis) -> Diagnosis | None:
-    """Return the cause if a missing file is a relative path of args: it begins at the working directory."""
+    """Return a cause if the missing file is an argument with a path relative to the working directory; else None."""
     found = [arg for arg in server.args if not os.path.isabs(arg) and os.path.normpath(missing).endswith(_plain(arg))]
     if not found or not _plain(found[0]):
         return None

@@ -30,7 +30,7 @@ _PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not pa
 
 
 def check_process(target: CheckTarget, server: Server, trial: TrialStart) -> Iterator[Check]:
-    """Yield the checks `start` and `stdout` of a stdio server, from its trial start.
+    """Yield the checks of a stdio server's process after its trial start: its start, its stdout, too much stderr.
 
     `server` is the one of `target`, with its secrets.
     """
@@ -66,7 +66,7 @@ def _started(server: Server, trial: TrialStart) -> Check:
 
 
 def _slow_start(server: Server, trial: TrialStart) -> Check:
-    """Return the warning about a server that answers in time for us, and perhaps not for other clients."""
+    """Return the warning about a server that starts in time for Toolway, but perhaps too late for other clients."""
     return Check(
         "start",
         "warn",

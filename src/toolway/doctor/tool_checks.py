@@ -148,7 +148,7 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
 
 
 def _check_schemas(found: Sequence[Finding]) -> Check:
-    """Return one check for all schema findings, led by the one that most providers reject."""
+    """Return one check for all schema findings. Its message is the finding that most model providers reject."""
     ordered = sorted(found, key=lambda finding: -len(finding.providers))
     first = ordered[0]
     rejecters = " and ".join(_PROVIDER_TITLES[provider] for provider in first.providers)

@@ -250,7 +250,7 @@ class TappedSpawner(Spawner):
 
 
 class _StdoutTap:
-    """Copies a server's stdout from one pipe to another and counts lines that are not messages."""
+    """Copier of a server's stdout from one pipe to another, which counts the lines that are not JSON-RPC messages."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, source: int, sink: int, stats: StdoutStats) -> None:
         self._loop = loop

@@ -38,45 +38,52 @@ class ApprovalRequired(CallError):
 
 
 class ApprovalReply(NamedTuple):
-    """Reply of a client: the opened state of a question, and the answer of its user to it."""
+    """Reply of a client to an approval question: the state of the question, decrypted, and the answer of its user."""
 
     state: str
     answer: Json | None
 
 
 class ApprovalResult(ToolResult, frozen=True):
-    """Result `input_required` whose state belongs to the gate: a question, or the rest of an approved call."""
+    """Result `input_required` of a call that waits for an answer of its client, with a state that the gate wrote.
+
+    It is a question of the gate itself (`is_question`), or a question of the server in a call that was approved
+    already.
+    """
 
     approval_state: str = ""
     is_question: bool = False  # of the gate, and not of the server
 
 
 class CallGate(Protocol):
-    """Decides which calls need an approval, and if a call has one."""
+    """Interface that decides which calls need the approval of a person, and if a call has been approved."""
 
     def rules_for(self, server: str, name: str, tool: Tool | None) -> Sequence[Any]:
-        """Return the rules that may ask about calls of a tool; () if there are none.
+        """Return the approval rules that may apply to calls of a tool; () if there are none.
 
-        `tool` is None if its definition is not known. Then every rule that may apply counts.
+        `tool` is None if the tool's definition is not known. Then all rules that could apply are returned.
         """
         ...
 
     def quick_check(self, rules: Sequence[Any], caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True while these rules let calls of a caller pass without `admit`.
+        """Return a function that returns True as long as calls of `caller` need no approval under these rules.
 
-        None if they never do.
+        While it returns True, `admit` need not be called. None if these rules always require `admit`.
         """
         ...
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
-        """Return the call if it may be sent, or a question for its client.
+        """Return the call if it needs no approval or has one; else a question to be sent to the client.
 
-        Raises `ApprovalRequired` if it waits for an operator, and other `CallError`s if it is denied.
+        Raises `ApprovalRequired` if an operator has to approve it first, and other `CallError`s if it is denied.
         """
         ...
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
-        """Return a result `input_required` of the server with a state that can be used once."""
+        """Return the server's result `input_required` with a one-time state of the gate instead of its own.
+
+        The new state lets the client continue the call without a second approval.
+        """
         ...
 
 
@@ -136,7 +143,7 @@ def denied_call(call: Call, detail: str, hint: str = "") -> AccessDenied:
 
 
 class ApprovalBinding(NamedTuple):
-    """Binding of an approval: one call by one caller, with these arguments and this definition."""
+    """Hashes of all that an approval is valid for: one call by one caller, its arguments, and the tool's definition."""
 
     key: str  # SHA-256 of all that follows
     digest: str  # SHA-256 of the name and the arguments as canonical JSON
@@ -144,7 +151,7 @@ class ApprovalBinding(NamedTuple):
 
 
 def bind_call(call: Call) -> ApprovalBinding:
-    """Return what an approval of this call is bound to."""
+    """Return the hashes that an approval of this call is bound to."""
     params = {name: value for name, value in call.params.items() if name not in _UNBOUND_PARAMS}
     digest = _hash({**params, "name": call.name, "arguments": call.arguments})
     definition = call.policy.definition_hash

@@ -58,7 +58,10 @@ class ResponseCache:
 
 
 def _key_size(key: Hashable) -> int:
-    """Return the size of a cache key in bytes. It counts, because callers choose its arguments and URI."""
+    """Return the size of a cache key in bytes.
+
+    It counts for the limits of the cache, because callers choose the arguments and URIs in it.
+    """
     return sum(len(part) for part in key if isinstance(part, str | bytes)) if isinstance(key, tuple) else 0
 
 

@@ -125,7 +125,7 @@ class CircuitBreaker:
         return self._trial
 
     def end_trial(self) -> None:
-        """End a trial without a verdict, for instance because the caller cancelled the call."""
+        """End a trial that neither succeeded nor failed, for instance because the caller cancelled the call."""
         self._trial = False
 
     def record_success(self, now: float) -> None:
@@ -345,7 +345,10 @@ class CircuitBreakerMiddleware:
         return await self._observe(call, next, server, tool, trial)
 
     async def resume(self, call: Call, wait: CallHandler) -> CallResult:
-        """Await an attempt that was sent already. Its outcome counts for the breakers, but no breaker rejects it."""
+        """Await an attempt that a flight has sent already.
+
+        Its outcome counts for the breakers, but no breaker rejects it.
+        """
         server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
         return await self._observe(call, wait, server, tool, False)
 
@@ -501,7 +504,7 @@ class SlidingWindow:
         self.newest.failures += 1
 
     def count(self, now: float) -> tuple[int, int]:
-        """Return the attempts that ended within the window, and how many of them failed."""
+        """Return (attempts, failures): how many attempts ended within the window, and how many of these failed."""
         self._drop_expired(now)
         failures = sum(slot.failures for slot in self._slots)
         return failures + sum(slot.successes for slot in self._slots), failures

@@ -45,7 +45,7 @@ class ConcurrencyLimiter:
 
     @property
     def max_queue(self) -> int:
-        """Return the maximum number of queued calls."""
+        """Return how many calls may wait in the queue for a slot of the server."""
         return self._max_queue
 
     def is_paused(self, now: Callable[[], float]) -> bool:

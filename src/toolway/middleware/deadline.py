@@ -44,7 +44,10 @@ class DeadlineMiddleware:
             raise _timed_out(call, seconds) from None
 
     async def resume(self, call: Call, began: float, next: CallHandler) -> CallResult:
-        """Await a call that was sent already at the time `began`. Its deadline counts from there."""
+        """Await the result of a call that a flight has sent at the time `began`, until its deadline.
+
+        The deadline counts from `began`. Raises `CallTimeout` if it passes.
+        """
         seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
         call = replace(call, deadline=began + seconds)
         try:

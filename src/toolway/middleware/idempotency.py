@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """An idempotency key with its scope: keys of two callers, servers or tools never collide."""
+    """Idempotency key of a caller for one tool. Equal keys of other callers, servers or tools are different keys."""
 
     caller: str
     server: str
@@ -130,7 +130,7 @@ class StoreUsage:
             del self._bytes[caller]
 
     def check_key(self, caller: str) -> None:
-        """Raise `StoreFull` if the caller may not add another key."""
+        """Raise `StoreFull` if this caller, or all callers together, have the maximum number of keys already."""
         if self._total_keys >= self._max_keys:
             raise StoreFull(f"the store is full: {self._max_keys} keys")
         if caller and self._keys[caller] >= max(1, self._max_keys // CALLER_SHARE):
@@ -207,7 +207,7 @@ class MemoryIdempotencyStore:
             self._outcomes.pop(id.caller, None)
 
     def _expire(self) -> None:
-        """Drop expired records. They are ordered by time; running ones are kept."""
+        """Drop the records whose time to live is over, except those of running calls."""
         now = self._now()
         old = takewhile(lambda item: item[1][0] <= now, self._records.items())
         for id_ in [id_ for id_, (_, record) in old if record.state != "running"]:
@@ -319,10 +319,11 @@ async def _claim(
 async def _reclaim(
     store: IdempotencyStore, id_: IdempotencyKey, known: IdempotencyRecord, digest: str, call: Call
 ) -> bool:
-    """Claim the key of a call that a crash interrupted, if the server detects repeated keys. Return True if claimed.
+    """Claim the key of a call that a crash interrupted, so that the call can be sent again.
 
-    A call whose outcome is unknown for another reason is not sent again: the server may have executed it and answered
-    with an error, and not every server remembers the key of such a call.
+    Return False if that is not safe. It is safe only if the server detects repeated keys. A call whose outcome is
+    unknown for another reason is not sent again: the server may have executed it and answered with an error, and not
+    every server remembers the key of such a call.
     """
     if known.state != "interrupted" or known.fingerprint != digest or not _honours_key(call):
         return False

@@ -162,7 +162,7 @@ class SqliteIdempotencyStore:
             self._drop_outcomes(caller)
 
     def _drop_outcomes(self, caller: str) -> None:
-        """Drop the oldest sixteenth of the results of this caller, at least one."""
+        """Delete the oldest sixteenth of this caller's stored results, at least one. Their keys stay."""
         (count,) = self._db.execute(f"SELECT count(*) FROM keys {_WHERE_OUTCOME}", (caller,)).fetchone()
         oldest = self._db.execute(
             f"SELECT caller, server, name, key, length(outcome) FROM keys {_WHERE_OUTCOME} ORDER BY until LIMIT ?",

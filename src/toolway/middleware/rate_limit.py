@@ -38,7 +38,7 @@ class RateWindow:
         self._last = float("-inf")
 
     def next_time(self, now: float) -> float:
-        """Return the earliest time of the next call, after all calls that have reserved one."""
+        """Return the earliest time at which the limit allows another call, after those that were reserved already."""
         at = max(now, self._last)
         if not self._in_batch and len(self._batch_ends) == self._batch_ends.maxlen:
             at = max(at, self._batch_ends[0] + self.rate.period_s)
@@ -71,7 +71,7 @@ class RateWindows:
 
 
 def are_free(windows: Sequence[RateWindow], now: float) -> bool:
-    """Return True if all these rate limits allow a call now. If it is made, `reserve` its time in each of them."""
+    """Return True if all these rate limits allow a call now. To make the call, `reserve` a time in each window."""
     return all(window.next_time(now) <= now for window in windows)
 
 
@@ -81,7 +81,7 @@ def rate_limit(
     sleep: Callable[[float], Awaitable[None]],
     describe_time: Callable[[float], str],
 ) -> RateLimitMiddleware:
-    """Return middleware that keeps the rate limits of servers and tools.
+    """Return middleware that delays calls, or rejects them, so that the rate limits of servers and tools are kept.
 
     `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock time in a number
     of seconds.
@@ -90,7 +90,7 @@ def rate_limit(
 
 
 class RateLimitMiddleware:
-    """Middleware that keeps the rate limits of servers and tools; `rate_limit` creates it."""
+    """Middleware that keeps calls within the rate limits of servers and tools; `rate_limit` creates it."""
 
     def __init__(
         self,
@@ -117,7 +117,10 @@ class RateLimitMiddleware:
         return next(call)
 
     def windows(self, server: str, limits: RateLimits) -> list[RateWindow]:
-        """Return the windows of these limits of a server. Do not keep them: an unused window may be replaced."""
+        """Return the rate windows for these limits of a server.
+
+        Do not store them: an unused window may be replaced by a new one.
+        """
         return [self._windows.get(server, tool, limit) for tool, limit in limits]
 
     async def _wait(self, call: Call, next: CallHandler, limits: RateLimits, windows: list[RateWindow]) -> CallResult:

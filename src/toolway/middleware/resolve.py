@@ -31,7 +31,7 @@ def resolve(
     attach_policy: Callable[[Call, Tool | None], Call],
     wait_for_lists: WaitForLists,
 ) -> Middleware:
-    """Return the middleware that resolves a call's server and tool.
+    """Return middleware that finds the server and the tool that the name in a call means, and the tool's policy.
 
     `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call without a server
     in its name waits, with `wait_for_lists`.
@@ -78,9 +78,10 @@ def is_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> bool:
 
 
 def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> Tool:
-    """Return the only tool of these servers that its server calls `name`. Denied tools do not count.
+    """Return the only tool called `name` on any of these servers, for a name without a server.
 
-    Raises `NotFound` if there is none or more than one, `AccessDenied` if there are only denied ones.
+    Denied tools do not count. Raises `NotFound` if there is none or more than one, `AccessDenied` if there are only
+    denied ones.
     """
     found, denied = catalog.find_by_bare_name(name, servers)
     if len(found) > 1:

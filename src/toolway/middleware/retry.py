@@ -92,7 +92,10 @@ class RetryMiddleware:
         return await self._retry_failed(call, next, budget, failure)
 
     async def resume(self, call: Call, wait: CallHandler, next: CallHandler) -> CallResult:
-        """Await the first attempt of a call, which was sent already, with `wait`. Retries use `next`."""
+        """Await the first attempt of a call, which a flight has already sent, with `wait`.
+
+        Retry it with `next` if that is safe.
+        """
         try:
             return await wait(call)
         except CallError as exc:
@@ -245,7 +248,7 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Register the end of a retry that `try_acquire` allowed."""
+        """Record that a retry has ended. Call it once for each True of `try_acquire`."""
         self.active -= 1
 
     def _advance(self, now: float) -> None:

@@ -14,7 +14,7 @@ from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, 
 
 
 def user_middleware(middlewares: Iterable[Middleware], on_error: Callable[[CallError], None]) -> tuple[Middleware, ...]:
-    """Return middleware that runs each of `middlewares` and turns its failures into `CallError`.
+    """Return each of `middlewares` wrapped, so that an exception in it becomes a `CallError`.
 
     `on_error` gets the error of a call before a middleware does, and may change its texts. Raises `TypeError` if one is
     not callable.
