@@ -1,4 +1,4 @@
-"""Settings of an agent: model, tools, approvals and budget. They are stored with each run, so that it can go on.
+"""Settings of an agent: model, tools, approvals and budget. They are stored with each run, so that it can continue.
 
 They are here and not in `toolway.agents`, because configurations and workflow files describe agents too.
 """
@@ -42,7 +42,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def parse(cls, text: str, requests: int | None = DEFAULT_REQUESTS) -> Budget:
-        """Read a budget such as `0.50usd,40calls,10m`; `requests` is their number without one. Raises `ConfigError`."""
+        """Parse a budget such as `0.50usd,40calls,10m`. `requests` is the limit of model requests if the text has none.
+
+        Raises `ConfigError` if a part is invalid.
+        """
         values: dict[str, Any] = {"requests": requests}
         for part in filter(None, (each.strip().lower() for each in text.split(","))):
             found = _BUDGET_PART.fullmatch(part)
@@ -61,7 +64,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def from_usage(cls, usage: Mapping[str, Any]) -> Budget:
-        """Return what a run has used, from the `usage` of its result. Estimates of uncounted requests are included."""
+        """Return the amounts that a run has used, from the `usage` of its result.
+
+        Estimates for uncounted requests are included.
+        """
         names = ("input_tokens", "output_tokens", "uncounted_tokens")
         return cls(
             usd=(usage.get("usd") or 0.0) + (usage.get("uncounted_usd") or 0.0),
@@ -71,22 +77,25 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def within(self, limit: Budget) -> Budget:
-        """Return the smaller limit of both, for each unit."""
+        """Return a budget with the smaller one of both limits for each unit."""
         return self._combine(
             limit, lambda own, other: own if other is None else other if own is None else min(own, other)
         )
 
     def minus(self, used: Budget) -> Budget:
-        """Return what is left of this budget, at least 0. A unit without a limit stays without."""
+        """Return the rest of this budget after `used`, at least 0. A unit without a limit stays without a limit."""
         return self._combine(used, lambda own, other: None if own is None else max(0, own - (other or 0)))
 
     def plus(self, other: Budget) -> Budget:
-        """Return the sum of two amounts. A unit that one of them does not have counts as 0."""
+        """Return the sum of two used amounts. A unit that one of them does not have counts as 0."""
         return self._combine(other, lambda own, more: (own or 0) + (more or 0))
 
     @property
     def is_used_up(self) -> bool:
-        """Return True if nothing is left of one unit. Without tool calls, an agent can still answer."""
+        """Return True if nothing is left of one unit.
+
+        Tool calls do not count: without them an agent can still answer.
+        """
         return any(value is not None and value <= 0 for value in (self.usd, self.tokens, self.requests, self.seconds))
 
     def _combine(self, other: Budget, function: Callable[[Any, Any], Any]) -> Budget:
@@ -95,7 +104,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that an agent run needs besides the hub: stored as the input of the run."""
+    """Settings of an agent run: model, tools, approvals, budget. They are stored as the input of the run."""
 
     model: str  # "openai:gpt-5", "anthropic:…", "google:…"
     tools: tuple[str, ...] = ("*",)  # patterns of `server.tool`; empty: no tools
@@ -113,7 +122,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, ConfiguredAgent] = {}  # agents that this one may call as tools; they use its budget too
 
     def selects(self, tool: str) -> bool:
-        """Return True if the agent may use this tool."""
+        """Return True if the agent may use this tool, by its patterns in `tools`."""
         return matches_any(tool, self.tools)
 
     def needs_approval(self, tool: str, effect: Effect) -> bool:
@@ -124,9 +133,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_agent_settings(value: Mapping[str, Any]) -> AgentSettings:
-    """Return the settings in a workflow file or a configuration. `budget` may be a text such as `0.50usd,40calls`.
+    """Return the agent settings in an object of a workflow file or a configuration.
 
-    Raises `ConfigError` if a key is unknown, is missing or has a wrong value.
+    `budget` may be a text such as `0.50usd,40calls`. Raises `ConfigError` if a key is unknown, is missing or has a
+    wrong value.
     """
     found = dict(value)
     if isinstance(found.get("budget"), str):
@@ -161,7 +171,10 @@ class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_inner_agents(value: Any) -> Json:
-    """Return the agents of an agent, written in full by name: their settings and descriptions."""
+    """Return the agents that an agent defines under its key `agents`, by name: their settings and descriptions.
+
+    Raises `ConfigError` if one is invalid.
+    """
     hint = 'write "agents": {"research": {"model": "openai:gpt-5", "tools": ["web.*"]}}'
     if not isinstance(value, Mapping) or not all(isinstance(each, Mapping) for each in value.values()):
         raise ConfigError("the agents of an agent are not an object", hint=hint, code="E-AGENT-SETTINGS")
@@ -218,9 +231,10 @@ def read_agent_entries(value: Any, expand: Callable[[str], str]) -> dict[str, Co
 
 
 def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the entries in an order in which each follows the agents that it calls by name (`agents`).
+    """Return the agent entries ordered so that each follows the agents that it calls by name (`agents`).
 
-    Raises `ConfigError` if an agent does not exist, or calls itself, also over further agents.
+    Raises `ConfigError` if a called agent does not exist, or if an agent calls itself, directly or through other
+    agents.
     """
     ordered: dict[str, Any] = {}
 
@@ -245,7 +259,10 @@ def _called_first(entries: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def matches_any(tool: str, patterns: Iterable[str]) -> bool:
-    """Return True if the name of a tool matches a pattern. A pattern without a dot is the name of a server."""
+    """Return True if the name of a tool matches one of the patterns.
+
+    A pattern without a dot is the name of a server.
+    """
     return any(
         fnmatch.fnmatchcase(tool, pattern if "." in pattern or "*" in pattern else f"{pattern}.*")
         for pattern in patterns
@@ -253,6 +270,6 @@ def matches_any(tool: str, patterns: Iterable[str]) -> bool:
 
 
 def may_match(server: str, pattern: str) -> bool:
-    """Return True if a pattern may match a tool of this server."""
+    """Return True if a pattern such as `github.*` may match some tool of this server."""
     head = pattern.partition(".")[0]
     return matches_any(f"{server}.x", [head if "*" in head else f"{head}.*"])

@@ -1,8 +1,9 @@
 """Files with environment variables: `.env` beside a config file, and `envFile` of a server entry.
 
-`.env` serves for references such as `${TOKEN}` in the file beside it; the real environment wins. `envFile` is read when
-its server starts: its variables are given to the server, `env` wins. The syntax is that of dotenv, without expansion:
-`NAME=value`, `export NAME=value`, quotes (a quoted value may contain line breaks), and comments with `#`.
+Variables in `.env` are used for references such as `${TOKEN}` in the config file beside it; a variable of the real
+environment has priority. `envFile` is read when its server starts: its variables are passed to the server; `env` of the
+entry has priority. The syntax is that of dotenv, without expansion: `NAME=value`, `export NAME=value`, quotes (a quoted
+value may contain line breaks), and comments with `#`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass(frozen=True, slots=True)
 class EnvFile:
-    """Variables of a file, and the numbers of the lines that are no assignment."""
+    """Variables of a `.env` file or `envFile`, and the numbers of the lines that are no assignment."""
 
     values: dict[str, str] = field(default_factory=dict, repr=False)
     bad_lines: tuple[int, ...] = ()
@@ -112,7 +113,7 @@ def read_env_file(path: str) -> EnvFile:
 
 
 def read_dotenv_beside(file: str) -> Mapping[str, str]:
-    """Return the variables of the `.env` file beside a config file; none if it cannot be used."""
+    """Return the variables of the `.env` file beside a config file; an empty mapping if that file cannot be used."""
     path = os.path.join(os.path.dirname(file), DOTENV_NAME)
     try:
         return read_env_file(path).values if os.path.isfile(path) else {}
@@ -130,10 +131,10 @@ def env_file_error(path: str, detail: str, hint: str = "") -> ConfigError:
 
 
 class DotenvVariables(Mapping[str, str]):
-    """Environment variables, completed by those of a `.env` file. The environment wins.
+    """Environment variables, completed by those of a `.env` file. A variable of the environment has priority.
 
-    The `.env` of a project is not reviewed by `toolway trust`. So with `is_project` its variables must not be used in
-    the `PROGRAM_KEYS`.
+    `toolway trust` does not review the `.env` of a project. So if `is_project`, its variables are not used in the
+    `PROGRAM_KEYS`, which decide what runs or where data is sent.
     """
 
     def __init__(self, environment: Mapping[str, str], values: Mapping[str, str], *, is_project: bool) -> None:

@@ -176,7 +176,7 @@ class FieldReader:
 
 
 def unset_variables_error(unset: Mapping[str, str]) -> ConfigError:
-    """Return the error for variables that are not set. `unset` has the key that uses each of them."""
+    """Return the error for variables that are not set. `unset` maps each of them to the config key that uses it."""
     names, first = ", ".join(unset), next(iter(unset))
     several = len(unset) > 1
     return ConfigError(

@@ -1,4 +1,4 @@
-"""Loader for files with an `mcpServers` map → `LoadedConfig`: servers and issues.
+"""Loader of files with an `mcpServers` map: returns their servers and issues as a `LoadedConfig`.
 
 An invalid entry never hides the valid ones. Only a file that cannot be read at all is an error.
 """
@@ -89,9 +89,10 @@ def dotenv_path(file: str) -> str:
 def add_dotenv(
     file: str, environment: Mapping[str, str], *, is_project: bool = False
 ) -> tuple[Mapping[str, str], list[ConfigIssue]]:
-    """Return the environment with the variables of the `.env` file beside a config file, and issues of that file.
+    """Return the environment with the variables of the `.env` file beside a config file, and the issues of that `.env`.
 
-    Call it only for a config file that is trusted. With `is_project`, a link to a file elsewhere is not read.
+    Call it only for a config file that is trusted. If `is_project`, a `.env` that is a link out of the project is not
+    read.
     """
     path = dotenv_path(file)
     if not os.path.isfile(path):
@@ -116,9 +117,9 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def reject_outside_project(path: Path, root: Path) -> None:
-    """Raise `ConfigError` if a file of a project is outside of its folder `root`, by a link.
+    """Raise `ConfigError` if a project file is a symbolic link to a file outside of the project folder `root`.
 
-    A repository may hold a link to any file: to one that is trusted for another project, or to one that we would
+    A repository may contain a link to any file: to one that is trusted for another project, or to one that we would
     overwrite.
     """
     if is_inside(os.fspath(path), os.fspath(root)):
@@ -192,7 +193,7 @@ def parse_config(text: str, file: str = "", variables: Mapping[str, str] | None 
 
 
 def _with_package_locks(servers: dict[str, Server], file: str) -> dict[str, Server]:
-    """Return the servers with what `toolway.lock` beside the file says about the packages that they run."""
+    """Return the servers, each with the entry of its package in the `toolway.lock` beside the config file."""
     runners = [
         name
         for name, server in servers.items()
@@ -229,7 +230,7 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
 
 
 def find_server_map_key(config: Mapping[str, Any]) -> str | None:
-    """Return the key of a Python mapping that holds the servers; None if it is itself the map.
+    """Return the key of a Python mapping under which its servers are; None if the mapping itself maps names to servers.
 
     A server may have the name `servers`: its value has the keys of an entry, or is no map.
     """

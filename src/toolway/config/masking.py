@@ -52,8 +52,8 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
 def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
     """Return a function that masks secrets in an entry that a person reviews before it is used.
 
-    The person must see what it runs. So only values of `env` that are clearly secrets are masked, and none that also
-    occurs in the command: an entry could hide an argument by repeating it in `env`.
+    The person must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
+    also occurs in the command: an entry could hide an argument by repeating it in `env`.
     """
     found = set(_environment_secrets())
     for server in servers:
@@ -117,9 +117,9 @@ def _server_secrets(server: Server) -> Iterator[str]:
 
 
 def find_result_secrets(server: Server) -> Iterator[str]:
-    """Yield the secrets of a resolved entry that must not leave in a result of the server.
+    """Yield the secrets of a resolved server entry that must be removed from the results of the server.
 
-    Fewer values count than in logs: a result is data, and an ordinary value of `env` may be a word in it.
+    They are fewer than those masked in logs: a result is data, and an ordinary value of `env` may be a word in it.
     """
     for name, value in server.env.items():
         if is_secret_name(name) or looks_like_secret(name, value):
@@ -212,9 +212,9 @@ def _is_credential(path: tuple[str, ...], name: str) -> bool:
 
 
 def _has_plain_text(value: str) -> bool:
-    """Return True if `value` is more than variables and the name of an authentication scheme.
+    """Return True if `value` has text besides variables and the name of an authentication scheme.
 
-    `Bearer ${TOKEN}` has no plain text; `Bearer abc` has.
+    `Bearer ${TOKEN}` has no such text; `Bearer abc` has.
     """
     return bool(_AUTH_SCHEME.sub("", _VARIABLE.sub("", value), count=1).strip())
 
@@ -227,7 +227,7 @@ def _mask_plain_parts(text: str) -> str:
 
 
 def _mask_texts(secrets: set[str], text: str) -> str:
-    """Mask the secrets in a text. References such as `${keyring:x}` stay visible."""
+    """Return the text with each of the `secrets` masked. References such as `${keyring:x}` stay visible."""
     plain = {part for secret in secrets for part in split_references(secret) if isinstance(part, str) and part}
     if not plain:
         return text

@@ -1,7 +1,7 @@
 """Parser for the objects `retry`, `restart` and `health` of a server entry.
 
-Each field of the dataclass is a key in camelCase: `max_attempts` is `maxAttempts`. So a field that is added to a policy
-can be set in files at once. A `float` is a duration, except the fields in `_PLAIN_NUMBERS`.
+Each field of the dataclass is a key in camelCase: `max_attempts` is `maxAttempts`. So a new field of a policy can be
+set in files at once. A `float` is a duration, except the fields in `_PLAIN_NUMBERS`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _MAY_BE_ZERO: Final = frozenset({"initial_backoff", "rate_limited_backoff", "max
 
 
 def camel_case(name: str) -> str:
-    """Return the key in files for a field: `max_attempts` → `maxAttempts`."""
+    """Return the key in config files for a field of a dataclass: `max_attempts` → `maxAttempts`."""
     return re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)
 
 
 def parse_policy(fields: FieldReader, key: str, flat: P, flat_keys: Mapping[str, str] | None = None) -> P:
-    """Return the policy `flat` with the fields that the object under `key` of a server entry sets.
+    """Return the policy in the object under `key` of a server entry. Fields that it does not set are those of `flat`.
 
-    `flat_keys` are keys of the entry itself that were read into `flat`, with the field of each. Raises `ConfigError` if
-    a value is invalid, or a field is set by both. An unknown key causes a warning and stays in `fields.remaining`.
+    `flat_keys` maps keys of the entry itself, which were read into `flat`, to their fields. Raises `ConfigError` if a
+    value is invalid, or if a field is set in both places. An unknown key causes a warning and stays in
+    `fields.remaining`.
     """
     given = fields.remaining.pop(key, None)
     if given is None:

@@ -343,7 +343,7 @@ class OAuth:
 
     @property
     def is_on_behalf(self) -> bool:
-        """Return True if the token of each caller is exchanged for one of the server."""
+        """Return True if the token of each caller is exchanged for a token with which the server is called."""
         return self.grant in ON_BEHALF_GRANTS
 
     def _check_on_behalf(self) -> None:

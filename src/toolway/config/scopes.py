@@ -149,7 +149,7 @@ def load_scopes(environment: Mapping[str, str], directory: Path, gate: ApprovalG
 
 
 def _take_own_files(paths: ConfigPaths, gate: ApprovalGate) -> None:
-    """Approve all entries of the user file and of the local files of all projects, at the first start."""
+    """Approve all entries of the user's own files (user scope, and local scope of all projects) at the first start."""
     for path in (paths.user, *sorted(paths.local.parent.parent.glob(f"*/{paths.local.name}"))):
         file, entries, block = os.fspath(path), {}, None
         with suppress(ConfigError):
@@ -164,7 +164,7 @@ def load_config(
     """Load the servers of `named_file`, else of `$TOOLWAY_CONFIG`, else of all scopes merged.
 
     A named file needs no trust. With a `gate`, entries that are not approved are left out; those of a named file only
-    if the gate covers it. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is no
+    if `gate.covers_named`. Raises `ConfigError` if the named file is unusable, if no file is found, or if there is no
     server because files are unusable or untrusted.
     """
     if named_file is None and environment.get(CONFIG_FILE_VARIABLE):
@@ -210,7 +210,10 @@ def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path
 
 
 def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: ApprovalGate) -> LoadedConfig:
-    """Leave out the servers of a file that wait for approval. `document` is the content of the file."""
+    """Return the configuration of a file without the servers that wait for approval.
+
+    `document` is the content of the file.
+    """
     root, entries = find_server_map(document, config.file)
     servers, held = dict(config.servers), list(config.held)
     for each in gate.find_held(config.file, entries, find_toolway_block(document), config.dotenv):
@@ -224,7 +227,7 @@ def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: Appro
 
 
 def without_held_signer(gateway: GatewaySettings, held: Iterable[HeldEntry]) -> GatewaySettings:
-    """Return the settings with a signer of the audit log that is not used, if it waits for approval."""
+    """Return the settings with the signer of the audit log marked as not usable, if it waits for approval."""
     if gateway.audit is None or not any(each.name == SIGNER_NAME for each in held):
         return gateway
     return replace(gateway, audit=replace(gateway.audit, signer_held=True))
@@ -240,7 +243,7 @@ def _raise_no_servers(merged: MergedConfig) -> None:
 
 
 def _iter_watched_files(paths: ConfigPaths, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield all files that affect the configuration, existing or not, and the trust store."""
+    """Yield the paths of all files that affect the configuration, even if they do not exist, and of the trust store."""
     files = (paths.user, *(paths.root / name for name in PROJECT_FILE_NAMES), paths.local)
     yield from files
     yield from dict.fromkeys(Path(dotenv_path(os.fspath(file))) for file in files)
@@ -396,7 +399,7 @@ def with_project_cwd(server: Server, folder: Path) -> Server:
 
 
 def without_foreign_env_files(config: LoadedConfig, root: str) -> LoadedConfig:
-    """Leave out the servers of a project file whose `envFile` is outside of `root`, the project folder.
+    """Return the configuration of a project without the servers whose `envFile` is outside of the project folder.
 
     A repository must not decide which of the user's files a server gets.
     """
@@ -433,9 +436,9 @@ def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:
 def list_values(
     entry: Any, path: tuple[str, ...], at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int], file: Provenance
 ) -> list[ValueWithOrigin]:
-    """Return all values inside `entry` with their origins. Secrets are masked.
+    """Return all values inside a config entry with their origins. Secrets are masked.
 
-    `path` begins the path of each value in the result; `at` is the key path of the entry in its file.
+    `path` is put before the path of each value in the result; `at` is the key path of the entry in its file.
     """
     return [
         ValueWithOrigin((*path, *keys), _value_to_json(leaf, (*path, *keys)), locate(file, (*at, *keys), lines))

@@ -23,7 +23,7 @@ REFERENCE_PATTERN: Final = compile_pattern(r"(?<!\$)\$\{(keyring|file|command):(
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """Reference to a secret in the secret store, in a file, or printed by a command; or to a variable (`env`).
+    """Reference to a secret (in the secret store, in a file, or printed by a command) or to a variable (`env`).
 
     The reference itself is not secret.
     """

@@ -1,4 +1,4 @@
-"""Parser for one entry of an `mcpServers` map → `Server`, in the spelling of any MCP host."""
+"""Parser of one entry of an `mcpServers` map, in the spelling of any MCP host; returns a `Server`."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def parse_entry_with_issues(value: Any, variables: Mapping[str, str]) -> tuple[S
 
 
 def _require_transport(entry: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if an entry has neither a program nor an address, or an address as its program."""
+    """Raise `ConfigError` if an entry has neither a command nor a URL, or has a URL as its command."""
     command = entry.get("command")
     if isinstance(command, str) and _URL_START.match(command):
         hint = 'write "url" instead of "command"'
@@ -174,7 +174,7 @@ def _require_transport(entry: Mapping[str, Any]) -> None:
 
 
 def find_ignored_keys(servers: Mapping[str, Mapping[str, Any]]) -> list[ConfigIssue]:
-    """Return a warning for each key of these server entries that has no effect. Invalid entries have none."""
+    """Return a warning for each key of these server entries that has no effect. Invalid entries are skipped."""
     found = []
     for name, entry in servers.items():
         with suppress(ConfigError):
@@ -339,7 +339,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
-    """Return the keys that the entry contains, each with the field of `Server` that it sets."""
+    """Return those of `flat_keys` that the entry contains, each with the field of the policy that it sets."""
     return {key: name for key, name in flat_keys.items() if fields.remaining.get(key) is not None}
 
 
@@ -366,7 +366,7 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
 
 
 def _given_once(fields: FieldReader, spellings: tuple[str, ...]) -> str | None:
-    """Return which of several spellings of a key the entry contains; None if it contains none.
+    """Return the one of several spellings of a key that the entry contains; None if it contains none of them.
 
     Raises `ConfigError` if it contains two.
     """
@@ -446,7 +446,7 @@ def _parse_oauth(fields: FieldReader) -> OAuth | None:
 
 
 def _parse_grant(inner: FieldReader, kind: str) -> Grant:
-    """Return the grant of an entry: `auth.type` names it, if the token of the caller is exchanged."""
+    """Return the OAuth grant of an entry: `auth.type` if that exchanges callers' tokens, else `auth.grant`."""
     if kind in ON_BEHALF_GRANTS:
         return cast(Grant, kind)
     choices = tuple(each for each in get_args(Grant) if each not in ON_BEHALF_GRANTS)
@@ -630,7 +630,7 @@ def _parse_tool_settings(
 
 
 def _parse_choices(fields: FieldReader, key: str, options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words under `key`. Raises `ConfigError` if one is unknown: it would have no effect."""
+    """Return the list of words under `key`. Raises `ConfigError` if one is not among the known words."""
     given = fields.remaining.pop(key, [])
     if not isinstance(given, list) or not all(each in options for each in given):
         raise field_error(key, f"a list of {', '.join(options)}", given)

@@ -1,7 +1,7 @@
-"""Parser for `server.json` of the MCP registry → install options and their inputs.
+"""Parser for `server.json` of the MCP registry: returns install options and their inputs.
 
 A document describes packages and remotes; each becomes one install option. The registry of a package determines its
-start command. Secret inputs become references into our secret store, other inputs are replaced by the user's answers.
+start command. Secret inputs become references to our secret store, other inputs are replaced by the user's answers.
 All other text is escaped: a document cannot refer to secrets of other servers. A document is untrusted: its entry must
 pass the admission rules, see `admission_policy`.
 """
@@ -122,7 +122,10 @@ def read_server_document(
 
 
 def admission_policy(option: InstallOption, answers: Mapping[str, str]) -> AdmissionPolicy:
-    """Return what the entry of an install option may contain: what the document declares, and the user's answers."""
+    """Return the admission policy for the entry of an install option, from the document and the user's answers.
+
+    The entry may contain only what the document declares, and the answers.
+    """
     entry = option.entry or {}
     return AdmissionPolicy(
         commands=runner_commands(option.registry),
@@ -198,7 +201,7 @@ class _OptionBuilder:
         return words
 
     def _value_text(self, given: Mapping[str, Any], name: str, target: str) -> str | None:
-        """Return the text for one input: its fixed value, else its default, else a reference.
+        """Return the text for one input: its fixed value, else the user's answer, its default, or a reference.
 
         None if the input is optional and has neither value nor default.
         """

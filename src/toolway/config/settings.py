@@ -103,7 +103,7 @@ class AuditSettings:
         return AuditSettings(to="jsonl" if text.endswith(".jsonl") else "sqlite", file=text)
 
     def with_folder(self, folder: str | os.PathLike[str]) -> AuditSettings:
-        """Return the settings with files in `folder` for the log and its digest key, if not set."""
+        """Return the settings with paths in `folder` for the log file and its keys, for each path that is not set."""
         folder_path = os.fspath(folder)
         file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
         return replace(
@@ -376,7 +376,7 @@ def _parse_approve(block: Mapping[str, Any]) -> Mapping[str, ApproveRule]:
 
 
 def _parse_budgets(block: Mapping[str, Any]) -> GroupBudgets:
-    """Return the budgets of `toolway.budgets`. A misspelt key is rejected: it would limit nothing."""
+    """Return the budgets of `toolway.budgets`. Raises `ConfigError` if the key is misspelt: it would limit nothing."""
     for key in block:
         if key not in ("budgets", "budgetsFail") and str(key).lower().startswith("budg"):
             hint = "write 'budgets' or 'budgetsFail'"
@@ -389,7 +389,10 @@ def _parse_budgets(block: Mapping[str, Any]) -> GroupBudgets:
 
 
 def _parse_policy(block: Mapping[str, Any], variables: Mapping[str, str]) -> str:
-    """Return the policy file that `toolway.policy` names. A misspelt or empty key would leave all open."""
+    """Return the policy file that `toolway.policy` names.
+
+    Raises `ConfigError` if the key is misspelt or empty, because then no call would be restricted.
+    """
     for key in block:
         if key != "policy" and str(key).lower().startswith(("polic", "cedar")):
             hint = "write 'policy'"
@@ -403,7 +406,10 @@ def _parse_policy(block: Mapping[str, Any], variables: Mapping[str, str]) -> str
 
 
 def _parse_workflows(value: Any, variables: Mapping[str, str]) -> tuple[str | Json, ...]:
-    """Return the patterns of workflow files, and definitions as they are: `${…}` in them is for the workflow."""
+    """Return the file patterns and the inline definitions of `toolway.workflows`.
+
+    Definitions stay as they are: `${…}` in them is an expression of the workflow, not a variable.
+    """
     if value is None:
         return ()
     definitions = [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
@@ -429,7 +435,10 @@ def _parse_agents(value: Any, variables: Mapping[str, str]) -> Mapping[str, Conf
 
 
 def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:
-    """Return the settings with the workflow files of a config file as absolute paths."""
+    """Return the settings with absolute patterns of workflow files.
+
+    They were relative to the folder of the config file.
+    """
     if not settings.workflows or not file:
         return settings
     folder = os.path.dirname(os.path.abspath(file))
@@ -686,7 +695,7 @@ def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
 
 
 def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:
-    """Return what is wrong with the settings of the search by meaning, with a hint; None if they are usable."""
+    """Return what is wrong with the embedding model or endpoint of the search settings, and a hint; else None."""
     if isinstance(settings.key, SecretTemplate) and any(each.kind == "command" for each in settings.key.references):
         return "the key cannot be the output of a command", "use ${keyring:NAME}, ${file:PATH} or ${VARIABLE}"
     if not settings.endpoint:

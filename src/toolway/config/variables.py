@@ -1,8 +1,8 @@
 """Expansion of variables in config text: `${VAR}`, `${VAR:-default}` and `${env:VAR}`.
 
 Expansion is a pure function of text and mapping. Values are not expanded again. `$${` is an escaped `${`. The syntaxes
-of other programs (`$VAR`, `%VAR%`, `{env:VAR}` …) are `VariableSyntax` values. Between two of them a text is translated
-through its pieces, literals and references. `TOOLWAY_SYNTAX` is the intermediate syntax: it can express them all.
+of other programs (`$VAR`, `%VAR%`, `{env:VAR}` …) are `VariableSyntax` values. To translate a text from one to another,
+it is split into pieces (literals and references). `TOOLWAY_SYNTAX` is the intermediate syntax: it can express them all.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WrittenReference(NamedTuple):
 def split_references(text: str) -> tuple[str | WrittenReference, ...]:
     """Split a config text into plain parts and the references to secrets and variables, as they will be resolved.
 
-    Unlike `split_secret_refs` it accepts invalid references too, and it knows variables.
+    Unlike `split_secret_refs` it also accepts invalid references, and also finds variables.
 
     >>> split_references("v1-${command:pass show x}")
     ('v1-', WrittenReference(kind='command', target='pass show x', text='${command:pass show x}'))

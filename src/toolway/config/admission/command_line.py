@@ -25,7 +25,7 @@ _MAX_SHOWN_CHARS: Final = 200  # characters of a command line in a message
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why an entry is rejected, and what the operator may write in `toolway.gateway` to allow it."""
+    """Reason why an entry is rejected, and the setting in `toolway.gateway` with which the operator can allow it."""
 
     reason: str  # is logged: without arguments, which may be secrets
     setting: str = ""  # for example "allowedCommands": ["npx -y name@1.2.3"]
@@ -247,7 +247,10 @@ def _split_runner_words(
 def _check_rest(
     line: tuple[str, ...], words: tuple[str, ...], volumes: Collection[str], variables: Collection[str]
 ) -> Rejection | None:
-    """Return why the words after a listed command line are rejected; None if the listed line allows them."""
+    """Return why the words of a command line after the words of a listed line are rejected; None if they are allowed.
+
+    `line` is the listed line, `words` the whole command line, which begins with it.
+    """
     program = program_name(line[0])
     is_whole_line = len(line) > 1 and line == words
     if program in RUNNERS:
@@ -270,7 +273,10 @@ def _check_rest(
 
 
 def _mounted_folder(flag: str, value: str) -> str:
-    """Return the folder of this machine that a volume flag mounts; empty if the value has another form."""
+    """Return the folder of this machine that a volume flag of `docker run` mounts.
+
+    Empty if the value has another form.
+    """
     if flag == "--mount":
         parts = dict(part.partition("=")[::2] for part in value.split(","))
         source = parts.pop("src", "") or parts.pop("source", "")

@@ -36,9 +36,9 @@ ADMISSION_CODE: Final = "E-ADMISSION"
 
 @dataclass(frozen=True, slots=True)
 class AdmissionPolicy:
-    """Contents that are allowed in an entry that a stranger wrote.
+    """Commands, variables, folders and secrets that are allowed in a server entry of an untrusted author.
 
-    For `/admin` the operator lists it in `toolway.gateway`. For a `server.json` or a bundle it follows from what the
+    For `/admin` the operator lists them in `toolway.gateway`. For a `server.json` or a bundle they follow from what the
     document declares, and from the values that the user gave.
     """
 
@@ -52,7 +52,7 @@ class AdmissionPolicy:
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy that does not trust addresses only because its own entry names them."""
+    """Return the server with a network policy that allows no private address only because its own entry names it."""
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 
@@ -85,8 +85,8 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
 def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPolicy) -> Rejection | None:
     """Return why an entry that `check_entry` allows may not be written to a config file; None if it may.
 
-    In a file it counts as an entry of the operator: its references are resolved, and private addresses are allowed
-    because it names them.
+    In a file it would count as an entry of the operator: its references would be resolved, and private addresses would
+    be allowed because the entry names them.
     """
     from toolway.config.approval.accesses import iter_texts  # loads the parser of entries, which settings do not need
     from toolway.config.variables import split_references
@@ -106,10 +106,10 @@ def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPo
 
 
 def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
-    """Return `server` with the restrictions of the entry that it replaces, which the operator wrote.
+    """Return `server` with the restrictions of `configured`, the entry of the operator that it replaces.
 
-    What the new entry does not set is taken over, and the deny lists are joined. Return a rejection if it sets another
-    value.
+    A restriction that `server` does not set is copied, and the deny lists are joined. Return a rejection if `server`
+    sets another value.
     """
     kept: dict[str, Any] = {"denied_tools": tuple(dict.fromkeys((*configured.denied_tools, *server.denied_tools)))}
     if configured.allowed_tools is not None:
@@ -134,7 +134,10 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
 
 
 def with_lock_of(server: Server, configured: Iterable[Server]) -> Server:
-    """Return a server that runs packages only from the lock of the configured servers, if one of them has a lock."""
+    """Return `server` with the package lock of the configured servers, so that it runs only locked packages.
+
+    Return it unchanged if it has its own lock, or if no configured server has one.
+    """
     locks = [each.package_lock for each in configured if each.package_lock is not None and each.package_lock.exists]
     if server.package_lock is not None or not locks:
         return server
@@ -169,14 +172,14 @@ _RESTRICTIONS: Final = {
 
 
 def rejection_error(name: str, rejection: Rejection, hint: str) -> ConfigError:
-    """Return the error for a rejected entry. The hint says how it can be added."""
+    """Return the error for a rejected server entry. `hint` says how the entry can be added."""
     return ConfigError(f"server {name!r} rejected", detail=rejection.reason, hint=hint, code=ADMISSION_CODE)
 
 
 def _check_addresses(server: Server, addresses: NetworkPolicy) -> Rejection | None:
-    """Return why an IP address in the URLs of a server is rejected; None if it is accepted.
+    """Return why an IP address in the URLs of a server is rejected; None if all are accepted.
 
-    Host names are not resolved here: their addresses are checked when connecting.
+    Host names are not resolved here: their addresses are checked when a connection is opened.
     """
     from toolway.network.resolver import AddressDenied, check_ip_literal  # loads asyncio, which settings do not need
 

@@ -1,4 +1,4 @@
-"""Environment variables that a stranger may set for a server.
+"""Environment variables that the untrusted author of a server entry may set for the server.
 
 A variable must be named by a person, or declared by the document that describes the server. Variables that make a
 program load other code, use another package index or talk to another address are never allowed.
@@ -39,7 +39,7 @@ BUNDLE_PATHS: Final = frozenset({"PYTHONPATH", "NODE_PATH"})
 
 
 def is_never_allowed(name: str) -> bool:
-    """Return True if no stranger may set this variable, even if it is listed."""
+    """Return True if an untrusted author may never set this environment variable, even if the operator lists it."""
     return _NAME.fullmatch(name) is None or (name not in _HARMLESS and _NEVER.fullmatch(name) is not None)
 
 

@@ -109,7 +109,7 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 
 
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
-    """Return the receiver of a value in a server entry: its command, or the URL for this key."""
+    """Return where the value of a key in a server entry is sent: to the entry's command, or to the URL for this key."""
     auth, openapi = entry.get("auth"), entry.get("openapi")
     if key == "healthCheckUrl":
         return _origin(entry[key])
@@ -133,7 +133,7 @@ def _block_receiver(block: Any, key: str, text: str) -> str:
 
 
 def _origin(url: str) -> str:
-    """Return scheme and host of a URL: a path or a query may hold a secret, and hides no receiver."""
+    """Return scheme and host of a URL, without path and query, which may contain a secret."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -37,7 +37,7 @@ MAX_CONDITION_CHARS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ApproveRule:
-    """Rule of `toolway.approve`: who approves the calls of a tool, and which calls."""
+    """Rule of `toolway.approve`: who must approve calls of a tool, and on which condition."""
 
     by: ApprovedBy  # client: the user of the calling client; operator: an administrator of the gateway; none
     when: str = ""  # CEL expression over `args`; "": every call
@@ -47,7 +47,10 @@ class ApproveRule:
 
 
 def parse_approve(block: Any) -> Mapping[str, ApproveRule]:
-    """Return the rules of `toolway.approve` by key, in the order of the file. Raises `ConfigError`."""
+    """Return the rules of `toolway.approve` by key, in the order of the file.
+
+    Raises `ConfigError` if one is invalid.
+    """
     if block is None:
         return {}
     if not isinstance(block, Mapping):
@@ -91,10 +94,10 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
 
 
 class ApproveRules:
-    """Compiled rules of `toolway.approve`. Pure.
+    """Compiled rules of `toolway.approve`, which find the rules for a tool. They do no I/O.
 
-    A hint of a server may add a question and never spares one. So a tool that says nothing is asked about only if a
-    pattern matches its name.
+    The hints of a server can only add an approval, never remove one. So a tool without hints needs an approval only if
+    a pattern matches its name.
     """
 
     def __init__(self, rules: Mapping[str, ApproveRule]) -> None:
@@ -106,7 +109,7 @@ class ApproveRules:
         return self._destructive is not None or bool(self._patterns)
 
     def find(self, server: str, tool: str, *, destructive: bool) -> tuple[ApproveRule, ...]:
-        """Return the rules that may ask about a call of a tool, those of the operator first; () if none does."""
+        """Return the rules by which a call of a tool may need an approval, those for the operator first."""
         name = f"{server}.{tool}"
         named = next((rule for pattern, rule in self._patterns if pattern.match(name)), None)
         if named is not None and named.by == "none":

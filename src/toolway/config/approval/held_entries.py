@@ -5,7 +5,7 @@ writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust 
 counts as approved. A plain URL needs no approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all of
 its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command.
 
-The library (`Hub`) holds nothing: a program decides itself which files it reads.
+The library (`Hub`) needs no approvals: a program decides itself which files it reads.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class HeldEntry:
 
 
 class ApprovalGate:
-    """Decides which entries of the user's own files a process may use, by the trust store.
+    """Check which entries of the user's own files this process may use, by the approvals in the trust store.
 
     The first load of the process may approve all entries that it finds (`start`); every later one uses only approved
     entries. What the process approved stays so for it even if the store cannot be written.
@@ -114,7 +114,7 @@ class ApprovalGate:
 
     @classmethod
     def open(cls, environment: Mapping[str, str], named: NamedFileRule = "ignore") -> ApprovalGate:
-        """Return the approval gate of this process, with the trust store of this user."""
+        """Return the approval gate of this process, with the trust store of this user if there is a folder for it."""
         try:
             return cls(open_trust_store(environment), named)
         except ConfigError:
@@ -122,11 +122,14 @@ class ApprovalGate:
 
     @property
     def covers_named(self) -> bool:
-        """Return True if the entries of a config file that the user named need approval too."""
+        """Return True if the entries of a config file that the user names explicitly (`--config`) need approval too."""
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:
-        """Return True if this load approves all entries that it finds: the first load ever, or one of a named file."""
+        """Return True if this load must approve all entries that it finds: the first load of a user or of a named file.
+
+        Later loads of the same process return False.
+        """
         is_first_load, self._is_started = not self._is_started, True
         if not is_first_load:
             return False
@@ -137,7 +140,7 @@ class ApprovalGate:
         return self._named == "take" or self._store.approved_entries(named_file) is None
 
     def take(self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> None:
-        """Approve the entries that a file has now, for this process and, if it can be written, in the store.
+        """Approve the entries that a file has now: for this process, and in the trust store if that can be written.
 
         `dotenv` are the variables of the `.env` file beside it.
         """
@@ -171,10 +174,10 @@ FileContent = tuple[Mapping[str, Any], Any]  # server map and `toolway` block of
 def approve_written(
     store: TrustStore, file: str, before: FileContent, after: FileContent, *, keep_waiting: bool = False
 ) -> None:
-    """Approve the entries that a person wrote with a command of ours: those that are in `after` and not in `before`.
+    """Approve the entries that a person wrote with a command of Toolway: those that are in `after` and not in `before`.
 
-    What another program wrote before still waits; with `keep_waiting` even if the command has changed it. Raises
-    `ConfigError` if the store cannot be written.
+    An entry that another program wrote before still waits for approval; with `keep_waiting` even if the command has
+    changed it. Raises `ConfigError` if the store cannot be written.
     """
     if not store.has_entries:
         return  # the first load takes all that is there
@@ -192,14 +195,14 @@ def approve_written(
 
 
 def count_waiting(names: Iterable[str]) -> str:
-    """Return one line about the entries that wait for approval: `1 new command waits: toolway trust planted`."""
+    """Return a line that says how many entries wait for approval: `1 new command waits: toolway trust planted`."""
     found = list(names)
     subject = "1 new command waits" if len(found) == 1 else f"{len(found)} new commands wait"
     return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
 
 
 def entry_digest(entry: Any, dotenv: Mapping[str, str]) -> str:
-    """Return the digest of all that a server entry runs, reads and sends; its name and harmless keys do not count.
+    """Return a digest of all that a server entry runs, reads and sends. Its name and harmless keys are not part of it.
 
     Variables of `.env` count if they decide what runs, or where something is sent: another program could write them
     there instead of into the entry.
@@ -224,17 +227,17 @@ def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_passed_value(key: str) -> bool:
-    """Return True if a value of this key, such as a token, is passed to the server and selects no program."""
+    """Return True if the value of this key, such as a token, is only passed to the server and selects no program."""
     return key.startswith(_PASSED_VALUES) and not (key.startswith("env.") and is_never_allowed(key[4:]))
 
 
 def json_digest(value: Any) -> str:
-    """Return the digest of a JSON value, whatever the order of its keys."""
+    """Return the SHA-256 digest of a JSON value. It does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _digests(entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of the entries that need approval, by name."""
+    """Return the digests of the entries and settings of a file that need approval, by name."""
     found = {name: entry_digest(entry, dotenv) for name, entry in entries.items() if entry_accesses(entry)}
     gateway = block.get("gateway") if isinstance(block, Mapping) else None
     if isinstance(gateway, Mapping) and gateway.get("reload") == "all":

@@ -42,7 +42,7 @@ class TrustStore:
         return found == digest + _WITH_COMMANDS or (found == digest and not has_commands(content))
 
     def was_trusted(self, path: Path) -> bool:
-        """Return True if this or an earlier content of a project file is in the store."""
+        """Return True if the user has trusted this project file, with its present content or an earlier one."""
         return _project_key(path) in self._load()
 
     def trust(self, path: Path, content: bytes, *, allow_commands: bool = False) -> None:
@@ -68,11 +68,11 @@ class TrustStore:
 
     @property
     def has_entries(self) -> bool:
-        """True if the entries of any file were recorded, or if the store is damaged."""
+        """True if approved entries of any file are stored, or if the store is damaged."""
         return self._is_damaged() or _ENTRIES_KEY in self._load()
 
     def approved_entries(self, file: str) -> frozenset[str] | None:
-        """Return the digests of the approved entries of a file; None if nothing was recorded for it yet."""
+        """Return the digests of the approved entries of a file. None if nothing was stored for the file yet."""
         recorded = self._load().get(_ENTRIES_KEY)
         found = recorded.get(os.path.abspath(file)) if isinstance(recorded, dict) else None
         if isinstance(found, list):
@@ -151,7 +151,10 @@ def content_digest(content: bytes) -> str:
 
 
 def has_commands(content: bytes) -> bool:
-    """Return True if a config file has a reference `${command:…}`. A file that cannot be parsed runs nothing."""
+    """Return True if a config file has a reference `${command:…}`.
+
+    False if the file cannot be parsed: it runs nothing.
+    """
     try:
         return runs_secret_command(jsonc.parse_jsonc(content.decode()).value)
     except (ConfigError, UnicodeDecodeError):
@@ -159,5 +162,5 @@ def has_commands(content: bytes) -> bool:
 
 
 def _project_key(path: Path) -> str:
-    """Return the key of a project file: the real folder of its project, and its name there."""
+    """Return the key of a project file in the trust store: the real path of its folder, and its name there."""
     return os.path.join(os.path.realpath(path.parent), path.name)

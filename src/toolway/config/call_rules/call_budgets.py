@@ -77,7 +77,7 @@ GroupBudgets: TypeAlias = Mapping[str, Mapping[str, tuple[CallBudget, ...]]]  # 
 
 
 def parse_budgets(block: Any) -> GroupBudgets:
-    """Return the budgets of `toolway.budgets`, by group and pattern. Raises `ConfigError`."""
+    """Return the budgets of `toolway.budgets`, by group and tool pattern. Raises `ConfigError` if one is invalid."""
     if block is None:
         return {}
     if not isinstance(block, Mapping):
@@ -107,14 +107,17 @@ def _parse_amounts(path: str, value: Any) -> tuple[CallBudget, ...]:
 
 
 def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
-    """Return the budgets of one holder. Raises `ValueError` if two are for the same unit and period."""
+    """Return the budgets of one group or API key as a tuple.
+
+    Raises `ValueError` if two are for the same unit and period, or if there are too many.
+    """
     if len({(each.unit, each.period) for each in budgets}) < len(budgets) or len(budgets) > MAX_BUDGETS:
         raise ValueError("two budgets for the same unit and period: write each period once")
     return tuple(budgets)
 
 
 class BudgetRules:
-    """Compiled budgets of `toolway.budgets`: which of them count a call. Pure."""
+    """Compiled budgets of `toolway.budgets`, which find the budgets that a call uses. They do no I/O."""
 
     def __init__(self, budgets: GroupBudgets) -> None:
         self.settings = budgets
@@ -129,7 +132,7 @@ class BudgetRules:
         return bool(self._patterns)
 
     def find(self, groups: Sequence[str], target: str) -> list[tuple[str, str, CallBudget]]:
-        """Return group, pattern and budget of all budgets that count a call of `server.tool` by these groups."""
+        """Return (group, pattern, budget) of each budget that a call of `target` by a member of these groups uses."""
         return [
             (group, pattern, budget)
             for group in (*groups, EVERY_CALLER)

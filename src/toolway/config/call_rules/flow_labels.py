@@ -1,8 +1,8 @@
-"""Labels of tools, and when a caller brings all three together within half an hour. Pure: `now` is an argument.
+"""Labels of tools, and the check if the calls of one caller within half an hour have all three labels. It does no I/O.
 
 `private`: results contain data that strangers must not see. `untrusted`: results may contain texts of strangers.
-`sink`: a call can send data out. A model that has read private data and texts of strangers may be made to send the
-first where the second say.
+`sink`: a call can send data to the outside. If a model has read private data and texts of strangers, these texts may
+make it send the data to the outside.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ WINDOW_S: Final = 1800.0
 
 
 class FlowLabels(NamedTuple):
-    """Labels of one tool: an entry beside the rules for approvals of that tool."""
+    """Data-flow labels of one tool. They are stored beside the approval rules of that tool."""
 
     labels: frozenset[str]
 
     @property
     def is_read(self) -> bool:
-        """Return True if a call sends nothing out."""
+        """Return True if a call of this tool cannot send data to the outside."""
         return "sink" not in self.labels
 
 
 class LabelledCall(NamedTuple):
-    """The last call of a caller that brought a label."""
+    """Last call of a caller to a tool with a certain label: the tool and the time."""
 
     tool: str
     at: float
@@ -40,9 +40,9 @@ Window: TypeAlias = Mapping[str, LabelledCall]  # by label
 
 
 def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str]:
-    """Return the labels of a tool, as the operator set them.
+    """Return the data-flow labels of a tool, as the operator set them.
 
-    A tool without labels counts as nothing; with `deny`, as untrusted.
+    If the operator set none, a tool has no labels; in the mode `deny` it counts as untrusted.
     """
     found: set[str] = set()
     if server is not None:
@@ -54,14 +54,14 @@ def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str
 
 
 def current(window: Window, now: float) -> dict[str, LabelledCall]:
-    """Return the part of a window that is not older than half an hour."""
+    """Return the labelled calls in `window` that are less than half an hour old, by label."""
     return {label: each for label, each in window.items() if now - each.at < WINDOW_S}
 
 
 def meets(window: Window, labels: Collection[str]) -> bool:
-    """Return True if a call with these labels brings private data, texts of strangers and a way out together.
+    """Return True if a call with `labels` and the earlier calls in `window` have all three labels together.
 
-    Further reads of a kind that is there already add nothing; a way out always does.
+    If the window has all three already, only a call that can send data out (`sink`) counts.
     """
     is_complete = all(label in window or label in labels for label in LABELS)
     return is_complete and ("sink" in labels or any(label not in window for label in labels))
@@ -91,7 +91,7 @@ _KNOWN: Final = {
 
 
 def suggest_labels(server: str, tool: str, annotations: Mapping[str, object], command: str = "") -> list[str]:
-    """Return labels that a tool may need, from its names and hints. Hints only add labels."""
+    """Suggest data-flow labels for a tool, from the names of the tool and its server and from the tool's hints."""
     words = set(tool.lower().replace("-", "_").replace(".", "_").split("_"))
     found = {label for label, each in _WORDS.items() if words & set(each)}
     for name, labels in _KNOWN.items():

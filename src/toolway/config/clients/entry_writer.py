@@ -45,7 +45,7 @@ def denormalize_entry(
 ) -> tuple[EntryDict | None, list[ConfigIssue]]:
     """Convert a server entry from the keys of our own config file to a client's spelling; also return issues.
 
-    The entry is None if the client cannot represent it. Each unsupported setting is an issue.
+    The converted entry is None if the client cannot represent it. Each unsupported setting is an issue.
     """
     if dialect.is_own:
         return dict(value), []
@@ -175,7 +175,10 @@ class _EntryWriter:
         self._write_tool_lists()
 
     def _write_tool_lists(self) -> None:
-        """Write the allow and deny list, in any spelling of our file, under the keys of the client."""
+        """Write the allow and deny list of the entry under the keys of the client.
+
+        Report what the client does not support.
+        """
         dialect, via_gateway = self._dialect, f"toolway export {self._client} --via-gateway"
         try:
             allowed, denied = parse_tool_lists(FieldReader(self._value, {}))

@@ -46,7 +46,7 @@ def plan_export(
 
 
 class _ExportPlanner:
-    """Planned changes to the servers of a client's file. `write_to` applies all at once."""
+    """Planner of the changes to the servers of a client's file. `write_to` applies all changes at once."""
 
     def __init__(self, client: Client, file: ClientConfigFile, document: ConfigDocument) -> None:
         self.unsupported: list[ConfigIssue] = []
@@ -133,7 +133,7 @@ def _keep_extras(value: dict[str, Any], existing: Mapping[str, Any], client: str
 
 
 def _drop_spelling(entry: dict[str, Any]) -> None:
-    """Remove keys that do not change an entry: a type in `extras`, empty lists, `enabled: true`."""
+    """Remove the parts of an entry that do not change its meaning: a type in `extras`, empty lists, `enabled: true`."""
     extras = {client: dict(left) for client, left in entry.pop("extras", {}).items()}
     for left in extras.values():
         for key in ("type", "transport"):
@@ -186,7 +186,7 @@ def _iter_input_names(value: Any) -> Iterator[str]:
 def _find_plain_secrets(document: Any) -> frozenset[str]:
     """Return the plain-text secrets in a client's file, which are masked in the diff.
 
-    Text of a command is none of them, even if `env` repeats it: the diff must show what an entry runs.
+    A text that is part of a command is never masked, even if `env` repeats it: the diff must show what an entry runs.
     """
     found = {secret for secret in _iter_plain_secrets(document, ()) if len(secret) >= MIN_SECRET_CHARS}
     shown = list(_iter_command_texts(document))

@@ -104,9 +104,10 @@ def _read_entries(
 
 
 def _add_root_denied(client: Client, document: ConfigDocument, name: str, value: EntryDict) -> list[ConfigIssue]:
-    """Add to the deny list the tools that the file denies outside of the entry: `"tools": {"SERVER_TOOL": false}`.
+    """Add the tools that a client's file denies outside of the server's entry to the deny list of the entry.
 
-    A server whose tools are all denied there is reported: agents of the client may allow them again.
+    Such a file has `"tools": {"SERVER_TOOL": false}` at its root. If all tools of the server are denied there, return a
+    warning: agents of the client may allow them again.
     """
     root_tools = document.get((client.dialect.root_tools,)) if client.dialect.root_tools else None
     names = (
@@ -319,9 +320,10 @@ class _EntryNormalizer:
         self._read_tool_lists()
 
     def _read_tool_lists(self) -> None:
-        """Read the allow and deny list.
+        """Read the allow and deny list of the entry, in the spelling of any client.
 
-        A list in the spelling of another client is kept under `extras` and takes effect too: the user wants it.
+        A list in the spelling of another client has an effect too, because the user wants it, and is also kept in
+        `extras`.
         """
         tools: EntryDict = {}
         known = (("allow", self._dialect.allow, ALLOW_KEYS), ("deny", self._dialect.deny, DENY_KEYS))

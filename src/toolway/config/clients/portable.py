@@ -1,7 +1,7 @@
 """Conversion of client entries to portable ones, which keep their meaning in any other file.
 
 A client starts the servers of a project in the project directory. In another file the entry needs an explicit `cwd`.
-Inputs that a client prompts for, and secrets of the client's store, become references into our secret store.
+Inputs that a client prompts for, and secrets of the client's store, become references to our secret store.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def to_explicit(name: str, value: Mapping[str, Any], file: ClientConfigFile) -> 
 
 
 def drop_default_cwd(value: Mapping[str, Any], file: ClientConfigFile) -> dict[str, Any]:
-    """Return the entry without `cwd` if that is the directory in which the client starts all servers of this file."""
+    """Return the entry without its `cwd`, if the client starts all servers of this file in that directory anyway."""
     entry = dict(value)
     if file.directory is not None and entry.get("cwd") == str(file.directory):
         del entry["cwd"]

@@ -18,24 +18,27 @@ MAX_REMOVED: Final = 1000  # the oldest are forgotten first
 
 
 class RemovedServers:
-    """The identities of removed servers, in a file of the state folder."""
+    """List of the servers that the user removed, as digests of their identities in a file of the state folder."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     @staticmethod
     def open(environment: Mapping[str, str]) -> RemovedServers | None:
-        """Return the list of this user; None if the environment names no folder for state."""
+        """Return the list of removed servers of this user; None if neither `XDG_STATE_HOME` nor `HOME` is set."""
         home = environment.get("HOME")
         base = environment.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
         return RemovedServers(Path(base) / "toolway" / "removed.json") if base else None
 
     def add(self, identity: str) -> None:
-        """Remember that the user removed this server. Raises `ConfigError` if it cannot be written."""
+        """Store that the user removed this server. Raises `ConfigError` if the list cannot be written."""
         self._replace(lambda stored: [*(each for each in stored if each != digest(identity)), digest(identity)])
 
     def forget(self, identities: Collection[str]) -> None:
-        """Forget servers that the user added again. Raises `ConfigError` if it cannot be written."""
+        """Remove servers from the list, because the user added them again.
+
+        Raises `ConfigError` if it cannot be written.
+        """
         added = {digest(each) for each in identities}
         if added & set(self._load()):
             self._replace(lambda stored: [each for each in stored if each not in added])

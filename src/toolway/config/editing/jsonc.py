@@ -270,7 +270,7 @@ class _JsonPatcher:
         return self._with_text(insert_at, insert_at, f"{new},")
 
     def _with_first(self, parent: JsonNode, name: str, value: Any) -> str:
-        """Return the text with a first member or item in an empty object or array.
+        """Return the text with a first member or item added to an empty object or array.
 
         It is added after any comments inside the brackets.
         """
@@ -286,7 +286,7 @@ class _JsonPatcher:
         return indent_at(self.text, parent.start) + self.style.indent
 
     def _line_end_after(self, at: int, limit: int) -> int:
-        """Return the offset to insert a line after `at`: behind a trailing comment, at most `limit`.
+        """Return the offset at which a new line can be inserted after `at`: after a trailing comment, at most `limit`.
 
         It is `at` itself if another value follows on the line, or a comment that continues on the next line.
         """
@@ -298,7 +298,10 @@ class _JsonPatcher:
     # -- remove --------------------------------------------------------------------------------------------------------
 
     def _without(self, parent: JsonNode, key: str | int) -> str:
-        """Return the text without a member or item and its comma; an empty line goes with them."""
+        """Return the text without a member or item and its comma.
+
+        If its line is empty then, the line is removed too.
+        """
         spans = _child_spans(parent)
         names: list[str | int] = [member.key for member in parent.members or []] or list(range(len(spans)))
         at = max(at for at, name in enumerate(names) if name == key)

@@ -170,7 +170,7 @@ def _parse_ema(block: Any, variables: Mapping[str, str]) -> Mapping[str, str]:
 def parse_access(
     block: Any, login: LoginSettings | None, variables: Mapping[str, str]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the tool patterns of each group, from `toolway.access`. Raises `ConfigError`.
+    """Return the tool patterns of each group, from `toolway.access`. Raises `ConfigError` if they are invalid.
 
     Without `toolway.gateway.login` the block would have no effect, so it is rejected.
     """
@@ -199,7 +199,7 @@ def parse_access(
 
 
 def _check_url(key: str, url: str, *, allow_query: bool = False) -> None:
-    """Raise `ConfigError` if `url` is not https (or http on this machine), or has parts that no such URL needs."""
+    """Raise `ConfigError` if `url` is not https (or http on this machine), or has a user name, query or fragment."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -268,7 +268,7 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
 
 
 def _require_plain(key: str, text: str) -> str:
-    """Return a text that needs no secret and no unset variable. Raises `ConfigError` for another one."""
+    """Return `text`. Raises `ConfigError` if it contains a reference to a secret or to a variable that is not set."""
     if isinstance(text, SecretTemplate):
         raise ConfigError(
             f"{key} cannot refer to a secret or to a variable that is not set",
