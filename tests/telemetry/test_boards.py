@@ -141,6 +141,7 @@ async def test_a_real_prometheus_scrapes_a_gateway_and_answers_every_query(tmp_p
     unasked |= {"Servers by owner A", *(f"Nodes, leases, NATS {each}" for each in "ABC")}
     unasked |= {"Workflow steps A", *(f"Workflow runs {each}" for each in "ABC")}
     unasked |= {f"Mean duration of workflow runs and steps {each}" for each in "AB"}
+    unasked |= {f"Approvals of calls {each}" for each in "AB"}
     assert set(empty) - alerts <= unasked
     assert "ToolwayBreakerOpen" not in empty and "ToolwayOutcomeUnknown" not in empty
 

@@ -105,12 +105,15 @@ async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkey
     async with FakeHttp() as fake, Hub({"s": fake.url}, catalog_storage=None) as hub:
         await hub.wait_ready()
         hub.enable_tracing(made, sample_ratio=0.5)
-        landed = hub._core.flights.landed
+        flights = hub._core.flights
+        before = flights.landed + flights.taken_over
         for _ in range(60):
             await hub.call_tool("s.counter", {})
         left_out = [each for each in heard if each.endswith("-00")]
         assert len(heard) == 60 and all(TRACEPARENT.fullmatch(each) for each in heard)
-        assert hub._core.flights.landed - landed == len(left_out) > 5
+        # On a busy machine, one that waits long is taken over.
+        assert flights.landed + flights.taken_over - before == len(left_out) > 5
+        assert flights.landed > 5
         calls = [span for span in kept.get_finished_spans() if span.parent is None]
         assert len(calls) == 60 - len(left_out)  # the others are recorded: nothing is decided twice
         assert len(set(heard)) == 60
