@@ -156,9 +156,9 @@ def _decoded_forms(form: str) -> Iterator[bytes]:
 
 
 def _start_of_cut_form(text: AnyStr, form: AnyStr) -> int:
-    """Return the index at which a cut text breaks off inside the secret `form`; -1 if it does not end so.
+    """Return the index of the secret `form` in a cut text that ends inside it; -1 if the text does not.
 
-    At least the first 6 characters of `form` must be there.
+    At least the first 6 characters of `form` must be in the text.
     """
     start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
     return start if start >= 0 and form.startswith(text[start:]) else -1

@@ -273,7 +273,10 @@ class CallApprovals:
     # -- the operator -------------------------------------------------------------------------------------------------
 
     async def _require_operator(self, call: Call, binding: ApprovalBinding) -> Call:
-        """Return the call if an operator has approved it. Else store a request for approval, and raise `CallError`."""
+        """Return the call if an operator has approved it. Raises `CallError` if not.
+
+        A request for approval is then stored, unless one for the same call waits or was denied.
+        """
         now = self._now()
         request = ApprovalRequest(
             id=new_request_id(),

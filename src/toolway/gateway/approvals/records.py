@@ -58,7 +58,7 @@ class ApprovalStore(Protocol):
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
         """Use up the operator's approval of a call, if there is one.
 
-        Else store `request`, unless one waits or was denied.
+        Else store `request`, unless one for the same call waits or was denied, or too many wait.
         """
         ...
 

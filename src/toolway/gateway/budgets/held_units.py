@@ -78,7 +78,7 @@ class HeldUnits:
         self._spent_since -= units
 
     def is_used_up(self, now: float) -> bool:
-        """Return True if the budget is used up by the last answer of the ledger, and it is too early to ask again."""
+        """Return True if the budget was used up when the ledger was last asked, and it is too early to ask again."""
         return now < self.over_until and now < self.retry_at
 
     def is_due(self, now: float) -> bool:

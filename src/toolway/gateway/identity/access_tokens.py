@@ -109,7 +109,7 @@ class TokenRules:
         self._groups_claim = settings.groups_claim
 
     def check(self, token: ParsedToken, now: float) -> TokenIdentity:
-        """Return the identity that an access token states, if the token is for this gateway and valid at `now`.
+        """Return the identity in an access token, if it is of the provider, for this gateway, and valid at `now`.
 
         Raises `InvalidToken` if not. The caller must verify the signature too. Scopes are not compared here.
         """

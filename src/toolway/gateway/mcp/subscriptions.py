@@ -334,7 +334,7 @@ class SubscriptionService:
             self._snapshots.setdefault((view, kind), view.snapshot(kind))
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
-        """Return which kinds of lists (tools, prompts …) changed in each view since its snapshot; renew that."""
+        """Return which kinds of lists (tools, prompts …) changed in each view since its snapshot, and renew it."""
         changed: dict[EndpointView, set[ListKind]] = {}
         for (view, kind), previous in self._snapshots.items():
             now = view.snapshot(kind)
