@@ -27,8 +27,8 @@ T = TypeVar("T")
 class NodesAdmin:
     """Handlers of `/admin/nodes` on a cluster node; implements `ClusterAdmin`.
 
-    `findings` returns what this node refuses of the database. `publish_change` makes the other nodes poll the database
-    at once, if NATS is available.
+    `findings` returns a line for each row of the database that this node refuses. `publish_change` makes the other
+    nodes poll the database at once, if NATS is available.
     """
 
     def __init__(

@@ -217,7 +217,7 @@ class ClusterNode:
         hub.set_pins(self._pins)
 
     def open_approvals(self, sealer: RequestSealer) -> ApprovalStore:
-        """Return the store of approvals that all nodes of the cluster share."""
+        """Return the store of calls that wait for approval, and of the answers, which all nodes share."""
         from toolway.cluster.db.approvals import DbApprovalStore
 
         return DbApprovalStore(self.engine, self.options.tenant, self.integrity, sealer)
@@ -425,7 +425,7 @@ class ClusterNode:
             await asyncio.sleep(0.05)
 
     async def close(self) -> None:
-        """Stop all tasks and close all connections."""
+        """Stop all tasks of this node and close its connections to the database, NATS and other nodes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -245,7 +245,7 @@ def tenant_key_from_env(environ: Mapping[str, str]) -> bytes | None:
 
 
 def read_cluster_key(file: str | None, environ: Mapping[str, str]) -> bytes:
-    """Return the cluster key from a file or the environment, for what the key of one tenant does not suffice.
+    """Return the cluster key from a file or the environment, for operations that need more than a tenant's key.
 
     Raises `ConfigError` if there is none, it is invalid, or only the key of a tenant was given.
     """

@@ -47,11 +47,11 @@ class CallerUpstreamContext:
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store the list for this caller, if each caller has lists of its own; else discard it.
+        """Store a list that this caller's connection fetched, if it is needed; else discard it.
 
-        It is stored for all callers if the server's shared connection has none because it has no login. In any case its
-        tools are compared with the pins before each call: the process of this caller may be another version of the
-        server.
+        It is stored for this caller if each caller has lists of its own, and for all callers if the server's shared
+        connection has none because it has no login. In any case its tools are compared with the pins before each call:
+        the process of this caller may be another version of the server.
         """
         if kind == "tools":
             self._digests = self._context.pinned_digests(server, items)

@@ -312,7 +312,7 @@ class Session:
         raise AssertionError("unreachable")
 
     async def ping(self) -> None:
-        """Check that the server responds, if only with an error. Raises `TransportError` if not."""
+        """Check that the server responds; an error is a response, too. Raises `TransportError` if there is none."""
         try:
             if self.protocol.era == "modern":
                 await self.request("server/discover", {})

@@ -108,7 +108,7 @@ StatusT = TypeVar("StatusT", ServerStatus, HealthResult)
 
 
 def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
-    """Return a status or the result of a health check with secrets masked in the texts that may be of the server."""
+    """Return a status or health result, with secrets masked in the texts that the server may have written."""
     texts = {name: text for name in _SERVER_TEXTS if (text := getattr(status, name, None))}
     masked = {name: mask(text) if isinstance(text, str) else tuple(map(mask, text)) for name, text in texts.items()}
     changed: dict[str, Any] = {name: text for name, text in masked.items() if text != texts[name]}

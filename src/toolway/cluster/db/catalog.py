@@ -1,6 +1,7 @@
 """Tool, prompt and resource lists of each server, stored by its owner for all nodes.
 
-An owner writes under its fence. A former owner that does not know yet that it lost the server changes nothing.
+An owner writes with its fence, a number that grows with each new owner. So a former owner that does not know yet that
+it lost the server changes nothing.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class SessionStateStore:
             return {row.id: _to_session_state(row.facts) for row in await db.execute(query)}
 
     async def list_ids(self, tenant: str, prefix: str) -> Sequence[str]:
-        """Return the ids that start with `prefix` and have not expired, at most 10,000."""
+        """Return the ids of stored sessions that start with `prefix` and have not expired, at most 10,000."""
         is_wanted = SessionRow.id.startswith(prefix, autoescape=True) & (SessionRow.until > db_now())
         query = select(SessionRow.id).where(SessionRow.tenant == tenant, is_wanted).limit(10_000)
         async with self._engine.connect() as db:

@@ -166,7 +166,7 @@ class DbIdempotencyStore:
     # -- claiming -----------------------------------------------------------------------------------------------------
 
     def _undo_statement(self, id: IdempotencyKey, claim: _Claim) -> Executable:
-        """Build the statement that undoes a claim after which nothing was executed.
+        """Build the SQL statement that undoes the claim of an idempotency key, if the call was not made.
 
         A new claim is deleted. A replaced claim is restored: its node may be about to make the call, or a crash has
         interrupted it.

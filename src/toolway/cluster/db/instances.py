@@ -76,7 +76,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class UnownedInstance:
-    """Server instance without a live owner, and the seconds since it has none."""
+    """Server instance without a live owner, and the seconds for which it has had none."""
 
     instance: ServerInstance
     waited_s: float  # seconds

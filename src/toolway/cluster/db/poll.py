@@ -36,7 +36,7 @@ EXPIRES_SOON_S: Final = 1.5  # a regularly renewed lease always has more seconds
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """Result of one poll: changes of nodes, leases and instances that concern this node."""
+    """Result of one poll: which changes of nodes, leases and server instances this node must react to."""
 
     revision: int  # grows whenever a node of the tenant joins, leaves or drains, and with every new pool
     dead_nodes: frozenset[str]  # nodes whose lease has ended

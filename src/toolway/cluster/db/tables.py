@@ -163,7 +163,10 @@ class TenantRow(Base):
 
 
 class TenantStateRow(Base):
-    """Sealed sums of all rows of a tenant (`integrity.py`). Every change of the tenant locks this row, at its end."""
+    """Encrypted sums of the keyed hashes of all rows of a tenant, by which a changed row is found (`integrity.py`).
+
+    Every change of the tenant locks this row, at its end.
+    """
 
     __tablename__ = "tenant_states"
 

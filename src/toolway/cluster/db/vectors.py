@@ -40,9 +40,10 @@ class DbVectorStore:
         self._max_vectors = max_vectors
 
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the stored vectors. Raises `EmbeddingError` if the database does not respond.
+        """Return the stored vectors of texts, by the hashes `keys` of the texts; texts without one are left out.
 
-        To embed all texts again because the database is down would cost more than to rank by words meanwhile.
+        Raises `EmbeddingError` if the database does not respond. To embed all texts again because the database is down
+        would cost more than to rank by words meanwhile.
         """
         found: dict[bytes, bytes] = {}
         try:

@@ -445,9 +445,9 @@ class ServerCall(msgspec.Struct, eq=False):
             outbox.send_batched(self.reply_target, self.id, self.seal(frame))
 
     def reject(self, message: str, frame: bytes) -> None:
-        """Reply to a call that was not started with a retryable error (overloaded).
+        """Send a retryable error (overloaded) as the reply to a call that was not started.
 
-        `frame` is its first frame, which has the call token. Without a valid one there is no reply.
+        `frame` is the first frame of the call, which has the call token. Without a valid token there is no reply.
         """
         if frame[:1] == frames.FIRST_CHUNK_FRAME:
             frame = frame.partition(b"\n")[2]

@@ -35,7 +35,7 @@ log = logging.getLogger("toolway.cluster")
 class SharedCatalog:
     """Tool, prompt and resource lists that all nodes share through the database.
 
-    It is the catalog storage of the hub, and the source for servers that other nodes own. `on_list_saved` is called
+    The hub stores lists here, and gets from here the lists of servers that other nodes own. `on_list_saved` is called
     after each saved list.
     """
 

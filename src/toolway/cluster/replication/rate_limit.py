@@ -219,7 +219,10 @@ class TokenLease:
         return 0.0
 
     def give_back(self) -> None:
-        """Return the token that `take_token` took last. If it was taken on credit, the debt stays, too."""
+        """Take back the token that `take_token` gave out last, because the call was not made.
+
+        If it was given on credit, the debt stays too: it is debited, and the token can be used.
+        """
         self._tokens += 1.0
         self._used_since_request -= 1
 

@@ -118,7 +118,7 @@ class SharedPins:
     # -- administrators
 
     def list_servers(self) -> list[ServerPins]:
-        """Return the pins of the current servers as the database has them."""
+        """Return the pins of each current server, as they are stored in the database."""
         current = self._review.servers.items()
         return [self._stored[key] for name, own in current if (key := server_key(name, own.identity)) in self._stored]
 

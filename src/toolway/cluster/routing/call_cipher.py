@@ -48,11 +48,11 @@ class CallCipher:
         self._seen = 0  # bit n: reply `_last - n` was opened
 
     def seal_request(self, message: bytes) -> bytes:
-        """Seal the request of the call. A key seals one request only."""
+        """Encrypt the JSON-RPC request of the call. A key encrypts one request only."""
         return self._aead.encrypt(_REQUEST_NONCE, message, _REQUEST)
 
     def open_request(self, sealed: bytes) -> bytes | None:
-        """Return the request; None if it was not sealed with the key of this call."""
+        """Decrypt the JSON-RPC request of the call; None if it was not encrypted with the key of this call."""
         try:
             return self._aead.decrypt(_REQUEST_NONCE, sealed, _REQUEST)
         except InvalidTag:

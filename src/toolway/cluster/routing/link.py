@@ -338,7 +338,7 @@ class CallerLink(Link):
 
     @property
     def is_usable(self) -> bool:
-        """Return True if new calls can be sent."""
+        """Return True if new calls can be sent on this link."""
         return self.is_open and not self.is_going
 
     @property
@@ -610,7 +610,7 @@ class CalledLink(Link):
         self._send_unless_full(link_frames.REPLY, number, message)
 
     def notify(self, number: int, message: bytes) -> None:
-        """Send a notification that belongs to a call."""
+        """Send the calling node a notification that belongs to the call `number`."""
         self._send_unless_full(link_frames.NOTIFICATION, number, message)
 
     def _send_unless_full(self, kind: int, number: int, message: bytes) -> None:

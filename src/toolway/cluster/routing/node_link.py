@@ -322,7 +322,7 @@ class LinkCall:
             self._server.on_ended(None)
 
     def notify(self, method: str, params: Json) -> None:
-        """Send a notification that belongs to the call."""
+        """Send the calling node a notification that belongs to the call."""
         if self.number in self._link.calls:
             self._link.notify(self.number, jsonrpc.encode_notification(method, params))
 

@@ -140,8 +140,8 @@ def error_for_status(
 ) -> TransportError | JSONRPCError:
     """Return the error for an HTTP status of 400 or more. `body` may be truncated.
 
-    It is the JSON-RPC error in the body if the status is below 500 and neither a rejection that says enough, such as
-    401, nor a lost session. Else it is a `TransportError`.
+    It is the JSON-RPC error in the body, if there is one and the status is below 500. Otherwise, and if the status
+    itself explains the rejection (such as 401) or the session is lost, it is a `TransportError`.
     """
     error = _parse_rpc_error(headers, body, id_)
     mentions_session = error is not None and "session" in error.message.lower()

@@ -97,7 +97,7 @@ class StdioTransport(MessageStream):
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
-        """Return the command line to start: for a locked package that of its tree, else the words of the entry.
+        """Return the command line to start: that of the installed tree if `words` run a locked package, else `words`.
 
         Raises `TransportError` if the package must not run.
         """
@@ -153,7 +153,10 @@ class StdioTransport(MessageStream):
         )
 
     def _masked_stderr(self) -> str:
-        """Return the last lines of stderr. Secrets are masked first: a cut line may have a part of one."""
+        """Return the last lines of the server's stderr, with secrets masked.
+
+        They are masked before a line is shortened: a part of a secret would not be found.
+        """
         text = self._stderr_tail.text()
         if text and self._mask is None:
             self._mask = build_masker([self._server])

@@ -180,7 +180,7 @@ class WebSocketTransport(MessageStream):
         return self._connection is not None and self._connection.is_mid_message
 
     def on_text(self, message: bytes) -> None:
-        """Process a text message of the server."""
+        """Process a text message of the server, which is one JSON-RPC message; a blank one is ignored."""
         if message.strip():
             self._on_frame(message)
 

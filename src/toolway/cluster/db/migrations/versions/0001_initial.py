@@ -93,7 +93,7 @@ def _create_configuration() -> None:
 
 
 def _create_instances() -> None:
-    """Create the server instances and the label sets that they require.
+    """Create the tables of server instances and of the label sets that they require.
 
     There is no foreign key to the servers: an instance outlives its server until its owner has stopped.
     """
@@ -128,7 +128,7 @@ def _create_partial_index(name: str, columns: list[str], condition: str) -> None
 
 
 def _create_server_state() -> None:
-    """Create the OAuth tokens for servers and the lists of servers."""
+    """Create the tables of OAuth tokens for servers, and of the tools, prompts and resources that servers list."""
     op.create_table(
         "credentials",
         sa.Column("tenant", sa.Text(), primary_key=True),
@@ -153,7 +153,7 @@ def _create_server_state() -> None:
 
 
 def _create_client_state() -> None:
-    """Create API keys with their rate buckets, idempotency keys and legacy sessions."""
+    """Create the tables of API keys, their rate-limit buckets, idempotency keys and legacy sessions."""
     op.create_table(
         "api_keys",
         sa.Column("tenant", sa.Text(), primary_key=True),

@@ -1,4 +1,4 @@
-"""Add the vectors of the tool search. Earlier versions do not use them."""
+"""Add the table of the vectors for tool search by meaning. Nodes of earlier versions do not use it."""
 
 from __future__ import annotations
 

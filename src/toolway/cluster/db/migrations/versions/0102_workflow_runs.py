@@ -1,4 +1,4 @@
-"""Add the runs of workflows. Earlier versions do not use them."""
+"""Add the tables of workflow runs: definitions, runs, journal entries, messages. Earlier versions do not use them."""
 
 from __future__ import annotations
 
