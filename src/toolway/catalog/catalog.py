@@ -28,22 +28,34 @@ ItemCheck: TypeAlias = Callable[[Json], str | None]
 
 
 class ItemPins(Protocol):
-    """Decides which received items may be used. See `pin_keeper.py`."""
+    """Interface that compares received definitions with their pins, and decides which may be used.
+
+    See `pin_keeper.py`.
+    """
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+
+        If a server of this name was known with another identity, its pins are no longer used.
+        """
         ...
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Return the held items by name: their deviation, or None if only their pin is not stored yet."""
+        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+
+        The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
+        """
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a definition; that of its pin if it differs only in ignored parts."""
+        """Return the digest of a received definition.
+
+        If it differs from its pin only in ignored parts, return the pin's digest.
+        """
         ...
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return False if a definition with this digest is not the pinned one, and such a definition is held."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
         ...
 
 
@@ -186,7 +198,10 @@ class Catalog:
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def add_server(self, server: str, access: ToolAccess | None = None, identity: str = "") -> None:
-        """Add a server without items. `identity` is its fingerprint: another server has other pins."""
+        """Add a server without items.
+
+        `identity` is a fingerprint of its command or URL, by which its pins are found.
+        """
         if self.pins is not None:
             self.pins.start_server(server, identity)
         self._lists.setdefault(server, {kind: _ServerList() for kind in _ITEM_TYPE})
@@ -208,7 +223,10 @@ class Catalog:
         return _diff(server, "tools", old, listed.items)
 
     def review_again(self, server: str) -> list[CatalogChanged]:
-        """Review the received items of a server again, after an approval. Return what appeared and disappeared."""
+        """Compare all received items of a server with its pins again, after an approval.
+
+        Return the changes of its lists.
+        """
         changes = []
         for kind in self._lists.get(server, {}):
             listed = self._lists[server][kind]
@@ -238,14 +256,17 @@ class Catalog:
         return "" if known[1] else text
 
     def pinned_digests(self, server: str, tools: Iterable[Any]) -> dict[str, str]:
-        """Return the digests of the tools that another connection to a server lists; empty without pins."""
+        """Return the digests, by name, of tools that another connection to a server lists.
+
+        Empty if definitions are not pinned.
+        """
         if self.pins is None or server not in self._lists:
             return {}
         items, _ = _validate_items(server, "tools", tools, False, None)
         return {name: self.pins.digest(server, "tools", name, item.raw) for name, item in items.items()}
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return False if a tool with this digest is not the pinned one, and such a tool is held."""
+        """Return True if a tool with this digest may be used: it is the pinned one, or deviations are only noted."""
         return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
 
     def is_held(self, server: str, kind: ListKind, name: str) -> bool:
@@ -263,7 +284,7 @@ class Catalog:
         return [item for name, item in usable.items() if name in held]
 
     async def wait_pins_stored(self, server: str) -> None:
-        """Wait until no list of a server waits for its first pins to be stored. No time limit."""
+        """Wait, without a time limit, until the first pins of all lists of a server are stored."""
         event = self._pins_stored.get(server)
         if event is not None:
             await event.wait()
@@ -275,7 +296,7 @@ class Catalog:
             event.set()
 
     def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of the held items, and of those among them whose pin is not stored yet."""
+        """Return the names of the items that must not be used yet, and of those that only wait for a stored pin."""
         if self.pins is None:
             return frozenset(), frozenset()
         held = self.pins.review(server, kind, {name: item.raw for name, item in items.items()})
@@ -346,7 +367,10 @@ class Catalog:
                 yield from lists[kind].items.values()
 
     def received_items(self, kind: ListKind, server: str) -> list[Item]:
-        """Return all items that a server has sent, with the denied tools. For storage only: never show them."""
+        """Return all items of a list that a server has sent, including denied and held ones.
+
+        For storage only: never show them.
+        """
         lists = self._lists.get(server)
         return list(lists[kind].received.values()) if lists else []
 
@@ -384,7 +408,7 @@ class Catalog:
         return list(self._lists)
 
     def tools_of(self, server: str) -> Mapping[str, Item]:
-        """Return the tools of a server by name: the same object until its list changes."""
+        """Return the usable tools of a server by name. It is the same object until the list changes."""
         lists = self._lists.get(server)
         return lists["tools"].items if lists else _NO_ITEMS
 
@@ -418,7 +442,7 @@ class Catalog:
         return ref
 
     def find_by_bare_name(self, name: str, servers: Iterable[str]) -> tuple[list[Tool], list[ToolRef]]:
-        """Return the tools that these servers call `name`, and references to those that are denied."""
+        """Return the tools of these servers with this name, and references to those that are denied or held."""
         found: list[Tool] = []
         denied: list[ToolRef] = []
         for server, lists in ((server, self._lists[server]) for server in servers if server in self._lists):

@@ -39,7 +39,10 @@ class RuleMatch:
 
 
 class ToolNames:
-    """Names of the tools of all servers, to find what mentions or resembles a tool of another server."""
+    """Index of the tool names of all servers.
+
+    Finds texts that mention, and names that resemble, another server's tool.
+    """
 
     def __init__(self) -> None:
         self._names: dict[str, frozenset[str]] = {}
@@ -47,7 +50,7 @@ class ToolNames:
         self._alike: dict[str, set[str]] = {}  # skeleton → names
 
     def replace(self, server: str, names: Iterable[str]) -> None:
-        """Replace the names of a server's tools."""
+        """Set the tool names of a server; its earlier ones are removed."""
         new = frozenset(names)
         old = self._names.get(server, frozenset())
         for name in old - new:
@@ -73,7 +76,7 @@ class ToolNames:
 
 
 def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | None = None) -> tuple[RuleMatch, ...]:
-    """Return what the rules find in the definition of a tool, prompt or template.
+    """Return all matches of the text rules in the definition of a tool, prompt or template.
 
     `is_foreign` returns True for the name of a tool that only other servers have.
     """
@@ -94,7 +97,7 @@ def inspect_definition(definition: Json, is_foreign: Callable[[str], bool] | Non
 
 
 def _strings(definition: Json) -> Iterator[tuple[str, str]]:
-    """Yield every text of a definition with its path, keys of objects included."""
+    """Yield (path, text) of every text in a definition, and of every key of an object that is not ASCII."""
     pending: list[tuple[str, Any]] = [("", definition)]
     count = 0
     while pending and count < MAX_STRINGS:
@@ -169,7 +172,7 @@ def _invisible_kind(text: str, place: int, character: str) -> str | None:
 
 
 def _joins(text: str, place: int, character: str) -> bool:
-    """Return True if a joiner has a use: between two emoji, or two letters of a script that needs it."""
+    """Return True if an invisible joiner is needed: between two emoji, or two letters of a script that uses joiners."""
     if character not in "\u200c\u200d" or not 0 < place < len(text) - 1:
         return False
     before, after = text[place - 1], text[place + 1]
@@ -179,7 +182,7 @@ def _joins(text: str, place: int, character: str) -> bool:
 
 
 def _visible(text: str) -> str:
-    """Return a text with everything invisible as an escape, cut to the length of evidence."""
+    """Return a text for display as evidence: invisible characters are escaped, and long texts are cut."""
     shown = "".join(c if c == " " or (c.isprintable() and c not in _BLANK_LETTERS) else ascii(c)[1:-1] for c in text)
     return shown[:_MAX_EVIDENCE_CHARS]
 
@@ -229,7 +232,7 @@ def _from_hex(text: str) -> bytes | None:
 
 
 def _as_text(data: bytes) -> str | None:
-    """Return the text of these bytes if a person could have written it."""
+    """Return the text that these bytes encode in UTF-8; None if they do not, or if it has unprintable characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -241,7 +244,7 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _skeleton(name: str) -> str:
-    """Return a name in which characters that can be mistaken for each other are the same."""
+    """Return a form of a name that is equal for names that a person can confuse, such as `rn` and `m`."""
     name = name.replace("I", "l").lower().replace("rn", "m").replace("vv", "w")
     return name.translate(_LOOK_ALIKES)
 

@@ -28,7 +28,10 @@ _MASKED: Final = {
 
 
 def ignored_paths(rules: Mapping[str, Sequence[str]], server: str, name: str) -> tuple[str, ...]:
-    """Return the paths that the rules exempt for an item. A rule is for a pattern of `server.name`."""
+    """Return the paths of the parts of an item that are exempt from pins.
+
+    Keys of `rules` are patterns of `server.name`.
+    """
     return tuple(path for pattern, paths in rules.items() if fnmatchcase(f"{server}.{name}", pattern) for path in paths)
 
 

@@ -30,7 +30,7 @@ _FORMAT_VERSION: Final = 1
 
 
 class ScheduledCall(Protocol):
-    """A call that is scheduled."""
+    """Handle of a function call that is scheduled for later and can be cancelled."""
 
     def cancel(self) -> None: ...
 
@@ -70,9 +70,10 @@ class PinFile:
         return content.servers
 
     def save(self, reviews: Sequence[ReviewedServer]) -> Saved:
-        """Write what reviews changed. Return the stored pins of each server, and False if a pin was not accepted.
+        """Write the results of reviews to the file.
 
-        Raises `OSError` and `DamagedPinsError`.
+        Return, for each server, the stored pins, and False if a proposed pin was rejected, for instance because another
+        process has stored a different one. Raises `OSError` and `DamagedPinsError`.
         """
         saved = []
         with locked(self.path):
@@ -90,9 +91,10 @@ class PinFile:
         return saved
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-        """Approve received definitions of a server: their digests by `kind/name`. Return the approved items.
+        """Make the definitions of a server that a person approved its pins.
 
-        Raises `ConfigError` if the file cannot be read or written.
+        Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
+        person has seen. Raises `ConfigError` if the file cannot be read or written.
         """
         try:
             with locked(self.path):
@@ -111,7 +113,7 @@ class PinFile:
         return approved
 
     def modified(self) -> tuple[int, int]:
-        """Return a value that differs if the file was replaced."""
+        """Return inode and modification time of the file, which differ after the file was replaced."""
         try:
             found = self.path.stat()
         except OSError:
@@ -123,7 +125,7 @@ class PinFile:
 
 
 def _encode(servers: Mapping[str, ServerPins]) -> Iterator[bytes]:
-    """Return the content of the file in parts. As one text it would be megabytes, at each write."""
+    """Yield the content of the pin file in parts, because the whole text may have megabytes."""
     yield b'{"format":%d,"servers":{' % _FORMAT_VERSION
     before = b""
     for key, pins in servers.items():
@@ -194,11 +196,17 @@ class PinKeeper:
         self._damaged = damaged
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+
+        If a server of this name was known with another identity, its pins are no longer used.
+        """
         self.review_state.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Return the held items of a list by name: their deviation, or None if their pin is not on disk yet."""
+        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+
+        The value is how the item deviates from its pin, or None if its new pin is not on disk yet.
+        """
         state = self.review_state
         held = state.review(server, kind, items)
         if self._run_in_thread is not None and not self._is_closed:
@@ -219,13 +227,14 @@ class PinKeeper:
     # -- for administrators
 
     def list_servers(self) -> list[ServerPins]:
-        """Return the pins of the current servers, with what deviates from them."""
+        """Return the pins of the current servers, with the received definitions that deviate from them."""
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Approve received definitions: their digests by `kind/name`. Return the approved items.
+        """Make the definitions of a server that a person approved its pins.
 
-        `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
+        Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
+        person has seen. `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
         """
         own = self.review_state.servers[server]
         if self._file is None:
@@ -241,7 +250,7 @@ class PinKeeper:
         return approved
 
     def close(self) -> None:
-        """Write what is not on disk yet."""
+        """Stop the timers, and write pins and deviations that are not on disk yet."""
         self._is_closed = True
         for timer in (self._timer, self._save_timer):
             if timer is not None:
@@ -252,7 +261,11 @@ class PinKeeper:
     # -- file
 
     def _save(self) -> bool:
-        """Store what the reviews changed. Return False if a pin was not accepted: then the list is reviewed again."""
+        """Store the pins and deviations that reviews changed, and use what is stored then.
+
+        Return False if a proposed pin was rejected, for instance because another process has stored a different one:
+        then the list must be reviewed again.
+        """
         state = self.review_state
         if not state.changed:
             return True
@@ -267,7 +280,7 @@ class PinKeeper:
         return all(accepted for _, accepted in saved)
 
     def _saved_or_merged(self, save: Callable[[], Saved], reviews: Sequence[ReviewedServer]) -> Saved:
-        """Return what `save` returns. If the file cannot be written, the pins are kept in memory."""
+        """Return the result of `save`. If the file cannot be written, log that and keep the reviewed pins in memory."""
         assert self._file is not None
         try:
             saved = save()
@@ -278,12 +291,15 @@ class PinKeeper:
         return saved
 
     def _save_soon(self) -> None:
-        """Write what the reviews changed in a thread, soon, so that reviews of many servers share a write."""
+        """Schedule a write of changed pins after a short delay, so that reviews of many servers share a write."""
         if self.review_state.changed and self._save_timer is None and not self._saving:
             self._save_timer = self._call_later(SAVE_DELAY_S, self._start_save)
 
     async def _finish_saving(self) -> None:
-        """Write what the reviews found, and wait for it: an approval is compared with the file."""
+        """Wait until all pins and deviations that reviews changed are on disk.
+
+        An approval needs that, because it is compared with the file.
+        """
         while (self._saving or self.review_state.changed) and self._run_in_thread is not None and not self._is_closed:
             if not self._saving:
                 if self._save_timer is not None:
@@ -319,7 +335,10 @@ class PinKeeper:
         self._use_next()
 
     def _use_next(self) -> None:
-        """Use the stored pins of one server: review its lists again. The next server follows in another callback."""
+        """Use the stored pins of one server from `_unused`, and review its lists with them.
+
+        The next server follows in another callback, so that the event loop is free between them.
+        """
         if self._is_closed:
             return
         if not self._unused:
@@ -336,7 +355,10 @@ class PinKeeper:
         self._timer = self._call_later(POLL_INTERVAL_S, self._poll)
 
     def _poll(self) -> None:
-        """Read the file again if another process changed it. Runs while something is held."""
+        """Read the file again if another process changed it.
+
+        Called once a second while a definition waits for an approval.
+        """
         assert self._file is not None
         self._timer = None
         if not self._saving and self._file.modified() != self._modified:
@@ -345,7 +367,10 @@ class PinKeeper:
             self._schedule()
 
     def _reread(self, who: str = "") -> None:
-        """Use the pins that other processes have stored. Report their approvals, as made by `who`."""
+        """Read the file, use its pins that differ from those in memory, and review the lists of their servers again.
+
+        Emits an event for each approved pin among them; `who` is the person in it.
+        """
         assert self._file is not None
         self._modified = self._file.modified()
         try:
@@ -385,7 +410,7 @@ def hash_identity(identity: str) -> str:
 def review_event(
     action: str, pins: ServerPins, key: str, deviation: Deviation | None = None, who: str = ""
 ) -> DefinitionReviewed:
-    """Return the event about one definition of a server."""
+    """Return the event `DefinitionReviewed` about the definition `key` (`kind/name`) of a server."""
     kind, _, name = key.partition("/")
     pin = pins.pins.get(key)
     digest = deviation.digest if deviation is not None else pin.digest if pin is not None else ""

@@ -17,7 +17,7 @@ MAX_CHANGES: Final = 200  # of one definition
 
 
 def describe_pins(servers: Iterable[ServerPins]) -> Json:
-    """Return the number of pins of each server, and the definitions that deviate with their changes."""
+    """Return, as JSON, the number of pins of each server, and all definitions that deviate from their pins."""
     known = [*servers]
     return {
         "servers": [{"server": each.name, "pins": len(each.pins)} for each in known],
@@ -28,7 +28,7 @@ def describe_pins(servers: Iterable[ServerPins]) -> Json:
 
 
 def describe_deviation(server: ServerPins, key: str, deviation: Deviation) -> Json:
-    """Return a definition that deviates from its pin, with the parts in which both differ."""
+    """Return, as JSON, one definition that deviates from its pin, with the parts in which both differ."""
     kind, _, name = key.partition("/")
     return {
         "name": item_name(server.name, key),

@@ -37,7 +37,7 @@ OnDeviation = Callable[[str, str, Deviation | None], None]
 
 
 class ReviewedServer(NamedTuple):
-    """Pins and deviations of a server after reviews of some of its lists, not saved yet."""
+    """Unsaved result of reviews of one server: its pins, deviations and proposed pins."""
 
     pins: ServerPins
     kinds: frozenset[str]  # whose lists were reviewed
@@ -45,7 +45,10 @@ class ReviewedServer(NamedTuple):
 
 
 class PinReview:
-    """Decides for each received item if it may be used. A store saves `changed` and `proposed`."""
+    """Compares received items with their pins and decides if each may be used.
+
+    A store saves `changed` and `proposed`.
+    """
 
     def __init__(
         self,
@@ -58,7 +61,7 @@ class PinReview:
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
         on_deviation: OnDeviation | None = None,
     ) -> None:
-        """Create the review.
+        """Create the review of the items of all servers.
 
         Args:
             stored: pins of earlier runs, by `server_key`.
@@ -89,16 +92,17 @@ class PinReview:
             self.adopt(self.stored.get(server_key(server, identity)) or ServerPins(server, identity))
 
     def adopt(self, pins: ServerPins) -> None:
-        """Use these pins of a server from now on. What was proposed and is not stored is dropped."""
+        """Use these pins of a server from now on. Its proposed pins that are not stored yet are dropped."""
         self.servers[pins.name] = ServerPins(
             pins.name, pins.identity, dict(pins.pins), dict(pins.deviations), list(pins.listed)
         )
         self.proposed.pop(pins.name, None)
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, Deviation | None]:
-        """Compare a list of a server with its pins. Return the held items by name; None: its pin is not stored yet.
+        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
 
-        Proposes a pin for what is seen for the first time, if the mode allows that.
+        The value is how the item deviates from its pin, or None if its pin is not stored yet. For an item that is seen
+        for the first time, a pin is proposed, if the mode allows that.
         """
         if kind not in PINNED_FIELDS:
             return {}
@@ -129,7 +133,7 @@ class PinReview:
         return held
 
     def take_changed(self) -> list[ReviewedServer]:
-        """Return what reviews have changed since the last call, for a store to save."""
+        """Return the pins and deviations that changed since the last call, by server, for a store to save."""
         taken = [
             ReviewedServer(
                 ServerPins(own.name, own.identity, dict(own.pins), dict(own.deviations), list(own.listed)),
@@ -143,14 +147,17 @@ class PinReview:
         return taken
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a definition; that of its pin if it differs only in ignored parts."""
+        """Return the digest of a received definition.
+
+        If it differs from its pin only in ignored parts, return the pin's digest.
+        """
         digest = definition_digest(kind, definition)
         pin = self.servers[server].pins.get(f"{kind}/{name}") if server in self.servers else None
         is_pinned = pin is not None and self._is_pinned(pin, server, kind, name, definition, digest)
         return pin.digest if pin is not None and is_pinned else digest
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return False if a definition with this digest is not the pinned one, and such a definition is held."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
         if self._mode_of(server) == "note" or server not in self.servers:
             return True
         pin = self.servers[server].pins.get(f"{kind}/{name}")
@@ -159,7 +166,10 @@ class PinReview:
     def _examine(
         self, server: str, kind: str, name: str, definition: Json, digest: str, is_first_list: bool
     ) -> Deviation | None:
-        """Return how a definition deviates from its pin, or None if it may be used without a note."""
+        """Return how a received definition deviates from its pin, or why its text is suspicious.
+
+        None if neither is true.
+        """
         pin = self.servers[server].pins.get(f"{kind}/{name}")
         is_pinned = pin is not None and self._is_pinned(pin, server, kind, name, definition, digest)
         if pin is not None and pin.digest == digest and pin.approved:
@@ -206,7 +216,10 @@ class PinReview:
         return found
 
     def _accept(self, server: str, key: str, definition: Json, digest: str, is_first_list: bool) -> bool:
-        """End the deviation of an item that is as pinned, or propose its pin. Return False if it has to be stored."""
+        """Accept a definition that does not deviate: end an earlier deviation, and propose a pin if it has none.
+
+        Return False if the item must not be used until a store has accepted the proposed pin.
+        """
         self._end_deviation(server, key)
         if key in self.servers[server].pins:
             return True
@@ -239,7 +252,7 @@ class PinReview:
 
 
 def _kept(definition: Json) -> Json | None:
-    """Return a definition if it is small enough to be stored for people to compare."""
+    """Return the definition if it is small enough to be stored, for people to compare; else None."""
     return definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
 
 

@@ -31,7 +31,7 @@ Reason = Literal["changed", "new", "not approved", "suspicious"]
 
 
 class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The definition of one item that may be used."""
+    """Digest of the definition that an item (tool, prompt, template or instructions) must have to be used."""
 
     digest: str
     since: float  # Unix time of the first sight or the approval
@@ -64,7 +64,7 @@ class ServerPins(msgspec.Struct, omit_defaults=True):
 
 
 def server_key(name: str, identity: str) -> str:
-    """Return the key of a server in the file of the pins."""
+    """Return the key under which the pins of a server are stored: its name and its identity."""
     return f"{name} {identity}"
 
 
@@ -86,7 +86,7 @@ def item_name(server: str, key: str) -> str:
 
 
 class ProposedPin(msgspec.Struct, frozen=True):
-    """A definition without a pin that a review accepts. It is used when the store has accepted it, too."""
+    """New pin that a review proposes for an item that has none. It counts after the store has accepted it."""
 
     pin: Pin
     for_first_list: bool  # accepted because it is on the first list of its kind
@@ -95,9 +95,10 @@ class ProposedPin(msgspec.Struct, frozen=True):
 def merge_review(
     stored: ServerPins | None, reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
 ) -> tuple[ServerPins, bool]:
-    """Merge the result of a review of these kinds into the stored pins. Also return False if a pin was not accepted.
+    """Merge the review of the lists `kinds` of a server into its stored pins.
 
-    A stored pin is never replaced: another process has pinned or approved it since the review read the pins.
+    Return them, and False if one was rejected. A stored pin is never replaced: another process has pinned or approved
+    it since the review read the pins.
     """
     base = stored if stored is not None else ServerPins(reviewed.name, reviewed.identity)
     pins = dict(base.pins)
@@ -119,7 +120,7 @@ def merge_review(
 def merge_without_store(
     reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
 ) -> ServerPins:
-    """Return the pins after a review of these kinds, if they are only in memory: all that is proposed is accepted."""
+    """Return the pins of a server after a review of the lists `kinds`, without a store: all proposed pins count."""
     before = ServerPins(reviewed.name, reviewed.identity, reviewed.pins, reviewed.deviations)
     before.listed = [kind for kind in reviewed.listed if kind not in kinds]
     return merge_review(before, reviewed, kinds, proposed)[0]
@@ -134,32 +135,42 @@ def _is_settled(pin: Pin, deviation: Deviation) -> bool:
 
 
 class Pins(Protocol):
-    """Pins of all servers, for the catalog and for administrators. `PinKeeper` and `SharedPins` implement it."""
+    """Interface of the pins of all servers. `PinKeeper` (a file) and `SharedPins` (a database) implement it."""
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin with a server, or with another one under its name. `identity` is its fingerprint."""
+        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+
+        If a server of this name was known with another identity, its pins are no longer used.
+        """
         ...
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Return the held items of a list by name: their deviation, or None if only their pin is not stored yet."""
+        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+
+        The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
+        """
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a definition; that of its pin if it differs only in ignored parts."""
+        """Return the digest of a received definition.
+
+        If it differs from its pin only in ignored parts, return the pin's digest.
+        """
         ...
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return False if a definition with this digest is not the pinned one, and such a definition is held."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
         ...
 
     def list_servers(self) -> Sequence[ServerPins]:
-        """Return the pins of the current servers, with what deviates from them."""
+        """Return the pins of the current servers, with the received definitions that deviate from them."""
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
-        """Approve received definitions: their digests by `kind/name`. Return the approved items.
+        """Make the definitions of a server that a person approved its pins.
 
-        `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
+        Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
+        person has seen. `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
         """
         ...
 
@@ -167,9 +178,9 @@ class Pins(Protocol):
 
 
 def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-    """Make received definitions the pinned ones. Return the approved items.
+    """Make the deviating definitions of a server that a person approved its pins. Return their keys (`kind/name`).
 
-    `digests` has, by `kind/name`, the digest of the definition that a person has seen. Another one is not approved.
+    `digests` has, by key, the digest of the definition that the person has seen. Another definition is not approved.
     """
     approved = []
     for key, digest in digests.items():

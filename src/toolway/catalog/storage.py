@@ -123,7 +123,10 @@ class FileCatalogStorage:
         return self._key
 
     def _path(self, key: bytes, server: str, identity: str) -> Path:
-        """Return the path of a server's file. Programs with different keys, by their state folders, use other files."""
+        """Return the path of a server's file.
+
+        It depends on the key, so programs with other state folders use other files.
+        """
         return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), key=key, digest_size=8).hexdigest()}.lists"
 
     @staticmethod

@@ -64,7 +64,10 @@ class ToolAccess:
 
 
 def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
-    """Return the error of a call of a denied or held tool. Nothing was sent to the server."""
+    """Return the error for a call of a tool that a list denies, or whose definition is not approved.
+
+    Nothing was sent.
+    """
     if setting == PIN_NOT_STORED:
         return AccessDenied(
             f"{ref} is held",
@@ -101,7 +104,7 @@ def unmatched_entries(server: str, entries: Iterable[str], tools: Collection[str
 
 
 class _NameMatcher:
-    """Set of tool names and name patterns, with `in` for names that match one of them."""
+    """Set of tool names and patterns; `name in matcher` is True if `name` is one of them or matches a pattern."""
 
     __slots__ = ("_names", "_pattern")
 

@@ -18,7 +18,7 @@ QUALIFIED_PREFIX: Final = "toolway:"
 
 
 class UriClaims:
-    """The URIs and templates of several servers, with lookups of the servers that claim a URI."""
+    """Index of the resource URIs and templates of several servers. Finds the servers that claim a URI."""
 
     def __init__(self, resources: Iterable[Item], templates: Iterable[Item]) -> None:
         uris = {(item.name, item.server) for item in resources if _is_claimable(item.name)}
@@ -85,7 +85,10 @@ def _servers_by_text(claims: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _indices_of_next_server(claims: list[tuple[str, str]]) -> list[int]:
-    """Return, for each claim in a sorted list, the index of the next claim of another server, or the list's length."""
+    """Return, for each claim in a sorted list, the index of the next claim by another server.
+
+    The list's length if none.
+    """
     found = [len(claims)] * len(claims)
     for index in range(len(claims) - 2, -1, -1):
         same = claims[index][1] == claims[index + 1][1]
