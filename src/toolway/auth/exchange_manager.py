@@ -39,7 +39,7 @@ Send = Callable[[str, TokenRequest | None], Awaitable[tuple[int, bytes]]]
 
 
 class TokenEndpoints:
-    """Token endpoints of issuers, from their metadata; fetched once for all servers and callers."""
+    """Cache of the token endpoints of issuers, which their metadata names, for all servers and callers."""
 
     def __init__(self, now: Clock) -> None:
         self._now = now
@@ -84,7 +84,7 @@ class TokenEndpoints:
 
 
 class ExchangeManager:
-    """`Authorizer` for one server on behalf of one caller."""
+    """`Authorizer` that gets tokens for one server on behalf of one caller, in exchange for the caller's own token."""
 
     is_inactive = False  # the server is never called without a token of the caller
     is_interactive = False
@@ -98,7 +98,10 @@ class ExchangeManager:
         now: Clock,
         send: Send | None = None,
     ) -> None:
-        """Create the manager. `subjects` returns the source of callers' tokens; None if there is no login."""
+        """Create the manager for the server and caller in `owner`.
+
+        `subjects` returns the source of the tokens with which callers logged in, or None if the gateway has no login.
+        """
         self.owner = owner
         self._settings = settings
         self._subjects = subjects
@@ -114,7 +117,10 @@ class ExchangeManager:
     def activate(self) -> None: ...
 
     def allows(self, caller: str) -> bool:
-        """Return True for this caller alone, and for the requests that its own connection makes by itself."""
+        """Return True if the token may be used for this caller: only its owner.
+
+        The empty caller is allowed too: requests that the owner's own connection makes by itself, such as a ping.
+        """
         return self.owner.principal != "" and caller in ("", self.owner.principal)
 
     async def authorization_header(self) -> str:
@@ -165,7 +171,7 @@ class ExchangeManager:
         return f"Bearer {self._token.token}" if self._token is not None else ""
 
     def _require_login(self) -> None:
-        """Raise `AuthError` if the caller is no person, or if its login was ended; its token is then forgotten."""
+        """Raise `AuthError`, and forget the token, if the caller did not log in as a person or its login was ended."""
         subjects = self._subjects()
         if not self.owner.principal or subjects is None or subjects.is_login_ended(self.owner.principal):
             self.drop()
@@ -174,7 +180,10 @@ class ExchangeManager:
     # -- exchange -----------------------------------------------------------------------------------------------------
 
     async def _run_once(self) -> None:
-        """Exchange the caller's token, or wait for the exchange in progress. It survives the end of a waiter."""
+        """Exchange the caller's token, or wait for the exchange in progress.
+
+        It continues if one of its waiters is cancelled.
+        """
         if self._task is None:
             self._task = asyncio.create_task(self._exchange())
             self._task.add_done_callback(self._on_task_done)

@@ -65,7 +65,10 @@ class AuthManager:
         return self._token_manager(name, server, caller)
 
     def _exchange_manager(self, name: str, server: Server, settings: OAuth, caller: str) -> ExchangeManager:
-        """Return the manager of a caller's tokens for one server, with which it is called on the caller's behalf."""
+        """Return the manager that gets tokens to call one server on behalf of one caller.
+
+        Create it if it is missing.
+        """
         from toolway.auth.exchange_manager import ExchangeManager, TokenEndpoints
 
         self.per_user_servers.add(name)

@@ -48,7 +48,7 @@ class SubjectToken(NamedTuple):
 
 
 class SubjectTokens(Protocol):
-    """Source of the tokens with which callers logged in to a gateway."""
+    """Interface to the tokens with which callers logged in to a gateway."""
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
         """Return the token of a caller; None if it has none, if it has expired, or if its login was ended."""
@@ -78,7 +78,10 @@ class ExchangedToken(NamedTuple):
 
 
 def exchange_request(settings: OAuth, subject: SubjectToken, url: str) -> TokenRequest:
-    """Return the first request, to the issuer of the caller's token. `url` is the URL of the server."""
+    """Return the first request of an exchange, to the issuer of the caller's token.
+
+    `url` is the URL of the MCP server.
+    """
     scope = {"scope": " ".join(settings.scopes)} if settings.scopes else {}
     if settings.grant == "obo":
         form = {"grant_type": JWT_BEARER_GRANT, "assertion": subject.token, "requested_token_use": "on_behalf_of"}
@@ -92,7 +95,10 @@ def exchange_request(settings: OAuth, subject: SubjectToken, url: str) -> TokenR
 
 
 def assertion_request(settings: OAuth, assertion: str) -> TokenRequest:
-    """Return the second request of `id-jag`, to the server's own issuer. It never gets the caller's token."""
+    """Return the second request of the grant `id-jag`, to the server's own issuer.
+
+    It does not contain the caller's token.
+    """
     form = {"grant_type": JWT_BEARER_GRANT, "assertion": assertion}
     if settings.scopes:
         form["scope"] = " ".join(settings.scopes)
@@ -110,7 +116,10 @@ def _with_client(id_: str | None, secret: str | None, form: dict[str, str]) -> T
 
 
 def parse_assertion(status: int, body: bytes, issuer: str) -> str:
-    """Return the identity assertion in a response to the first request of `id-jag`. Raises `AuthError`."""
+    """Return the identity assertion in the response to the first request of the grant `id-jag`.
+
+    Raises `AuthError` if the response is an error, or contains another kind of token.
+    """
     response = _require_success(status, body, issuer)
     if response.get("issued_token_type") != ID_JAG_TYPE:
         raise _answer_error("contains another kind of token than an identity assertion")
@@ -118,7 +127,10 @@ def parse_assertion(status: int, body: bytes, issuer: str) -> str:
 
 
 def parse_exchange(settings: OAuth, status: int, body: bytes, issuer: str, now: float) -> ExchangedToken:
-    """Return the token for the server. Raises `AuthError` if it was refused, or is not what was asked for."""
+    """Return the token for the server from the issuer's response.
+
+    Raises `AuthError` if it is not what was requested.
+    """
     response = _require_success(status, body, issuer)
     if str(response.get("token_type", "")).lower() != "bearer":
         raise _answer_error("has an unknown token type")
@@ -164,7 +176,7 @@ def _answer_error(problem: str) -> AuthError:
 
 
 def no_subject_error(server: str, caller: str) -> AuthError:
-    """Return the error for a caller without a token that can be exchanged."""
+    """Return the error for a caller who has no token of a login that could be exchanged."""
     who = "calls of the gateway itself have none" if not caller else "an API key has none, and a login may have ended"
     return AuthError(
         f"{server} is called on behalf of a person, and there is no token of one: {who}",
@@ -174,7 +186,7 @@ def no_subject_error(server: str, caller: str) -> AuthError:
 
 
 def metadata_urls(issuer: str) -> tuple[str, str]:
-    """Return where an issuer publishes its metadata: OpenID Connect Discovery, and RFC 8414."""
+    """Return the two URLs at which an issuer may publish its metadata: OpenID Connect Discovery, and RFC 8414."""
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     origin = f"{parts.scheme}://{parts.netloc}"

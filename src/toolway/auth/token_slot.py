@@ -78,9 +78,10 @@ class TokenSlot:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Let no other process request a credential for this slot inside the `async with` block.
+        """Keep other processes from requesting a credential for this slot while the `async with` block runs.
 
-        No lock is needed here. A shared slot locks, and raises `AuthError` if it does not get the lock in time.
+        This slot belongs to one process, so no lock is needed. A shared slot takes a lock, and raises `AuthError` if it
+        does not get the lock in time.
         """
         yield
 

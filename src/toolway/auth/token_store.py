@@ -121,7 +121,7 @@ CredentialsByIssuer = dict[str, Credential]  # by issuer, in the order of storag
 
 
 def put_credential(credentials: CredentialsByIssuer, issuer: str, credential: Credential) -> CredentialsByIssuer:
-    """Return `credentials` with `credential` as the newest; the oldest beyond 8 are dropped."""
+    """Return a copy of `credentials` with `credential` as the newest one. Only the newest 8 are kept."""
     after = {**remove_credential(credentials, issuer), issuer: credential}
     return dict(list(after.items())[-MAX_ISSUERS:])
 

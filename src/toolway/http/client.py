@@ -133,7 +133,7 @@ class HttpClient:
         max_idle: float | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> HttpResponse:
-        """Build a request from a head that `prepare` encoded for `target`; else like `send`."""
+        """Build a request from a head that `prepare` encoded for `target`. The rest is as for `send`."""
         return HttpResponse(self, target, encode_request(head, body), max_idle, on_sent)
 
     def send_on(
@@ -216,7 +216,7 @@ class HttpClient:
             ) from None
 
     async def _check(self, connection: ClientConnection, check: ConnectionCheck) -> None:
-        """Check a new connection; it is closed unless the check succeeds."""
+        """Run `check` on a new connection. If it fails, close the connection and raise the error."""
         self._checked.add(connection)
         try:
             await check(connection)
@@ -337,7 +337,7 @@ class HttpResponse(IncomingResponse):
         self.set_up_decoding()
 
     def start(self, connection: ClientConnection) -> None:
-        """Send the request on a connection that is idle or new."""
+        """Send the request on this connection, which must be new or idle. Does not wait for the response."""
         self._began = connection.loop.time()
         connection.start(self, self._request, self._on_sent)
         self._request = b""
@@ -404,7 +404,10 @@ class HttpResponse(IncomingResponse):
         return None
 
     def take_plain(self, limit: int) -> bytes | None:
-        """Return the body if all of it has arrived, in any number of chunks, and is not compressed; else None."""
+        """Return the body if all of it has arrived, in any number of chunks, and has at most `limit` bytes; else None.
+
+        Only for a response that is not compressed.
+        """
         if not self.complete or self.unread > limit:
             return None
         if len(self.chunks) != 1:
@@ -412,7 +415,7 @@ class HttpResponse(IncomingResponse):
         return self.chunks.popleft()
 
     def put_back(self, body: bytes) -> None:
-        """Undo `take_plain`, so that `read` returns the body again."""
+        """Put a body that `take_plain` returned back into the response, so that `read` returns it again."""
         self.chunks.append(body)
 
     async def read(self, limit: int) -> bytes:

@@ -301,9 +301,10 @@ class ClientConnection(asyncio.Protocol):
             self._check_limits(response, len(data) - (response.received - before))
 
     def _take_first_part(self, response: IncomingResponse, data: bytes) -> bool:
-        """Take the first part of a large response whose head is known: the parser would need as long as all the rest.
+        """Take the first bytes of a large response, if its head (status line and headers) was parsed before.
 
-        Return False if it is anything else.
+        Return False if that is not so: then the parser must read `data`. For such a response, the parser would take as
+        long as all other work.
         """
         known = self._known_head
         start = known.match_start(data) if known is not None else None
@@ -319,7 +320,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _take_part(self, response: IncomingResponse, data: bytes) -> None:
-        """Take a part of a body of known length."""
+        """Append received bytes to a response body of known length, and finish the response at its end."""
         size = min(len(data), self._missing)
         self._missing -= size
         if size:  # an empty chunk would be the end of the body for its reader
@@ -443,7 +444,7 @@ def _ends_with_connection(headers: dict[str, str]) -> bool:
 
 
 class ResponseSource(Protocol):
-    """Part of a client connection that the reader of a response uses: to resume, discard or abort reading."""
+    """Interface by which the reader of a response controls its connection: resume, discard or abort reading."""
 
     def abort(self) -> None: ...
 
@@ -473,7 +474,7 @@ class IncomingResponse(msgspec.Struct, eq=False, kw_only=True):
         return object.__repr__(self)  # without the fields: a request has credentials
 
     def wake(self) -> None:
-        """Wake the reader that waits in `wait`, or call `on_change`, if there is one."""
+        """Report a change of the response: call `on_change` if it is set, else wake the reader that waits in `wait`."""
         if self.on_change is not None:
             self.on_change()
             return

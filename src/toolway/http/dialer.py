@@ -195,7 +195,7 @@ def _os_error_text(exc: OSError) -> str:
 
 
 class _CertificateReceiver(asyncio.Protocol):
-    """Protocol that keeps the certificate of the peer and closes the connection."""
+    """Asyncio protocol that stores the certificate of the TLS peer, and then closes the connection."""
 
     certificate = b""
 
@@ -268,7 +268,10 @@ async def _open_tunnel(
     context: ssl.SSLContext | None,
     protocol_factory: Callable[[], P],
 ) -> P:
-    """Open a tunnel through the proxy, start TLS in it if there is a context, and return the protocol."""
+    """Open a tunnel to `origin` through an HTTP proxy, and start TLS in it if there is a TLS `context`.
+
+    Return the protocol from `protocol_factory`, which is now connected.
+    """
     loop = asyncio.get_running_loop()
     transport, tunnel = await loop.create_connection(lambda: Tunnel(proxy, origin), sock=sock)
     try:

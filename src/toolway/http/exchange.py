@@ -57,7 +57,10 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
         return all(other.headers.get(name) == value for name, value in self.headers.items() if name != _LENGTH)
 
     def with_body(self, body: bytes, peer: str) -> HttpRequest:
-        """Return a request with the same head but another body, maybe of another client (`peer`)."""
+        """Return a request with the same method, path and headers as this one, but with another body.
+
+        `peer` is the client that sent it, which may be another one.
+        """
         return HttpRequest(
             self.method, self.path, self.query, self.headers, self.repeated_headers, body, peer, self.notes
         )
@@ -266,14 +269,17 @@ class HeadCache(Generic[T]):
         self._heads[data[:begin] + data[stop:end]] = parsed
 
     def get_head(self, data: bytes) -> KnownHead[T] | None:
-        """Return the head of a message of which `data` is the first part; None if it is not cached."""
+        """Return the cached head of a message that begins with `data`; None if it is not cached or not complete yet."""
         end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
         span = _find_digits(data, end)
         parsed = self._heads.get(data[: span[0]] + data[span[1] : end]) if span is not None else None
         return KnownHead(data, *span, end + 4, parsed) if span is not None and parsed is not None else None
 
     def put_head(self, head: bytes, parsed: T) -> None:
-        """Cache `parsed`, the parsed form of a whole head. The caller must pass no head that `put` must not get."""
+        """Cache `parsed`, the parsed form of the complete head `head`, so that `get_head` can return it.
+
+        As for `put`, the caller must pass no head that closes the connection or has another framing.
+        """
         end = len(head) - 4
         span = _find_digits(head, end)
         if span is None:
@@ -304,7 +310,10 @@ class KnownHead(Generic[T]):
         self._size = len(data)
 
     def match(self, data: bytes) -> bytes | None:
-        """Return the body of the message `data` if it begins with this head, maybe with another length; else None."""
+        """Return the body of the complete message `data`, if its head equals this one; else None.
+
+        Only the value of Content-Length may differ.
+        """
         size = len(data)
         if size == self._size and data.startswith(self._head):
             return data[self._end :]
@@ -321,7 +330,10 @@ class KnownHead(Generic[T]):
         return data[end:]
 
     def match_start(self, data: bytes) -> tuple[int, bytes] | None:
-        """Return the length of the body, and its first part, if a longer message than `data` begins with this head."""
+        """Return the length of the whole body, and its first part, if `data` is the begin of a message with this head.
+
+        None if the head is another one, or if `data` is already a whole message.
+        """
         begin = self._begin
         if not data.startswith(self._before):
             return None

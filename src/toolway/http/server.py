@@ -149,7 +149,7 @@ class HttpServer:
         self._unauthenticated[connection] = self.loop.time()
 
     def _evict_one(self, newest: ServerConnection) -> None:
-        """Abort the least valuable connection, because there are too many.
+        """Close one connection, because there are too many: the one whose loss does the least harm.
 
         Order: rejected, unauthenticated and idle, unauthenticated and reading, longest idle, the newest.
         """

@@ -180,7 +180,7 @@ class ServerConnection(asyncio.Protocol):
             self._cacheable_request = None
 
     def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
-        """Start to handle a complete request whose head is in the head cache.
+        """Start to handle a complete request, whose head was found in the head cache, without parsing it.
 
         Return False if the request must be rejected; the caller then parses it, which sends the rejection.
         """
@@ -216,7 +216,10 @@ class ServerConnection(asyncio.Protocol):
             self._send_rejection(self._rejection)
 
     def _accept_upgrade(self, rest: bytes) -> bool:
-        """Hand the connection to another protocol if the request offers one that the server accepts."""
+        """Switch the connection to another protocol if the request offers one that the server accepts.
+
+        Else return False.
+        """
         accept, transport = self._server.accept_upgrade, self._transport
         if accept is None or transport is None or self._rejection is not None or self.busy or self._repeated or rest:
             return False
@@ -461,7 +464,10 @@ class ServerConnection(asyncio.Protocol):
             exchange.on_tick(now)
 
     def finish_exchange(self, close: bool) -> None:
-        """End the exchange after its response: close, start the next pipelined request, or idle."""
+        """End an exchange after its response.
+
+        Then close the connection, handle the next pipelined request, or wait for one.
+        """
         server = self._server
         if self._exchange is not None and not self._exchange.disconnected:
             server.on_exchange_ended(self)

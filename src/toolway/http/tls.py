@@ -42,7 +42,7 @@ async def get_tls_context(tls: Tls | None) -> ssl.SSLContext:
 
 
 def explain_alert(exc: BaseException | None) -> tuple[str, str] | None:
-    """Return what a server objects to, and a hint, if it ended TLS because of the client certificate; else None."""
+    """Return (problem, hint) if the server ended TLS because of a missing or rejected client certificate; else None."""
     reason = (getattr(exc, "reason", None) or "") if isinstance(exc, ssl.SSLError) else ""
     if "ALERT" not in reason:
         return None

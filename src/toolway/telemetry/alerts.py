@@ -233,7 +233,10 @@ class AlertDetector:
         return bool(self._by_call)
 
     def add_known(self, key: str, at: float) -> None:
-        """Add a condition that an earlier run of the program has reported."""
+        """Add an alert condition that an earlier run of the program reported at the time `at`.
+
+        It is not reported again now.
+        """
         self._open.setdefault(key, at)
 
     def on_call(self, event: CallFinished) -> None:

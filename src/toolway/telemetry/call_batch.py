@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class CallBatch:
-    """List of finished calls for the sinks that take batches. Bounded in number and size."""
+    """Buffer of finished calls, which event sinks get in batches. Its number of calls and their size are bounded."""
 
     def __init__(self) -> None:
         self.sinks: tuple[BatchSink, ...] = ()
@@ -33,7 +33,7 @@ class CallBatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, event: CallFinished, *, is_small: bool = False) -> None:
-        """Add a finished call. `is_small` means that its arguments and texts need not be measured."""
+        """Add a finished call. If `is_small` is False, large arguments are left out and long texts are cut first."""
         calls = self._calls
         calls.append(event if is_small else limit_size(event))
         if self._timer is None:

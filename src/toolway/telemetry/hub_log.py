@@ -38,7 +38,7 @@ class HubLog:
         self.wants_calls = self.wants_attempts = self.wants_successes = False
 
     def read_level(self) -> None:
-        """Read from the logging configuration if calls are logged. Called when the hub opens."""
+        """Read the log level of calls from the logging configuration. Called when the hub opens."""
         self.wants_calls = self.wants_attempts = self.wants_successes = _calls_log.isEnabledFor(logging.DEBUG)
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class HubLog:
         )
 
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
-        """Log a failed attempt, if another attempt follows or preceded it."""
+        """Log a failed attempt of a call, unless it was the only one."""
         number = call.state.attempts
         if (retry_delay is None and number < 2) or not _calls_log.isEnabledFor(logging.INFO):
             return

@@ -96,7 +96,7 @@ class Metrics:
         return copy
 
     def minutes(self) -> dict[str, MinuteStats]:
-        """Return the counts per minute of each server, of all workers."""
+        """Return the counts of calls per minute, by server, summed over all workers."""
         own = self.store.minutes
         others = [store.minutes for store, _, _ in self.other_stores() if store.minutes]
         if not others:
@@ -134,7 +134,7 @@ class RunMetrics:
         self._workflows: set[str] = set()
 
     def add(self, event: RunChanged | RunStepEnded) -> None:
-        """Count a run that reached a state, or a step that has an outcome."""
+        """Count an event of a workflow run: it reached a state, or one of its steps ended."""
         workflow = event.workflow
         if workflow not in self._workflows:
             if len(self._workflows) >= MAX_WORKFLOWS:
@@ -253,7 +253,7 @@ class MetricsStore:
             del self.series[key]
 
     def _find_series(self, event: CallFinished) -> CallSeries:
-        """Return the counters for a call whose (server, method, tool) is new or does not exist.
+        """Return the counters for a call whose (server, method, tool) has none yet, or whose tool does not exist.
 
         Beyond the limits, and for unknown tools and methods, shared counters are returned.
         """
@@ -460,7 +460,7 @@ class MinuteStats:
 
     @classmethod
     def merged(cls, stats: Iterable[MinuteStats]) -> MinuteStats:
-        """Return the sums of statistics that several workers have counted for one server."""
+        """Return the sum of the counts that several workers have of one server, by minute."""
         minutes: dict[int, _MinuteCounts] = {}
         for minute in (minute for each in stats for minute in each._minutes):
             total = minutes.setdefault(minute.number, _MinuteCounts(minute.number))

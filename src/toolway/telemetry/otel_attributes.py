@@ -83,7 +83,7 @@ _PROVIDERS: Final = {
 
 
 class StepSpan(NamedTuple):
-    """Name and attributes of the span of a step or a run, if they are not those of workflows."""
+    """Name and attributes of the trace span of an agent's run or step, which replace those of a workflow."""
 
     name: str
     attributes: Mapping[str, Any]
@@ -92,19 +92,22 @@ class StepSpan(NamedTuple):
 
 
 def agent_span(model: str, run: str) -> StepSpan:
-    """Return the span of an agent run. `model` is the provider and the model, such as `openai:gpt-5`."""
+    """Return name and attributes for the span of an agent run.
+
+    `model` is provider and model, such as `openai:gpt-5`.
+    """
     provider, _, name = model.partition(":")
     return StepSpan(OPERATION_INVOKE_AGENT, _model_attributes(OPERATION_INVOKE_AGENT, provider, name, run))
 
 
 def chat_span(provider: str, model: str, run: str, describe: Callable[[Any], Mapping[str, Any]]) -> StepSpan:
-    """Return the span of one request to a model."""
+    """Return name and attributes for the span of one request to a model."""
     attributes = _model_attributes(OPERATION_CHAT, provider, model, run)
     return StepSpan(f"{OPERATION_CHAT} {model}", attributes, True, describe)
 
 
 def tool_span(tool: str, call_id: str) -> StepSpan:
-    """Return the span of a tool call that a model has requested."""
+    """Return name and attributes for the span of a tool call that a model has requested."""
     attributes = {ATTR_OPERATION: OPERATION_EXECUTE_TOOL, ATTR_TOOL: tool, ATTR_TOOL_TYPE: "extension"}
     return StepSpan(f"{OPERATION_EXECUTE_TOOL} {tool}", {**attributes, ATTR_TOOL_CALL_ID: call_id})
 

@@ -65,7 +65,10 @@ class RecentCalls:
         self._failed.extend([event for event in calls if event.outcome != "ok"])
 
     def add_reported(self, calls: Sequence[CallFinished], count: int) -> None:
-        """Add `count` finished calls that another worker reported. Only `calls` of them are known in detail."""
+        """Add finished calls that another worker reported.
+
+        `count` is their number, of which only those in `calls` are known in detail.
+        """
         self.on_calls(calls)
         self.count += count - len(calls)
 

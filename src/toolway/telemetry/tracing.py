@@ -43,7 +43,7 @@ _ITEM_NUMBER: Final = compile_pattern(r"\[\d+\]")
 
 
 class DownstreamRequest(Protocol):
-    """The client request that caused a call: the properties that its trace attributes need."""
+    """Interface of the client request that caused a call, with the properties that trace attributes need."""
 
     @property
     def requested_name(self) -> str: ...  # tool, prompt or resource, as the client named it
@@ -116,10 +116,11 @@ class OtelTracer:
         return self._sample_ratio is not None and self._sample_ratio < 1.0
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Decide about a call whose caller sent no trace context, before anything is built for it.
+        """Decide if a call is left out of the traces.
 
-        Return the unsampled `traceparent` to send, if the call is left out. None if it may be recorded: then
-        `start_trace` must follow. `in_library` means that the call may belong to the current trace of the program.
+        Called before anything is built for it, if its caller sent no trace context. Return the unsampled `traceparent`
+        to send, if the call is left out. None if it may be recorded: then `start_trace` must follow. `in_library` means
+        that the call may belong to the current trace of the program.
         """
         ratio = self._sample_ratio
         if ratio is None or (in_library and trace.get_current_span().get_span_context().is_valid):
@@ -130,7 +131,10 @@ class OtelTracer:
         return _unsampled_context()
 
     def skipped(self) -> NoopTrace:
-        """Return the trace of a call that `skip_trace` excluded; it records nothing and serves for further attempts."""
+        """Return a trace that records nothing, for a call that `skip_trace` has left out.
+
+        It can be used for further attempts of the call.
+        """
         return NoopTrace()
 
 
@@ -149,9 +153,9 @@ class RunTrace:
     def start_step(
         self, path: str, attempt: int, span: StepSpan | None = None
     ) -> tuple[dict[str, str], Callable[..., None]]:
-        """Start the span of a step.
+        """Start the span of a workflow step.
 
-        Return the trace context for the `_meta` of its call, and a function that ends it.
+        Return the trace context for the `_meta` of its call, and a function that ends the span.
         """
         own: dict[str, Any] = {otel_attributes.ATTR_STEP: path, otel_attributes.ATTR_ATTEMPT: attempt}
         # Items of a loop share the name: span names must have few distinct values.
@@ -166,7 +170,7 @@ class RunTrace:
 
     @property
     def traceparent(self) -> str:
-        """Return the trace context of the span, for child runs."""
+        """Return the `traceparent` of the run's span, which child runs get as their parent."""
         return _carrier_of(self._span)[otel_attributes.TRACEPARENT_KEY]
 
     def end(self, state: str) -> None:

@@ -69,7 +69,7 @@ class Webhook:
         self.enqueue_body(f"the alert {alert.key}", encode_alert(alert))
 
     def enqueue_body(self, name: str, body: bytes) -> None:
-        """Queue a JSON body. `name` is logged if it is not accepted."""
+        """Queue a JSON body for delivery. `name` describes it in the log if the webhook does not accept it."""
         self.dropped += len(self._queue) == MAX_QUEUED
         self._queue.append((name, body))
         self._idle.clear()
