@@ -70,10 +70,8 @@ class Load:
         history: History,
         seed: int = 1,
         limit: float = LIMIT,
-        pause: float = 0.0,
     ) -> None:
         self.limit = limit
-        self._pause = pause  # seconds at most before the next call: on a busy machine, a load without any takes a core
         self.trips: list[Trip] = []
         self.sessions_lost = 0
         self.stopped = False
@@ -107,8 +105,6 @@ class Load:
         (order,) = self._dice.choices([order for _, order in MIX], [share for share, _ in MIX])
         if not await self.call(client, self._dice.choice(self._servers), order):
             await asyncio.sleep(self._dice.random() * REST)
-        elif self._pause:
-            await asyncio.sleep(self._dice.random() * self._pause)
 
     async def call(self, client: Client, server: str, order: Order) -> bool:
         """Make a call and write it down. Whether it was executed."""

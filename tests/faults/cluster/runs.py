@@ -51,20 +51,13 @@ def _indented(outcomes: Counter[str]) -> Iterator[str]:
 
 
 async def under_load(
-    cluster: Cluster,
-    name: str,
-    act: Act | None,
-    calls: int,
-    clients: int,
-    seed: int = 1,
-    limit: float = LIMIT,
-    pause: float = 0.0,
+    cluster: Cluster, name: str, act: Act | None, calls: int, clients: int, seed: int = 1, limit: float = LIMIT
 ) -> Report:
     """So many calls at least, and more until `act` is over and every server has its owner again."""
     cluster.forget()
     marks = {replica.name: len(replica.log) for replica in cluster.replicas}
     history = History(cluster.effects)
-    load = Load(cluster.replicas, cluster.servers, history, seed, limit, pause)
+    load = Load(cluster.replicas, cluster.servers, history, seed, limit)
     over = asyncio.Event()
     settled = 0.0
 

@@ -29,7 +29,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.alone, pytest.mark.dear]
 NEWER = Path(scenarios.__file__).with_name("newer_gateway.py")  # not imported: it changes what it imports
 SERVERS = 6
 CLIENTS, CALLS = (12, 300) if QUIET else (4, 100)
-PAUSE = 0.0 if QUIET else 0.05  # seconds at most between two calls of a client
 KEYED, PLAIN = Order("counter", keyed=True), Order("counter")
 
 
@@ -49,7 +48,7 @@ async def made(anyio_backend: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
 async def struck(made: Cluster, act: Act, seed: int, limit: float = LIMIT) -> Report:
     """A load while something is done: every promise is kept."""
-    report = await under_load(made, "row", act, CALLS, CLIENTS, seed, limit, PAUSE)
+    report = await under_load(made, "row", act, CALLS, CLIENTS, seed, limit)
     print(report)
     assert not report.wrong, str(report)
     assert report.outcomes["ok"] > CALLS / 2, str(report)
