@@ -31,7 +31,7 @@ _SHA256_HEX: Final = compile_pattern("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class DescribedServer:
-    """Server that a `server.json` file or a bundle describes: the entry to add, and the rules that it must pass."""
+    """Server that a `server.json` file or a bundle describes: the entry to add, and the admission rules for it."""
 
     name: str
     entry: dict[str, Any] = field(repr=False)
@@ -165,7 +165,7 @@ def review(
     digest: str | None,
     dry_run: bool,
 ) -> None:
-    """Show the whole entry that is to be added, and ask the user. With `dry_run` it is only shown.
+    """Show the whole entry that is to be added, and ask the user to confirm it. With `dry_run` it is only shown.
 
     `digest` accepts exactly the entry with this SHA-256, `yes` accepts every entry. Raises `UsageError` if neither is
     given and there is no terminal, and `ConfigError` if the user declines or the digest is another.
@@ -199,7 +199,10 @@ def review(
 
 
 def _print_entry(output: Output, name: str, entry: Mapping[str, Any]) -> None:
-    """Print all keys of an entry and what it does, as `toolway trust` does: ASCII JSON, nothing masked or shortened."""
+    """Print all keys of an entry, and what it runs, reads and sends, as `toolway trust` does.
+
+    The values are ASCII JSON. None is masked or shortened.
+    """
     from toolway.config.approval.accesses import entry_accesses
 
     output.print_line(name, "bold")

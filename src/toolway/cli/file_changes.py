@@ -90,10 +90,10 @@ def plan_own_change(file: Path, servers: dict[str, Any], remove: Sequence[str] =
 
 
 def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, Any]:
-    """Apply a change to one of Toolway's own config files, and return the result as JSON.
+    """Apply a change to one of Toolway's own config files, and return what was done as JSON.
 
-    A trusted project file stays trusted, and what the change writes to the user's own files is approved. With
-    `dry_run`, nothing is written.
+    A trusted project file stays trusted, and the entries that the change writes to the user's own files are approved.
+    With `dry_run`, nothing is written.
     """
     trust_store = open_trust_store(os.environ)
     was_trusted = edit.before is None or trust_store.is_trusted(edit.path, edit.before)
@@ -114,11 +114,11 @@ def apply_own_edit(output: Output, edit: Edit, *, dry_run: bool) -> dict[str, An
 
 
 def approve_own_edit(path: Path, before: bytes | None, after: bytes, *, keep_waiting: bool = False) -> None:
-    """Approve the entries that a command of ours wrote to one of the user's own files.
+    """Approve the entries that a command of Toolway wrote to one of the user's own files.
 
-    Entries that were there before the change stay as they are: approved, or waiting; with `keep_waiting` also those
-    that waited and were changed. A named file of which nothing was recorded yet is taken as a whole when a gateway
-    first starts with it.
+    Entries that the command did not change stay approved or waiting; with `keep_waiting`, entries that waited keep
+    waiting even if the command has changed them. Nothing is approved in a named file without stored approvals: a
+    gateway approves it as a whole when it first starts with it.
     """
     trust_store, file = open_trust_store(os.environ), os.fspath(path)
     if trust_store.approved_entries(file) is None and not _is_own_scope_file(path):

@@ -208,7 +208,7 @@ def _with_global_options(function: Callable[..., CommandResult], option_names: f
 
 
 def _reject_unsupported_options(options: GlobalOptions, supported: frozenset[str], command_path: str) -> None:
-    """Raise `UsageError` if a global option before the command name is unknown to the command."""
+    """Raise `UsageError` if a global option was given before the command name, and the command does not accept it."""
     for name in options.to_dict().keys() - supported:
         from toolway.cli.exit_codes import UsageError
 
@@ -263,7 +263,7 @@ def handle_errors(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
 
 
 def _output_from_args(arguments: Sequence[str]) -> Output:
-    """Return output settings for an error about a command line that typer could not parse."""
+    """Return the output settings (--json, --no-color) for an error about a command line that typer could not parse."""
     from toolway.cli.output import Output
 
     own_arguments = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
@@ -357,7 +357,7 @@ class _PlainParam:
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
     def _plain_number(self, text: str) -> float | None:
-        """Return a number in plain digits that is within the limits of the parameter; None for all else."""
+        """Parse a number in plain digits that is within the limits of the parameter. None for any other text."""
         if _PLAIN_NUMBER.fullmatch(text) is None or (self._annotation is int and "." in text):
             return None
         number: float = self._annotation(text)

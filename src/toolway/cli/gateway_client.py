@@ -71,7 +71,7 @@ class GatewayClient:
         return await self._request_json(method, f"/login/{path}", body)
 
     async def request_who(self) -> Json:
-        """Return what the gateway knows about the sender of the token. Every principal may ask it.
+        """Return what the gateway knows about the owner of the token. Every key and person may request it.
 
         Raises `GatewayError` if the gateway does not respond within 30 s, or the error in its response.
         """

@@ -89,7 +89,7 @@ class Output:
     def print_tool_text(self, text: str) -> None:
         """Print the text of a tool result on stdout, without characters that control a terminal.
 
-        Not at a terminal, other characters stay: they may be the content of a file.
+        If stdout is not a terminal, all other characters stay: the text may be the content of a file.
         """
         sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else remove_controls(text)) + "\n")
 

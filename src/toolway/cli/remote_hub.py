@@ -48,7 +48,7 @@ TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so that the gatew
 
 
 class RemoteHub:
-    """The servers of a running gateway, with the methods of a `Hub` that commands use."""
+    """Client for the servers of a running gateway, with those methods of a `Hub` that commands use."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
@@ -107,7 +107,10 @@ class RemoteHub:
             self._catalog.replace(server, "tools", raws, stale=status is not None and status.stale)
 
     async def load_definition(self, ref: ToolRef) -> Tool | None:
-        """Return the definition of one tool, without loading those of all tools if this key is an administrator's."""
+        """Return the definition of one tool; None if the gateway does not have it.
+
+        If this key is an administrator's, only this definition is loaded, else those of all tools that it may call.
+        """
         try:
             path = f"tools/{quote(ref.server, safe='')}/{quote(ref.tool, safe='')}"
             raw = (await self._gateway.request_admin("GET", path))["raw"]
@@ -119,7 +122,7 @@ class RemoteHub:
         return Tool(ref.server, ref.tool, raw)
 
     async def _load_allowed_tools(self, timeout: float) -> None:
-        """Load the tools that this key may call, from the endpoint of clients."""
+        """Load the definitions of the tools that this key may call, from the gateway's MCP endpoint."""
         async with self._open_endpoint() as hub:
             listed = await hub.list_tools(server=GATEWAY_SERVER_NAME, timeout=timeout)
         raws: dict[str, list[Json]] = {}
@@ -154,7 +157,7 @@ class RemoteHub:
         ]
 
     async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
-        """Return the resources of the gateway. It does not say which server has which."""
+        """Return the resources of the gateway. The gateway does not say which server has which resource."""
         async with self._open_endpoint() as hub:
             return await hub.list_resources(server=GATEWAY_SERVER_NAME, timeout=timeout)
 
@@ -223,7 +226,7 @@ class RemoteHub:
                 raise
 
     def _original_error(self, error: CallError, ref: ToolRef, tools: list[Tool]) -> CallError:
-        """Return the error of a failed call as the gateway raised it, from its JSON-RPC error."""
+        """Convert the JSON-RPC error of a failed call back to the error that the gateway raised."""
         if isinstance(error, NotFound):
             return self._missing_tool_error(ref, tools)
         if not isinstance(error, ProtocolError) or error.rpc_code is None:

@@ -13,7 +13,10 @@ from toolway.types import Json
 
 
 def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayClient | None:
-    """Return the gateway of --gateway; None if runs of a journal are meant. Raises `UsageError` if both are given."""
+    """Return the gateway of --gateway; None if the option is missing, so that a journal is used.
+
+    Raises `UsageError` if --journal is given too.
+    """
     from toolway.cli.gateway_client import gateway_from_url
 
     options = context.target_options
@@ -25,7 +28,7 @@ def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayCli
 
 
 async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:
-    """Print the newest runs of a gateway; those that ask a person come first."""
+    """Print the newest workflow runs of a gateway, first those that wait for an answer of a person."""
     query = urlencode({"limit": lines, **({"state": state} if state else {})})
     found = await gateway.request_admin("GET", f"runs?{query}")
     if output.as_json:
@@ -49,7 +52,7 @@ def _questions(run: Json) -> str:
 
 
 async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> ExitCode:
-    """Print the steps of a run, and the actions that are possible with what they will do."""
+    """Print the steps of a run, and the commands that are possible now, each with its effect."""
     run = await _load(gateway, id)
     if output.as_json:
         output.print_json(run)
@@ -93,7 +96,7 @@ def _command(action: Json, id: str, url: str) -> str:
 async def act_on_remote_run(
     output: Output, gateway: GatewayClient, id: str, action: str, step: str | None, body: Json
 ) -> ExitCode:
-    """Print what an action on a run will do, then request it from the gateway."""
+    """Print what an action on a run will cause, then request it from the gateway."""
     from toolway.gateway.admin.runs import find_effect
 
     effect = find_effect((await _load(gateway, id))["actions"], action, step, body)

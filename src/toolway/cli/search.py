@@ -57,7 +57,7 @@ async def run_search(
 
 
 async def _load_catalog(context: CommandContext, server: str | None, wait: float, refresh: bool) -> Catalog:
-    """Return the tools of the config file's servers: cached lists, and lists of servers that are started for it."""
+    """Return the tools of the configured servers, from cached lists. Servers without a cached list are started."""
     from toolway.catalog.catalog import Catalog
     from toolway.cli.targets import file_without_gateway, find_target, wait_for_tools
 
@@ -201,7 +201,7 @@ async def run_tokens(context: CommandContext, *, refresh: bool, wait: float) -> 
 
 
 def _count_tokens(tools: Sequence[Tool]) -> Json:
-    """Return the tokens of a gateway's endpoints without groups, and of each server."""
+    """Return the tokens that tools cost a model: at the endpoints /mcp and /mcp/search, and of each server."""
     from toolway.gateway.mcp.meta_tools import META_TOOLS
     from toolway.search.tokens import estimate_tokens, search_advice
 

@@ -114,7 +114,7 @@ class Target(Protocol):
         ...
 
     def open_some(self, names: Collection[str]) -> AbstractAsyncContextManager[HubApi]:
-        """Open access like `open`, but a config file target starts exactly the servers in `names`."""
+        """Open access to the servers like `open`. A config file target starts exactly the servers in `names`."""
         ...
 
 
@@ -132,7 +132,7 @@ async def find_target(output: Output, target_options: TargetOptions) -> Target:
 
 
 def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
-    """Return the config file target if no gateway has to be contacted, else None.
+    """Return the servers of the config file as the target of a command. None if a gateway may have to be used.
 
     Sends no request. Raises `ConfigError` if the config file cannot be used.
     """
@@ -219,7 +219,7 @@ async def require_gateway(output: Output, target_options: TargetOptions, missing
 
 
 def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
-    """Return the gateway that the options select, or None. Its secrets are masked in the output."""
+    """Return the gateway that the options select, or None. Secrets of its servers are masked in the output."""
     if target_options.gateway is not None:
         gateway: GatewayClient | None = gateway_from_url(target_options.gateway, target_options.token)
     else:
@@ -374,7 +374,7 @@ async def wait_for_tools(
 
 
 def require_status(servers: HubApi) -> None:
-    """Raise `GatewayAdmin` if the gateway shows its status only to administrators."""
+    """Raise `GatewayAdmin` if the gateway has refused its server status, because the key is no administrator's."""
     denied = getattr(servers, "status_denied", None)
     if denied is not None:
         raise denied
@@ -401,7 +401,7 @@ def failure_cause(status: ServerStatus) -> str:
 def exit_code_for_statuses(
     statuses: Iterable[ServerStatus], problems: Iterable[ConfigIssue] = (), failed_checks: Collection[str] = ()
 ) -> ExitCode:
-    """Return the exit code: 0 all servers up, 8 some down, 4 all down, 3 no usable entry.
+    """Return the exit code of a command: 0 all servers are up, 8 some are down, 4 all are down, 3 no usable entry.
 
     A server that failed a health check is down.
     """

@@ -1,4 +1,4 @@
-"""`toolway agent`: let a model work with the tools of your servers, in runs that go on after a crash."""
+"""`toolway agent`: let a model work with the tools of your servers, in runs that continue after a crash."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def agent_ls(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """List the newest agent runs; those that ask a person come with their question."""
+    """List the newest agent runs, with the open question of each run that waits for a person."""
     return _ls(context, lines, journal)
 
 
@@ -122,7 +122,7 @@ def agent_approve(
     note: Note = "",
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Approve or deny a call that a run asks for, then continue the run with `agent resume`."""
+    """Approve or deny a call for which an agent run waits, then continue the run with `agent resume`."""
     body = {"yes": not no, "note": note}
     return answer_run(context, run, step, body, journal, command="agent", check=_require_agent)
 
@@ -133,7 +133,7 @@ def agent_resume(context: CommandContext, run: RunId, journal: JournalFile = Non
 
 
 def agent_replay(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
-    """Run the loop of a run again from its journal. Asks no model and calls no tool."""
+    """Run an agent run again from its journal, to compare the result. No model is asked and no tool is called."""
     return _replay(context, run, journal)
 
 
@@ -143,7 +143,10 @@ def agent_replay(context: CommandContext, run: RunId, journal: JournalFile = Non
 async def _run(
     context: CommandContext, prompt: str, name: str | None, given: dict[str, Any], key: str | None, journal: str | None
 ) -> ExitCode:
-    """Run a prompt with the given settings, or with a configured agent whose settings the given ones replace."""
+    """Start an agent run with a prompt.
+
+    The `given` settings replace those of the configured agent `name`, if there is one.
+    """
     import msgspec
 
     from toolway.config.agent_settings import read_agent_settings
@@ -297,7 +300,7 @@ async def _replay(context: CommandContext, id: str, journal: str | None) -> Exit
 
 @asynccontextmanager
 async def _open_agent(context: CommandContext, settings: Any, journal: str | None) -> AsyncIterator[Agent]:
-    """Open an agent over the configured servers; only those that its patterns name start at once."""
+    """Open an agent over the configured servers. Each server starts when it is first used."""
     from dataclasses import replace
 
     _require_package()
@@ -316,7 +319,7 @@ async def _open_agent(context: CommandContext, settings: Any, journal: str | Non
 
 @asynccontextmanager
 async def _open_runs(journal: str | None) -> AsyncIterator[Any]:
-    """Open the stored runs. An unknown run is reported with the command that lists those of agents."""
+    """Open the journal of runs for reading. The error for an unknown run names the command that lists agent runs."""
     from toolway.workflows.engine import WorkflowError
 
     async with open_reader(journal) as reader:

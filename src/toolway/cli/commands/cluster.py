@@ -31,7 +31,10 @@ def nodes(
     context: CommandContext,
     node: Annotated[str | None, typer.Argument(metavar="[NODE]", help="Show this node and its servers.")] = None,
 ) -> CommandResult:
-    """Ask the local gateway, or that of --gateway, for the nodes. Every node knows all nodes of its tenant."""
+    """List the nodes of the cluster, asked from the local gateway or that of --gateway.
+
+    Every node knows all nodes of its tenant.
+    """
     return run_nodes(context, node)
 
 
@@ -251,7 +254,10 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
 async def run_trust(
     output: Output, database: str | None, cluster_key_file: Path | None, yes: bool, dry_run: bool
 ) -> ExitCode:
-    """Show for each row of the cluster database if it is kept or deleted; ask, and do so unless `dry_run`."""
+    """Sign the valid rows of the cluster database and delete the invalid ones, after the user has confirmed it.
+
+    Each row is shown first. With `dry_run`, nothing else is done.
+    """
     from toolway.cli.file_changes import confirm
     from toolway.cluster.bootstrap import reporting_database_errors, require_cluster_extra
     from toolway.cluster.options import read_cluster_key, read_database_url

@@ -44,7 +44,7 @@ def diff(context: CommandContext, version: VersionNumber = 1) -> CommandResult:
 
 
 def history(context: CommandContext) -> CommandResult:
-    """List the versions that toolway keeps: each of its changes of the config file saves the previous one."""
+    """List the earlier versions of the config file. Toolway saves one before each of its own changes."""
     return run_config_history(context)
 
 
@@ -53,7 +53,7 @@ def rollback(
     version: VersionNumber = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Show the change without making it.")] = False,
 ) -> CommandResult:
-    """Restore the config file. A rollback can be undone with another rollback."""
+    """Restore an earlier version of the config file. A rollback can be undone with another rollback."""
     return run_config_rollback(context, version, dry_run=dry_run)
 
 
@@ -100,7 +100,7 @@ def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
 
 
 def _values_in_file(file: Path) -> list[ValueWithOrigin]:
-    """Return all values of the config file named by --config. No other file is effective then."""
+    """Return all values of the config file named by --config, which then is the only file in use."""
     from toolway.config.editing import jsonc
     from toolway.config.loader import (
         TOOLWAY_BLOCK,
@@ -240,7 +240,7 @@ def _versioned_file(context: CommandContext) -> Path:
 
 
 def _masked_edit(output: Output, file: Path, before: bytes | None, after: bytes) -> Edit:
-    """Return a change of a config file; the secrets of both versions are masked in the output."""
+    """Return the edit from one version of a config file to another. The secrets of both are masked in the output."""
     from toolway.cli.file_changes import mask_secrets
     from toolway.config.editing.document import Edit
 

@@ -179,9 +179,9 @@ async def run_doctor(
 
 
 async def _check_provider(context: CommandContext, access_token: str | None) -> list[SubjectReport]:
-    """Check the identity provider of the gateway, if the configuration has one, and a token of it.
+    """Check the identity provider of the gateway, if the configuration has one, and the given access token.
 
-    Raises `UsageError` if there is a token, and no provider.
+    Raises `UsageError` if a token is given, but no provider is configured.
     """
     from toolway.config.scopes import load_config
 
@@ -204,7 +204,7 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
 
 
 async def _check_policy(context: CommandContext) -> list[SubjectReport]:
-    """Check the policy file of the gateway, if the configuration names one; and the one of a gateway that runs."""
+    """Check the policy file of the gateway, if the configuration names one."""
     from toolway.config.scopes import load_config
 
     try:
@@ -219,7 +219,7 @@ async def _check_policy(context: CommandContext) -> list[SubjectReport]:
 
 
 def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:
-    """Check the server at `url`, which no config file names."""
+    """Return the plan for checking the server at `url`, which no config file names."""
     from toolway.cli.targets import server_from_url
     from toolway.doctor.entry_checks import CheckTarget
     from toolway.doctor.file_checks import CheckPlan
@@ -231,7 +231,7 @@ def _plan_url(url: str, headers: Sequence[str]) -> CheckPlan:
 def _own_or_client_files(
     output: Output, environ: Mapping[str, str], directory: Path, config: Path | None, project: bool
 ) -> CheckPlan:
-    """Check the config files of Toolway, or the files of other clients if Toolway has none yet.
+    """Return the plan for checking the config files of Toolway, or those of other clients if Toolway has none yet.
 
     Raises `ConfigError` if no client has a server either, or if a file cannot be used.
     """
@@ -252,7 +252,7 @@ def _own_or_client_files(
 
 
 def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None, project: bool) -> CheckPlan:
-    """Check Toolway's own config files, if there are any, and those of all clients."""
+    """Return the plan for checking Toolway's own config files, if there are any, and those of all clients."""
     from toolway.config.scopes import ApprovalGate
     from toolway.doctor.client_checks import plan_all_clients
     from toolway.doctor.file_checks import CheckPlan, plan_own_files
@@ -268,7 +268,7 @@ def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None,
 
 
 def select_server(scene: CheckPlan, name: str | None) -> CheckPlan:
-    """Restrict a check plan to the server `name` and its files, or to broken files if not found.
+    """Return a check plan for only the server `name` and its files; for the broken files if there is no such server.
 
     Raises `NotFound` if there is neither such a server nor a broken file.
     """

@@ -57,7 +57,7 @@ def export(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Show each change of a client's file before it is made, and back up the old file.
+    """Write your servers to the config files of MCP clients. Each change is shown first, and the old file is backed up.
 
     Settings that the client does not support are reported.
 
@@ -246,7 +246,7 @@ def _plan_client_export(
 def _omit_plain_secrets(
     config_file: ClientConfigFile, entries: Mapping[str, dict[str, Any]]
 ) -> tuple[dict[str, dict[str, Any]], list[ConfigIssue]]:
-    """Return the entries that add no plain-text secret to the client's file, and a problem for each other entry."""
+    """Return the entries that add no plain-text secret to the client's file, and a problem for each that would."""
     from toolway.config.secrets import find_unmovable_secrets, plan_secret_moves
 
     current_text = config_file.path.read_text(errors="replace") if config_file.exists else ""
@@ -281,8 +281,8 @@ def _use_client_names(
 ) -> dict[str, dict[str, Any]]:
     """Return Toolway's server entries under the names that the client uses.
 
-    A server that the client already has keeps the client's name, also if its environment changed and its name did not.
-    Other servers get a name that is not taken.
+    A server that the client has already keeps the client's name, even if its environment is another, as long as name
+    and command are the same. The remaining servers get a name that is not in use.
     """
     from toolway.cli.commands.import_ import is_same_server, server_identity
 
@@ -307,7 +307,7 @@ def _use_client_names(
 def build_hub_entry(config: Path | None = None, *, search: bool = False) -> dict[str, Any]:
     """Return the client entry that starts Toolway over stdio, with the given config file if any.
 
-    With `search`, the client lists only meta-tools.
+    With `search`, the client lists only meta-tools, which find and call all other tools.
 
     The command is an absolute path, because desktop applications have a different PATH than a shell.
     """

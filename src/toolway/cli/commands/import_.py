@@ -50,9 +50,10 @@ def import_(
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Import a server that is in the files of two clients only once. Plain-text tokens can go to the secret store.
+    """Copy servers from the files of MCP clients to your config file.
 
-    Servers of a project's files are shown and need your confirmation; --yes is not enough, --digest is.
+    A server that several clients have is copied once. Plain-text tokens can be moved to the secret store. Servers of a
+    project's files are shown and need your confirmation; --yes is not enough, --digest is.
     """
     return run_import(
         context, clients or [], project=project, scope=scope, plain=plain, yes=yes, dry_run=dry_run, digest=digest
@@ -255,7 +256,7 @@ def discover_servers(
 
 
 class _Deduplicator:
-    """Classifies the server entries of clients as new, known or duplicate.
+    """Classifier of the server entries of clients: new, known (in our own file) or duplicate.
 
     Of several entries for the same server the first is kept. Entries whose environment or headers differ are different
     servers: two accounts, or two folders of data.
@@ -297,7 +298,7 @@ class _Deduplicator:
 
 
 def is_same_server(first: Mapping[str, Any], second: Mapping[str, Any], *, is_own: bool) -> bool:
-    """Return True if two entries are one server: the same command or URL, environment and headers."""
+    """Return True if two entries describe the same server: equal command or URL, environment and headers."""
     return server_identity(first) == server_identity(second) and not _differ(first, second, is_own=is_own)
 
 

@@ -31,7 +31,7 @@ _MAX_UNITS: Final = 100_000
 
 
 class KeyLimits(NamedTuple):
-    """Limits of a new key, as they were given."""
+    """Limits of a new API key, as texts of the command line: rate, budgets, concurrent calls."""
 
     rate: str | None = None
     budgets: Sequence[str] = ()
@@ -194,7 +194,7 @@ def _key_to_json(key: ApiKey) -> Json:
 
 
 def describe_access(key: Json) -> str:
-    """Return what a key or a person may use, in words."""
+    """Return in words what a key or a person may use, and with which limits."""
     scopes: Any = key["scopes"]
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access

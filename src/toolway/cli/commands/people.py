@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def who(context: CommandContext) -> CommandResult:
-    """Show whose token the gateway takes yours for: name, groups, rights, and until when it is valid."""
+    """Show as whom the gateway identifies you by your token: name, groups, rights, and the end of the token."""
     return run_who(context.output, context.target_options)
 
 
@@ -41,7 +41,7 @@ def sessions_end(
 
 
 async def run_who(output: Output, target_options: TargetOptions) -> ExitCode:
-    """Print whose token the gateway takes the sent one for."""
+    """Print as whom the gateway identifies the sender of the token: name, kind, groups, access and expiry."""
     gateway = await _require_gateway(output, target_options)
     found = await gateway.request_who()
     if output.as_json:

@@ -280,9 +280,9 @@ def run_serve(
 
 
 def _open_gate(config: Path | None) -> ApprovalGate:
-    """Return the gate that holds entries back until a person approves them.
+    """Return the gate that leaves out config entries until a person approves them.
 
-    A person at a terminal who names a config file has approved it by that.
+    If a person at a terminal names a config file (--config), its entries count as approved.
     """
     from toolway.config.scopes import ApprovalGate
 
@@ -389,7 +389,7 @@ def build_doctor(
     current_servers: Callable[[], Mapping[str, Server]] | None = None,
     gate: ApprovalGate | None = None,
 ) -> RunDoctor:
-    """Return the function that the gateway calls to run the doctor on its servers.
+    """Return the function that the gateway calls to run the doctor (all checks) on its servers.
 
     `current_servers` replaces the config file if there is none. An entry that waits for approval at the `gate` is not
     started. The doctor is loaded on its first use.

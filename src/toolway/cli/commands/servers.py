@@ -49,7 +49,7 @@ def ls(
 
 
 def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -> CommandResult:
-    """Show state, protocol era, process, restarts, last error and last stderr lines."""
+    """Show state, protocol era, process, restarts, last error and last stderr lines of one server or all servers."""
     return run_status(context.output, context.target_options, wait, name)
 
 
@@ -173,7 +173,7 @@ def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
-    """Return ("nodes",), the status key with the nodes that own a server, if any server is in a cluster; else ()."""
+    """Return the status keys about cluster nodes that are shown: ("nodes",) if a server is in a cluster, else ()."""
     return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 

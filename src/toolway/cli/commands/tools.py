@@ -60,7 +60,7 @@ def tools(
     header: Headers = None,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Read the tool lists that earlier runs cached on disk.
+    """List the tools of all servers from the lists that earlier runs cached on disk.
 
     Only servers without a cached list are started. With a URL, ask the server there; no config file is read.
     """
@@ -142,7 +142,7 @@ def call(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
     header: Headers = None,
 ) -> CommandResult:
-    """Start only the server of the called tool, and print the result of the call.
+    """Call a tool and print its result. Only the server of the tool is started.
 
     With a URL, call a tool of the server there; no config file is read. With --replay, the arguments are those of the
     recorded call.
@@ -439,7 +439,7 @@ async def run_call(
 
 
 async def _check_names(servers: HubApi, tool: str, server: str | None, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidArguments` if the tool has no argument of a given name. An unknown tool is left to the call."""
+    """Raise `InvalidArguments` if a tool has no argument of a given name. Do nothing if the tool is not known."""
     from toolway.cli.commands.catalogs.tool_details import check_names
 
     found = await _find_definition(servers, tool, server)
@@ -466,10 +466,10 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
 
 def _find_cached_server(target: Target, name: str) -> str | None:
-    """Return the server of a tool that was named without it, so that only this server is started.
+    """Return the server of a tool that was named without its server, so that only this server is started.
 
-    None starts all servers: a gateway is used, or the tools of a server are not cached yet. Raises `NotFound` if no
-    cached list has the tool or several do, `AccessDenied` if it is denied.
+    None if all servers must be available: a gateway is used, or the tools of a server are not cached yet. Raises
+    `NotFound` if no cached list has the tool or several do, `AccessDenied` if it is denied.
     """
     from toolway.middleware.resolve import find_by_bare_name
 
@@ -562,9 +562,9 @@ def _content_text(block: dict[str, Any]) -> str:
 
 
 def convert_texts(arguments: Mapping[str, Any], error: InvalidArguments) -> dict[str, Any] | None:
-    """Return the arguments with the texts that the schema refuses read as JSON: `count=5` as a number.
+    """Return the arguments with rejected texts parsed as JSON: `count=5` becomes a number.
 
-    None if a violation has another cause.
+    `error` names the arguments that the schema rejects. None if one is rejected for another reason than being a text.
     """
     converted = dict(arguments)
     for violation in error.violations:

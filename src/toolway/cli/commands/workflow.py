@@ -72,7 +72,7 @@ def workflow_run(
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Run a workflow until it ends or asks. Exit with 9 if it waits for a person."""
+    """Run a workflow until it ends or needs an answer from a person. Exit with 9 if it waits for a person."""
     return _run(context, file, inputs or [], key, journal)
 
 
@@ -85,7 +85,7 @@ def workflow_ls(
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of runs.")] = 50,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """List the newest runs; those that ask a person come with their question."""
+    """List the newest workflow runs, with the open question of each run that waits for a person."""
     return _ls(context, state, lines, journal)
 
 
@@ -102,7 +102,7 @@ def workflow_approve(
     note: Note = "",
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Approve or deny what a run asks for, then continue the run with `workflow resume`."""
+    """Approve or deny the step for which a workflow run waits, then continue the run with `workflow resume`."""
     return answer_run(context, run, step, {"yes": not no, "note": note}, journal)
 
 
@@ -115,7 +115,7 @@ def workflow_answer(
     step: Annotated[str | None, typer.Option("--step", metavar="STEP", show_default=False)] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """Answer a question of a run with data."""
+    """Send the data that a workflow run asks a person for."""
     from toolway.cli.commands.tools import parse_arguments
 
     return answer_run(context, run, step, {"data": parse_arguments(data)}, journal)
@@ -145,7 +145,7 @@ def workflow_settle(
 def workflow_resume(
     context: CommandContext, run: RunId, code: CodeFile = None, journal: JournalFile = None
 ) -> CommandResult:
-    """Continue a run that was interrupted, waited, was answered or is stuck, until it ends or asks."""
+    """Continue a run that is interrupted, waiting, answered or stuck, until it ends or needs an answer of a person."""
     return _resume(context, run, code, journal)
 
 
@@ -269,7 +269,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
 
 
 async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None) -> ExitCode:
-    """Show the progress of a run until it ends or asks; print its output."""
+    """Show the progress of a run until it ends or asks a person; print its output or its questions."""
     from toolway.workflows.run_questions import wait_until_asked
 
     output.info(f"run {id}", "dim")
@@ -383,7 +383,10 @@ async def answer_run(
     command: str = "workflow",
     check: Callable[[RunRecord], None] = lambda record: None,
 ) -> ExitCode:
-    """Answer the question of a run, at a gateway or in the journal. `check` raises if it is not a run of `command`."""
+    """Send an answer to the question of a run, through a gateway or in the journal.
+
+    `check` raises an error if the run is not one of `command`, such as `agent`.
+    """
     action = "answer" if "data" in body else "approve"
 
     async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
@@ -420,7 +423,7 @@ async def _act(
     perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
     command: str = "workflow",
 ) -> ExitCode:
-    """Print what an action on a run will do, then perform it: at the gateway of --gateway, or in the journal."""
+    """Print what an action on a run will cause, then perform it: at the gateway of --gateway, or in the journal."""
     from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
 
     gateway = find_run_gateway(context, journal)
@@ -454,7 +457,10 @@ def _print_next(output: Output, id: str, journal: str | None, command: str) -> E
 
 @asynccontextmanager
 async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIterator[Hub]:
-    """Open a hub with the configured servers; only those of the workflow start at once."""
+    """Open a hub with the configured servers.
+
+    Those that the workflow uses start at once, the rest at their first call.
+    """
     from dataclasses import replace
 
     from toolway.cli.targets import load_masked_config
@@ -492,7 +498,7 @@ async def _open_workflows(
 
 @asynccontextmanager
 async def open_reader(journal: str | None) -> AsyncIterator[Workflows | TemporalWorkflows]:
-    """Open a journal for reading runs and adding messages, beside the process that executes the runs."""
+    """Open a journal for reading runs and sending them messages, while another process may execute the runs."""
     import asyncio
 
     from toolway.workflows.engine import Workflows
@@ -534,7 +540,7 @@ async def _open_temporal(hub: Hub | None, url: str) -> AsyncIterator[TemporalWor
 
 
 def journal_file(journal: str | None) -> Path:
-    """Return the file of the journal; the default is in the state folder."""
+    """Return the path of the journal of runs; by default `runs.db` in the state folder."""
     from toolway.config.locations import gateway_state_folder
 
     if journal is not None:
@@ -546,7 +552,7 @@ def journal_file(journal: str | None) -> Path:
 
 
 def _local_roles(record: RunRecord) -> tuple[str, ...]:
-    """Return the roles of this machine's user, who owns the journal: all roles that a question of a run names."""
+    """Return all roles that the questions of a run name: the local user owns the journal, so has every role."""
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
 
 

@@ -58,7 +58,7 @@ async def _open_gateway(context: CommandContext) -> GatewayClient:
 
 
 async def run_approvals_ls(context: CommandContext) -> ExitCode:
-    """Print the requests of the gateway as a table."""
+    """Print the calls for which the gateway wants an approval, as a table."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "approvals")
     if output.as_json:
@@ -79,7 +79,7 @@ async def run_approvals_ls(context: CommandContext) -> ExitCode:
 
 
 async def run_approvals_show(context: CommandContext, request: str) -> ExitCode:
-    """Print one request with its arguments."""
+    """Print one call that waits for an approval, with its arguments."""
     output = context.output
     found = await _request(await _open_gateway(context), "GET", request)
     if output.as_json:
@@ -90,7 +90,7 @@ async def run_approvals_show(context: CommandContext, request: str) -> ExitCode:
 
 
 async def run_answer(context: CommandContext, request: str, note: str, *, yes: bool) -> ExitCode:
-    """Answer one request, and print it."""
+    """Approve or deny one call that waits at the gateway, and print its new state."""
     output = context.output
     found = await _request(await _open_gateway(context), "POST", request, {"yes": yes, "note": note})
     if output.as_json:

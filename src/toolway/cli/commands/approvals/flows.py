@@ -1,4 +1,7 @@
-"""`toolway flows`: which calls brought private data, texts of strangers and a way out together."""
+"""`toolway flows`: which callers have used private data, texts of strangers and tools that send data out.
+
+A tool has the labels `private`, `untrusted` and `sink` for these. The three together may leak data.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ LIMIT = "only calls through the gateway are seen; what a client fetches or runs 
 
 
 def flows_suggest(context: CommandContext) -> CommandResult:
-    """Propose labels for tools, from their names and hints. Nothing is written."""
+    """Propose data-flow labels (private, untrusted, sink) for tools, from their names and hints. Nothing is written."""
     return run_suggest(context)
 
 
@@ -28,7 +31,7 @@ def flows_show(
     context: CommandContext,
     who: Annotated[str, typer.Argument(metavar="[WHO]", help="Name of a caller.", show_default=False)] = "",
 ) -> CommandResult:
-    """Show which calls brought which label in the last half hour."""
+    """Show which data-flow labels the tools had that each caller called in the last half hour."""
     return run_show(context, who)
 
 
@@ -36,7 +39,7 @@ def flows_reset(
     context: CommandContext,
     who: Annotated[str, typer.Argument(metavar="WHO", help="Name of the caller.", show_default=False)],
 ) -> CommandResult:
-    """Forget which labels the calls of a caller brought."""
+    """Clear the data-flow labels that a caller has collected by its calls."""
     return run_reset(context, who)
 
 
@@ -49,7 +52,7 @@ async def _open_gateway(context: CommandContext) -> GatewayClient:
 
 
 async def run_suggest(context: CommandContext) -> ExitCode:
-    """Print the proposed labels as entries to copy."""
+    """Print the proposed data-flow labels as config entries to copy."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "flows/suggestions")
     if output.as_json:
@@ -69,7 +72,7 @@ async def run_suggest(context: CommandContext) -> ExitCode:
 
 
 async def run_show(context: CommandContext, who: str) -> ExitCode:
-    """Print the labels of all callers, or of one."""
+    """Print the data-flow labels that all callers, or one, have collected by their calls."""
     output = context.output
     found = await (await _open_gateway(context)).request_admin("GET", "flows")
     if who:
@@ -93,7 +96,7 @@ async def run_show(context: CommandContext, who: str) -> ExitCode:
 
 
 async def run_reset(context: CommandContext, who: str) -> ExitCode:
-    """Forget the labels of one caller."""
+    """Clear the data-flow labels that one caller has collected by its calls."""
     found = await (await _open_gateway(context)).request_admin("DELETE", f"flows/{quote(who, safe='')}")
     if context.output.as_json:
         context.output.print_json(found)

@@ -112,7 +112,10 @@ def run_lock(context: CommandContext, names: list[str], min_age: str | None) -> 
 
 
 def run_check(context: CommandContext, names: list[str]) -> ExitCode:
-    """Compare the lock with the configuration and with the installed trees. Nothing is changed, no registry asked."""
+    """Compare the lock with the configuration and with the installed packages, and print what differs.
+
+    Nothing is changed, and no registry is asked.
+    """
     from toolway.packages.malware import MalwareIndex
 
     output, config = context.output, load_locked_config(context)
@@ -201,14 +204,17 @@ def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
 
 
 def load_locked_config(context: CommandContext) -> LoadedConfig:
-    """Load the configuration of a command, with masked secrets."""
+    """Load the configuration for a lock command. Its secrets are masked in the output."""
     from toolway.cli.targets import load_masked_config
 
     return load_masked_config(context.output, context.target_options.config)
 
 
 def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
-    """Return the locker with the least age of packages: that of the option, else of the configuration."""
+    """Return the locker, which accepts only packages of at least a minimum age.
+
+    `min_age` is that age; None uses the one of the configuration.
+    """
     from toolway.config.field_reader import parse_duration
     from toolway.packages.locker import Locker
     from toolway.packages.malware import MalwareIndex
@@ -220,7 +226,7 @@ def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
 
 
 def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str, Server]]:
-    """Return the servers that run packages by the lock file beside their config file; only the named ones.
+    """Return the servers that run npx or uvx packages, by lock file and name: those in `names`, or all.
 
     Raises `NotFound` if a named server is unknown, `ConfigError` if it runs no package.
     """
@@ -243,7 +249,7 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
 
 
 def require_command(server: Server) -> PackageCommand:
-    """Return what a server runs. Raises `ConfigError` if it cannot be locked."""
+    """Return the parsed package command (npx or uvx) of a server. Raises `ConfigError` if it cannot be locked."""
     from toolway.packages.runner_command import NotLockable, parse_command
 
     assert server.command is not None
@@ -268,7 +274,7 @@ def read_entries(file: str) -> dict[str, LockedEntry]:
 
 
 def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
-    """Write a lock file, unless it would be a new one without entries."""
+    """Write the entries of a lock file. A file without entries is not created."""
     from toolway.packages.lock_file import write_lock
 
     if entries or os.path.exists(file):
@@ -276,7 +282,7 @@ def write_entries(file: str, entries: Mapping[str, LockedEntry]) -> None:
 
 
 def root_version(command: PackageCommand, entry: LockedEntry) -> str:
-    """Return the locked version of the package with the program."""
+    """Return the locked version of the package that contains the server's program."""
     from toolway.packages.runner_command import normalize
 
     if entry.ecosystem == "npm":

@@ -91,7 +91,7 @@ def _print_changes(output: Output, name: str, changes: list[VersionChange], row:
 async def _compare_definitions(
     name: str, server: Server, command: PackageCommand, entry: LockedEntry
 ) -> tuple[list[Json], str]:
-    """Start the new version in the sandbox strict, and compare its tools with the pinned ones.
+    """Start the new version of a server in the sandbox strict, and compare its tools with the pinned (approved) ones.
 
     Return the tools that differ, and a note about the comparison.
     """

@@ -37,7 +37,7 @@ ItemNames = Annotated[
 
 
 def pins_ls(context: CommandContext) -> CommandResult:
-    """List the definitions that changed, are new, or hide text.
+    """List the definitions of servers that changed since they were pinned, are new, or contain hidden text.
 
     A held definition is in no list and no search, and a call of it fails.
     """
@@ -59,12 +59,12 @@ def pins_approve(
         ),
     ] = None,
 ) -> CommandResult:
-    """Approve the received definitions. All nodes of a cluster use them within a second."""
+    """Approve the definitions that a server sends now. All nodes of a cluster use them within a second."""
     return run_pins_approve(context, names, digest)
 
 
 class _FilePins:
-    """Pins in the file of a gateway that does not run."""
+    """Pinned definitions in the state folder of a gateway that is not running."""
 
     def __init__(self, file: PinFile) -> None:
         self._file = file
@@ -98,7 +98,7 @@ class _FilePins:
 
 
 class _GatewayPins:
-    """Pins of a running gateway, or of its cluster."""
+    """Pinned definitions of a running gateway, or of its cluster."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         self._gateway = gateway
@@ -127,7 +127,7 @@ async def _open_pins(context: CommandContext) -> _FilePins | _GatewayPins:
 
 
 async def run_pins_ls(context: CommandContext) -> ExitCode:
-    """Print the pinned servers and the definitions that deviate."""
+    """Print the definitions that differ from the pinned ones, and the number of pinned servers."""
     output, pins = context.output, await _open_pins(context)
     found = await pins.list()
     if output.as_json:
@@ -176,7 +176,7 @@ def _print_difference(output: Output, deviation: Json) -> None:
 
 
 async def run_pins_approve(context: CommandContext, names: list[str], digest: str | None) -> ExitCode:
-    """Approve the named definitions, and print them."""
+    """Approve the named definitions, and print their names."""
     output, pins = context.output, await _open_pins(context)
     chosen = _choose((await pins.list())["deviations"], names)
     for each in chosen:
@@ -202,7 +202,10 @@ def _changed_error(name: str, detail: str) -> ConfigError:
 
 
 def _choose(waiting: list[Json], names: list[str]) -> list[Json]:
-    """Return the waiting definitions that are named. Raises `NotFound` if a name has none."""
+    """Return the definitions waiting for approval that `names` select, by their own name or that of their server.
+
+    Raises `NotFound` if nothing waits under a name.
+    """
     chosen: list[Json] = []
     for name in names:
         found = [each for each in waiting if name in (each["name"], each["server"])]

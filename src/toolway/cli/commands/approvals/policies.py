@@ -1,4 +1,4 @@
-"""`toolway policy`: check the policy file of the gateway, ask it, test it, and write a first one."""
+"""`toolway policy`: check the policy file of the gateway, explain its decisions, test it, and write a first one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def policy_test(
     policy: PolicyFile = None,
     wait: Wait = 30.0,
 ) -> CommandResult:
-    """Compare the decisions of the policies with a table. Exit with 9 if one differs."""
+    """Compare the decisions of the policies with a table of expected ones. Exit with 9 if one differs."""
     return run_policy_test(context, file, policy, wait)
 
 
@@ -77,7 +77,7 @@ def policy_new(
 
 
 async def run_policy_check(context: CommandContext, file: Path | None, wait: float) -> ExitCode:
-    """Print what is wrong with the policy file."""
+    """Print the mistakes in the policy file: unknown names, policies without a tool, tools that no caller may call."""
     from toolway.gateway.policy.review import review
 
     loaded = _load(context, file)
@@ -119,7 +119,10 @@ def _print_review(context: CommandContext, loaded: LoadedPolicy, found: Review, 
 
 
 async def run_policy_why(context: CommandContext, row: dict[str, Any], file: Path | None, wait: float) -> ExitCode:
-    """Print one decision and the policies that made it. Exit code 0 for both answers: the question was answered."""
+    """Print the decision about one call, and the policies that made it.
+
+    The exit code is 0 for allowed and for denied.
+    """
     from toolway.gateway.policy.review import explain, find_item, read_cases
 
     loaded = _load(context, file)
@@ -164,7 +167,7 @@ def _reason(decision: AccessDecision) -> str:
 
 
 async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float) -> ExitCode:
-    """Print the rows of a table that the policies decide in another way."""
+    """Print the rows of a test table for which the decision of the policies is not the expected one."""
     from toolway.gateway.policy.review import explain, find_item, read_cases
     from toolway.workflows.reader import parse_yaml
 
@@ -202,7 +205,7 @@ async def run_policy_test(context: CommandContext, table: Path, file: Path | Non
 
 
 def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
-    """Write the file of a preset."""
+    """Write a new policy file from the preset with this name."""
     from toolway.gateway.policy.presets import PRESETS, access_text, preset_text
 
     if preset == "access":
@@ -242,7 +245,7 @@ def _load_config(context: CommandContext) -> LoadedConfig:
 
 
 def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
-    """Return the policies of `file`, or of the file that the configuration names. Raises `ConfigError`."""
+    """Load the policies of `file`, or of the file that the configuration names. Raises `ConfigError` if that fails."""
     from toolway.gateway.policy.policy_file import load_policy, policy_path
 
     if file is not None:
@@ -259,7 +262,10 @@ def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
 
 
 async def _list_tools(context: CommandContext, wait: float) -> tuple[list[Tool], list[str]]:
-    """Return the tools of all servers, and the names of the servers: cached ones if there is no gateway."""
+    """Return the tools of all servers, and the names of the servers, from the running gateway.
+
+    Without a gateway, cached lists are used, and servers without one are started.
+    """
     from toolway.cli.targets import find_target, wait_for_tools
 
     output = context.output
@@ -278,7 +284,7 @@ async def _list_tools(context: CommandContext, wait: float) -> tuple[list[Tool],
 
 
 def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
-    """Return True if `toolway.access` includes a tool for a person; None if it does not apply."""
+    """Return True if `toolway.access` allows the person of a test case to use its tool. None if it does not apply."""
     access = config.gateway.access
     if not access or case.caller.kind != "person" or case.action == "read":
         return None

@@ -78,7 +78,7 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
 
 
 async def _describe_limits(server: Server) -> list[str]:
-    """Return what makes the sandbox here and which limits apply, or why one of the entry cannot."""
+    """Return how the sandbox is made on this machine and which limits apply, or why a limit cannot be applied."""
     import asyncio
 
     from toolway.upstream.process.confinement import SandboxError, describe
@@ -90,7 +90,7 @@ async def _describe_limits(server: Server) -> list[str]:
 
 
 def find_missing(text: str, server: Server) -> list[str]:
-    """Return paths in the messages of a server that exist on this machine, and that its sandbox does not show."""
+    """Return the paths in a server's messages that exist on this machine, but not in the sandbox of the server."""
     from toolway.upstream.process.bubblewrap import SYSTEM_PATHS
 
     shown = (*SYSTEM_PATHS, *server.grants.read, *server.grants.write, "/etc", "/proc", "/dev/null")
@@ -103,7 +103,7 @@ def find_missing(text: str, server: Server) -> list[str]:
 
 
 def suggest_entry(server: Server, missing: list[str]) -> Json | str:
-    """Return the value of `sandbox` with what the server has, and what it cannot see as readable folders."""
+    """Return a value for the key `sandbox`: what the entry grants now, and the `missing` paths as readable ones."""
     grants = server.grants
     read = [*grants.read, *missing]
     network = True if grants.all_hosts else list(grants.hosts)

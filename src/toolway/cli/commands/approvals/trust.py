@@ -95,7 +95,7 @@ def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
 def run_trust(
     output: Output, config: Path | None, target: str | None, digest: str | None, *, allow_commands: bool
 ) -> ExitCode:
-    """Show the project files and the held entries that wait, and trust those the user confirms.
+    """Show the project files and entries that wait for approval, and trust those that the user confirms.
 
     Trust is for the current content. A given digest replaces the confirmation. Everything that would be run, read or
     sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
@@ -162,9 +162,9 @@ def _revoke_entry(config: Path | None, name: str) -> list[str]:
 def confirm_review(
     output: Output, pending: PendingReview, digest: str | None, *, only_one: bool = True, allow_commands: bool = False
 ) -> bool:
-    """Show the files and entries to trust. Return True if the user confirms, or gave their digest.
+    """Show a file or entries to trust. Return True if the user confirms them, or has given their digest.
 
-    Raises `ConfigError` if nothing else waits (`only_one`) and the given digest is that of other content.
+    Raises `ConfigError` if this is the only review (`only_one`) and the given digest is that of other content.
     """
     if not output.as_json:
         _print_review(output, pending)
@@ -258,7 +258,7 @@ def _named_file(config: Path | None) -> Path | None:
 
 
 def _own_files(config: Path | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the server maps of the named file, or of the user and local files, by file."""
+    """Return (file, server map) for the file named by the user, or for the existing user and local files."""
     from toolway.cli.file_changes import parse_entries
     from toolway.config.scopes import find_config_paths
 
@@ -286,7 +286,10 @@ def _confirm_trust(pending: PendingReview, digest: str | None, *, only_one: bool
 
 
 def _confirm_commands(pending: PendingReview, allow_commands: bool, *, interactive: bool) -> bool:
-    """Ask a second time if commands would run to get a value. Without a terminal --allow-commands is needed."""
+    """Ask a second time if commands would run to get values of an entry. Return True if that is allowed.
+
+    Without a terminal --allow-commands is needed.
+    """
     if allow_commands or not pending.secret_commands:
         return True
     number = len(pending.secret_commands)
@@ -352,7 +355,7 @@ def _review_entry(held: HeldEntry) -> PendingReview:
 
 
 def review_entries(title: str, entries: Mapping[str, Any]) -> PendingReview:
-    """Return the review of server entries that `toolway import` would write to the user's own file."""
+    """Return the server entries that `toolway import` would write to the user's own file, prepared for a review."""
     from toolway.config.approval.accesses import find_accesses
     from toolway.config.approval.held_entries import json_digest
 

@@ -1,4 +1,4 @@
-"""Checkpoints for `toolway audit verify`: public keys, the notes in the state folder, and a file of the operator."""
+"""Signed checkpoints for `toolway audit verify`: public keys, checkpoints in the state folder and in a given file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
 class LogCheckpoints:
-    """Public keys and known checkpoints of the logs that are verified."""
+    """Public keys, and the known checkpoints (signed ends) of the audit logs that are verified."""
 
     def __init__(self, settings: AuditSettings, file: Path | None, keys: Sequence[Path]) -> None:
-        """Load keys and checkpoints. Raises `UsageError` if a given file cannot be used."""
+        """Load the public keys and the checkpoints. Raises `UsageError` if a given file cannot be used."""
         self._notes = create_notes(settings)
         own = load_verifier(settings)
         self._keys = [*map(load_public_key, keys), *([own] if own is not None else [])]
@@ -32,7 +32,10 @@ class LogCheckpoints:
         return bool(self._keys)
 
     def checker(self, location: str, *, is_only: bool) -> CheckpointChecker:
-        """Return the checker of one log. `is_only`: all given checkpoints are of this log, also if it was renamed."""
+        """Return the object that compares one log with its checkpoints.
+
+        `is_only` means that all given checkpoints are of this log, even if it was renamed.
+        """
         given = [each for each in self._given if is_only or each.log == log_name(location)]
         return CheckpointChecker(self._keys, [*self._notes.read(location), *given])
 

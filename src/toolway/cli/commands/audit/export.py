@@ -61,7 +61,7 @@ def audit_export(
     ] = "",
     sign: Annotated[bool, typer.Option("--sign", help="Sign the export; exit with 9 if there is no key.")] = False,
 ) -> CommandResult:
-    """Write the oldest record of the audit log first, each record with its hash."""
+    """Write the records of the audit log as JSON lines, oldest first, each with its hash."""
     if since and from_:
         raise UsageError("--since and --from exclude each other")
     settings = audit_settings(context, log)
@@ -173,7 +173,7 @@ def _export(output: Output, settings: AuditSettings, query: AuditQuery, to: Path
 
 
 def _export_signed(output: Output, settings: AuditSettings, query: AuditQuery, to: Path | None) -> ExitCode:
-    """Write a signed export. Without a signature no file is written, and the exit code is 9."""
+    """Write a signed export of the audit log. If it cannot be signed, no file is written, and the exit code is 9."""
     from toolway.audit.signed_export import AlteredExport
     from toolway.audit.signing import load_signer
     from toolway.audit.sink import SinkBroken
@@ -222,7 +222,10 @@ def _write_signed(settings: AuditSettings, query: AuditQuery, logs: Any, signer:
 
 @contextmanager
 def _private_file(to: Path | None) -> Iterator[IO[bytes]]:
-    """Open a new private file, which gets the name `to` only if no error is raised; without `to`, stdout gets it."""
+    """Open a new file that only this user can read. It is renamed to `to` if the block ends without an error.
+
+    If `to` is None, its content is written to stdout instead.
+    """
     import tempfile
 
     if to is None:

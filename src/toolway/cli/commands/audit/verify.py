@@ -275,7 +275,7 @@ def build_filter(
 
 
 def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
-    """Return the object that checks the MACs of the log, or None if there is no key file.
+    """Return the object that checks the MACs (keyed hashes) of the records; None if there is no key file.
 
     Raises `UsageError` if the file `key` cannot be read.
     """
@@ -291,9 +291,10 @@ def load_macs(settings: AuditSettings, key: Path | None) -> RecordMacs | None:
 
 
 def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalContent | None:
-    """Read the journal; None if there is none, or if its key is missing. Read it before the log.
+    """Read the journal of the audit log: records that are not stored in the log yet.
 
-    Raises `SinkBroken` if the journal was changed.
+    Read it before the log. None if there is no journal, or if its key is missing. Raises `SinkBroken` if the journal
+    was changed.
     """
     from toolway.audit.log import read_journal
 
@@ -305,7 +306,10 @@ def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalCo
 
 
 def with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings with the tenant's key from the environment, if it is set: cluster nodes use no key file."""
+    """Return the settings with the tenant's key from the environment, if it is set.
+
+    Cluster nodes use it instead of a key file.
+    """
     from toolway.cluster.options import tenant_key_from_env
 
     tenant_key = tenant_key_from_env(os.environ)
@@ -332,7 +336,10 @@ def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) ->
 
 
 def parse_time(option: str, text: str) -> str:
-    """Return a time as in records: from an ISO date or time, in UTC if it names no zone, or from an age such as 7d."""
+    """Parse an ISO date or time (UTC if it names no zone) or an age such as 7d.
+
+    Return it in the form of audit records.
+    """
     if not text:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Source of a typed Python client for the tools of one server, from their JSON schemas. Pure.
+"""Generator of a typed Python client for the tools of one server, from their JSON schemas. It does no I/O.
 
 Each tool becomes a method whose parameters have the types of its `inputSchema`. Object schemas become `TypedDict`s.
 What a type of Python cannot express (patterns, limits, conditions) is left to the check of arguments before a call.
@@ -31,7 +31,7 @@ _RESERVED: Final = frozenset({"self", "timeout", "idempotency_key"})  # paramete
 
 
 def client_source(server: str, tools: Sequence[Mapping[str, Any]], version: str) -> str:
-    """Return the source of a module with a class for the server and a method for each tool."""
+    """Return the source of a Python module with a class for the server and a method for each tool."""
     class_name = f"{pascal_case(server)}Client"
     types = _Types({class_name, *_IMPORTED})
     names = _unique_names([str(tool["name"]) for tool in tools], reserved={"hub"})
@@ -68,13 +68,13 @@ __all__ = ["{class_name}"]
 
 
 def pascal_case(name: str) -> str:
-    """Return a name as that of a class: `search_issues` gives SearchIssues."""
+    """Convert a name to the form of a class name: `search_issues` gives SearchIssues."""
     words = "".join(word[:1].upper() + word[1:] for word in _WORD.split(name) if word)
     return words if words and not words[0].isdigit() else f"T{words}"
 
 
 def snake_case(name: str) -> str:
-    """Return a name as that of a function or parameter: `searchIssues` and `search-issues` give search_issues."""
+    """Convert a name to the form of a function or parameter: `searchIssues` and `search-issues` give search_issues."""
     spread = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     word = _WORD.sub("_", spread).strip("_").lower() or "value"
     word = f"_{word}" if word[0].isdigit() else word
@@ -147,25 +147,31 @@ def _docstring(text: str) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """Return a string literal. The escapes of JSON are also those of Python if other characters stay as they are."""
+    """Return a text as a Python string literal.
+
+    JSON's escapes are valid in Python if other characters stay as they are.
+    """
     return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(text: str) -> str:
-    """Return a server's text such that it cannot end a docstring or contain escapes."""
+    """Return a text of a server without characters that could end a docstring or begin an escape."""
     printable = "".join(each if each.isprintable() or each == "\n" else " " for each in text)
     return printable.replace("\\", "/").replace('"', "'")
 
 
 class _Types:
-    """Annotations for schemas, and the definitions of the `TypedDict`s that they need."""
+    """Converter of JSON schemas to Python annotations. It collects the `TypedDict` definitions that they need."""
 
     def __init__(self, taken: set[str]) -> None:
         self.definitions: list[str] = []
         self._names = set(taken)
 
     def annotation(self, schema: Any, name: str, root: Mapping[str, Any], depth: int = 0) -> str:
-        """Return the type of a schema. `name` is for the class of an object."""
+        """Return the Python annotation for a JSON schema.
+
+        `name` is the name of the class if the schema is an object.
+        """
         if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
             return "Any"
         if isinstance(schema.get("$ref"), str):
@@ -212,7 +218,7 @@ class _Types:
         return found
 
     def _reference(self, reference: str, name: str, root: Mapping[str, Any], depth: int) -> str:
-        """Return the type of a reference into the same document; `Any` for every other one."""
+        """Return the annotation for a `$ref` into the same document; `Any` for every other reference."""
         if not reference.startswith("#/"):
             return "Any"
         part: Any = root

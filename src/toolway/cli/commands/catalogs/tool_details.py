@@ -1,4 +1,4 @@
-"""One tool for people: its arguments, a call to copy, and a check of argument names. Pure."""
+"""Description of one tool for people: its arguments, a call to copy, and a check of argument names."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def find_named(tools: Iterable[Tool], name: str) -> Tool | None:
 
 
 def find_shown(found: list[Tool], query: str, *, one_server: bool = False) -> Tool | None:
-    """Return the tool to show in detail: the one that `query` names, if it is no search with further results.
+    """Return the tool to show in detail: the one that `query` names exactly.
 
-    With `one_server`, a name without the server is enough.
+    None if `query` is a search with more results. If `one_server`, the name without the server is enough.
     """
     named = find_named(found, query)
     is_name = named is not None and (one_server or query == named.qualified_name or len(found) == 1)
@@ -35,7 +35,7 @@ def find_shown(found: list[Tool], query: str, *, one_server: bool = False) -> To
 
 
 def print_tool(output: Output, tool: Tool, called_as: str) -> None:
-    """Print a tool with its arguments and a call to copy. `called_as` are the words after `toolway call`."""
+    """Print a tool with its arguments and a call to copy. `called_as` are the words after `toolway call` in it."""
     output.print_line(tool.qualified_name, "bold")
     for line in (tool.description or tool.title or "").strip().splitlines():
         output.print_line(f"  {line.rstrip()}")
@@ -130,8 +130,8 @@ def _example_value(schema: Mapping[str, Any], name: str) -> Any:
 def check_names(tool: Tool, names: Iterable[str]) -> InvalidArguments | None:
     """Return the error for argument names that the schema of a tool does not have; None if all are known.
 
-    A JSON schema allows further names unless it says otherwise, so a server often ignores a misspelt one. A name is
-    accepted if the schema speaks of further names in any way. Names in one JSON object are not checked by the caller.
+    A JSON schema allows further names unless it says otherwise, so a server often ignores a misspelt one. All names are
+    accepted if the schema says anything about further names.
     """
     schema = tool.input_schema
     properties = properties_of(schema)

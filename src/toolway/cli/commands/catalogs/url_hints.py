@@ -1,4 +1,4 @@
-"""Hints about a server that was named by its URL: no config file has its name, so commands must name the URL."""
+"""Hints about a server that the user named by its URL: it has no entry, so commands in hints must contain the URL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 
 
 def hint_for_url(hint: str, server: str, url: str) -> str:
-    """Return a hint with the commands that name the server `server` replaced by those that accept its URL."""
+    """Return a hint in which commands with the name `server` are replaced by commands with the URL of the server."""
     name, quoted = re.escape(server), shlex.quote(url)
     hint = re.sub(rf"toolway tools (?:-s|--server) {name}\b", lambda _: f"toolway tools {quoted}", hint)
     hint = re.sub(rf"toolway tools {name}\.", lambda _: f"toolway tools {quoted} ", hint)
@@ -17,5 +17,5 @@ def hint_for_url(hint: str, server: str, url: str) -> str:
 
 
 def doctor_command(server: str, url: str = "") -> str:
-    """Return the command that finds the cause of a failure: of the server at `url`, or of a configured server."""
+    """Return the `toolway doctor` command that finds why a server fails: the one at `url`, or the configured one."""
     return f"toolway doctor {shlex.quote(url) if url else server}"
