@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AgentResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an agent run: its output, and what it did and cost."""
+    """Result of an agent run: the output of the model, the tool calls that it made, and the tokens and money used."""
 
     output: Any
     tool_calls: list[Json] = []  # tool, arguments, result, executed
@@ -124,7 +124,7 @@ class Agent:
     def from_settings(
         cls, settings: AgentSettings, hub: Hub, *, journal: str | os.PathLike[str] | Workflows | None = None
     ) -> Self:
-        """Return an agent with the settings of an earlier run."""
+        """Return an agent with settings that were stored with an earlier run."""
         agent = cls(settings.model, hub, journal=journal)
         agent.settings = settings
         return agent
@@ -180,7 +180,7 @@ class Agent:
 
 
 class AgentRun:
-    """Handle of an agent run."""
+    """Handle of an agent run: reads its state, waits for its result, and answers its questions."""
 
     def __init__(self, workflows: Workflows, run: Run, log: AgentEventLog) -> None:
         self._workflows = workflows
@@ -189,11 +189,11 @@ class AgentRun:
         self.id = run.id
 
     async def status(self) -> RunRecord:
-        """Return the state of the run."""
+        """Return the current state of the run, as stored in its journal."""
         return await self._run.status()
 
     async def wait(self) -> RunRecord:
-        """Wait until the run has ended or asks a person; return its state."""
+        """Wait until the run has ended or waits for the answer of a person; return its state."""
         return await self._run.wait()
 
     async def result(self) -> AgentResult:
@@ -210,26 +210,35 @@ class AgentRun:
         return read_messages(record, entries)
 
     async def approve(self, step: str | None = None, *, yes: bool = True, note: str = "", by: str = "") -> None:
-        """Approve or deny the call that the run asks for. `step` is that of the event `asks`."""
+        """Approve the tool call that the run waits for, or deny it if `yes` is False.
+
+        `step` is that of the event `asks`; it may be left out if this run has only one question. `by` is who decided.
+        """
         run, path = self._split(step)
         await self._workflows.answer(run, path, {"yes": yes, "note": note}, by=by)
 
     async def settle(self, step: str | None = None, *, happened: bool, by: str = "") -> None:
-        """State if a call with an unknown outcome was executed, for `on_unknown="ask"`."""
+        """State if a tool call with an unknown outcome was executed (`happened`), so that the run continues.
+
+        Needed if the agent has `on_unknown="ask"`.
+        """
         run, path = self._split(step)
         await self._workflows.settle(run, path, happened=happened, by=by)
 
     def _split(self, step: str | None) -> tuple[str, str | None]:
-        """Return the run and the path of a step, which may be that of a child run: `RUN#PATH`."""
+        """Return (run id, path) of a step.
+
+        A step of a child run is written as `RUN#PATH`; any other path is of this run.
+        """
         run, separator, path = (step or "").rpartition("#")
         return (run, path) if separator else (self.id, step)
 
     async def asking(self) -> list[RunRecord]:
-        """Return the run, and the child runs below it, that ask a person now."""
+        """Return those of this run and its child runs that wait for the answer of a person now."""
         return await find_asking_runs(self._workflows, self.id)
 
     async def events(self) -> AsyncIterator[AgentEvent]:
-        """Yield what happens in the run, from its beginning to its end. Questions come as `asks`."""
+        """Yield the events of the run, from its beginning to its end. A question to a person is an event `asks`."""
         seen = 0
         asked: set[str] = set()
         while True:
@@ -261,7 +270,7 @@ class AgentRun:
 def agent_workflow(
     hub: Hub, log: AgentEventLog | None = None, find_model: Callable[[AgentSettings], Model | None] | None = None
 ) -> PythonWorkflow:
-    """Return the workflow of agent runs, for `Workflows(code=…)`.
+    """Return the workflow that executes agent runs, for the argument `code` of `Workflows`.
 
     Args:
         hub: The hub whose tools the runs call.
@@ -287,7 +296,7 @@ def _span_of(run: str, inputs: Json) -> StepSpan:
 
 
 def check_agent(settings: AgentSettings, models: Mapping[str, Model] | None = None) -> Model:
-    """Return the model of a run. Raise `AgentError` if the run could not begin: no package, no key, no price.
+    """Return the model of a run. Raise `AgentError` if it cannot be used: no package, no API key, no known price.
 
     The agents that it may call are checked too.
     """

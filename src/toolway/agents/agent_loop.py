@@ -43,7 +43,7 @@ async def run_agent(
     prompt: str,
     chosen: AgentSettings,
 ) -> Json:
-    """Let the model work on a prompt; return its output, the tool calls and the usage.
+    """Let the model work on a prompt, with tools, until it has an answer; return output, tool calls and usage.
 
     Raises:
         AgentError: The budget is used up, the provider refused, or the model went in circles.
@@ -96,7 +96,7 @@ async def _run_loop(agent: Agent[None, Any], prompt: str) -> Any:
 
 
 def _facts_of(model: JournalledModel, toolset: HubToolset) -> Json:
-    """Return what a run has used, with its child runs, and the untrusted servers that it has read from."""
+    """Return the usage of a run, with its child runs, its seconds, and the untrusted servers that it has read from."""
     return {
         "usage": {**model.spending.to_json(), "calls": toolset.rules.calls},
         "seconds": model.seconds(),
@@ -113,7 +113,7 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
 
 
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
-    """Return the tools that the agent may use. A server that does not answer has none.
+    """Return the tools that the agent may use, by `server.tool`. A server that does not answer in time has none.
 
     Tools that start agents are left out: an agent cannot start itself, and its budget is that of all its requests.
     """
@@ -133,7 +133,7 @@ def _is_offered(tool: Tool, settings: AgentSettings) -> bool:
 
 
 async def _read_facts(hub: Hub, tools: dict[str, Tool], settings: AgentSettings) -> Json:
-    """Return the effects of the tools, and the servers whose results may contain instructions of strangers."""
+    """Return the effect class of each tool, and the servers whose results may contain instructions of strangers."""
     terms = {name: hub._core.call_terms(name) for name in sorted(tools)}
     effects = {name: Effect.UNSAFE if found is None else found.effect for name, found in terms.items()}
     if settings.untrusted == "none":

@@ -17,15 +17,18 @@ MAX_CAUSES: Final = 20  # of one exception
 
 
 class _TooLargeAnswer(Exception):
-    """Error of an answer that exceeds the limit."""
+    """Raised while the answer of a model provider is read, if it exceeds the size limit."""
 
 
 class _TooLargeRead(httpx2.ReadError, _TooLargeAnswer):
-    """Error of such an answer, of the class that the SDKs expect from their HTTP client."""
+    """Error for an answer that is too large, as a `ReadError`, which SDKs expect from their HTTP client httpx2."""
 
 
 def limit_answers(model: Model) -> None:
-    """Make the client of a model stop reading at the limit, also if it was replaced since the last request."""
+    """Make the HTTP client of a model stop reading at the size limit.
+
+    Call it before each request: clients are replaced.
+    """
     provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
     client = getattr(provider, "_own_http_client", None)
     if isinstance(client, httpx2.AsyncClient):
@@ -72,7 +75,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class _BoundedSession:
-    """HTTP session of botocore whose responses are bounded. Not a subclass: botocore is loaded only if it is used."""
+    """HTTP session of botocore that limits the size of each response. It wraps the session, to import no botocore."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -89,13 +92,13 @@ class _BoundedSession:
 
 
 class _BoundedBody:
-    """Body of a response of urllib3."""
+    """Response body of urllib3 that raises an error if more bytes than the limit arrive."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
 
     def stream(self, amount: int = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-        """Yield the parts of the body."""
+        """Yield the parts of the body as they arrive. Raises `_TooLargeAnswer` if it exceeds the limit."""
         size = 0
         for data in self._raw.stream(amount, decode_content):
             size += len(data)

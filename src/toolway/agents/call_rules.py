@@ -21,7 +21,7 @@ MAX_TITLE_CHARS: Final = 400
 
 
 class CallDecision(NamedTuple):
-    """Decision about a call. `text` is the title of the question, or the reason that the model reads."""
+    """Decision about a tool call. `text` is the question for the person, or the reason for a refusal, for the model."""
 
     action: Literal["call", "approve", "refuse"]
     text: str = ""
@@ -48,7 +48,10 @@ class CallRules:
         self.calls = 0
 
     def reserve(self, place: int) -> str | None:
-        """Count a call, which has this place in its turn. Return why it is not made if there are too many."""
+        """Count a call, which is number `place` in its turn of the model.
+
+        Return the text for the model if the turn or the budget allows no more calls; else None.
+        """
         if place > MAX_CALLS_OF_TURN:
             return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
         budget = self._settings.budget.calls
@@ -77,22 +80,22 @@ class CallRules:
         return CallDecision("call")
 
     def sources(self, turn: int) -> list[str]:
-        """Return the untrusted servers whose results the model may have read before a turn."""
+        """Return the untrusted servers whose results the model has read before this turn."""
         # A result can only change what the model wants in later turns.
         return sorted(name for name, first in self._read_untrusted.items() if first < turn)
 
     @property
     def read_untrusted(self) -> list[str]:
-        """Return the untrusted servers whose results are in the conversation."""
+        """Return the untrusted servers whose results the model has read in this run or in its prompt."""
         return sorted(self._read_untrusted)
 
     def mark_read(self, servers: Iterable[str], turn: int) -> None:
-        """Note that the results of this turn may contain texts of untrusted servers."""
+        """Record that results of this turn contain texts of these untrusted servers."""
         for server in servers:
             self._read_untrusted.setdefault(server, turn)
 
     def add_result(self, tool: str, args: Json, text: str, turn: int) -> str:
-        """Add the result of a call; return the text that the model reads.
+        """Record the result of a call; return the text for the model, with a warning if the call was repeated often.
 
         Raises `LoopDetected` if the model makes the same call with the same result again and again.
         """
@@ -108,7 +111,10 @@ class CallRules:
         return f"{text}\n\n[You made this call {count} times with the same result. Do something else.]"
 
     def add_unknown(self, tool: str, args: Json) -> None:
-        """Remember a call that may have been executed, so that the model cannot simply repeat it."""
+        """Record a call that may have been executed.
+
+        If the model requests it again, a person is asked, or it is refused.
+        """
         self._unknown.add(_digest(tool, args))
 
 

@@ -15,7 +15,7 @@ MAX_RUNS: Final = 200  # whose events are in memory
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened in an agent run.
+    """One event of an agent run, such as a text, a tool call or a question.
 
     `kind` is `text` (a part of a text while it arrives), `answer` (a whole text), `call`, `result`, `asks` (a person
     must answer) or `end`.
@@ -65,10 +65,10 @@ class AgentEventLog:
             self.add(run, AgentEvent(kind="text", text=text))
 
     def after(self, run: str, count: int) -> list[AgentEvent]:
-        """Return the events of a run without the first `count` ones."""
+        """Return the events of a run after the first `count` ones."""
         return self._events.get(run, [])[count:]
 
     @property
     def changed(self) -> asyncio.Event:
-        """Return an event that is set when the next event of any run is added."""
+        """Return an `asyncio.Event` that is set when the next event of any run is added to the log."""
         return self._changed

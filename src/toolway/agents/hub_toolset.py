@@ -53,7 +53,7 @@ _READ_SCHEMA: Final[Json] = {
 
 
 class HubToolset(AbstractToolset[Any]):
-    """Tools of a hub that an agent may use.
+    """Pydantic-ai toolset with the tools of a hub that an agent run may use. Each call is a step of the run.
 
     Args:
         hub: The hub.
@@ -137,7 +137,7 @@ class HubToolset(AbstractToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: ModelContext[Any], tool: ToolsetTool[Any]
     ) -> str:
-        """Make a call of the model; return the text that it reads, also about a failure."""
+        """Execute a tool call that the model requested; return the text for the model, also if the call failed."""
         path = self._model.calls[ctx.tool_call_id or ""]
         if name == SEARCH_TOOL:
             return await self._search(path, str(tool_args.get("query", "")))
@@ -157,7 +157,7 @@ class HubToolset(AbstractToolset[Any]):
             return await self._call(path, qualified, args, effect)
 
     def _effect_of(self, tool: str) -> Effect:
-        """Return the effect of a tool: that of the start of the run, unless the hub calls it unsafe now."""
+        """Return the effect class of a tool as of the start of the run, or `UNSAFE` if the hub now says so."""
         terms = self._hub._core.call_terms(tool)
         return Effect.UNSAFE if terms is not None and terms.effect is Effect.UNSAFE else self._effects[tool]
 
@@ -175,7 +175,10 @@ class HubToolset(AbstractToolset[Any]):
         return self._cut(path, self.rules.add_result(tool, args, text, turn))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Return the text for the model if a call is refused by the rules or by a person; None if it may be made."""
+        """Ask a person about a call if the rules demand it; return the text for the model if the call is refused.
+
+        None if the call may be made.
+        """
         if decision.action == "refuse":
             return decision.text
         if decision.action == "approve":
@@ -234,7 +237,7 @@ class HubToolset(AbstractToolset[Any]):
         return self._part(handle, text, offset)
 
     def _cut(self, path: str, text: str) -> str:
-        """Return the first part of a long result, with a handle for the rest."""
+        """Return a short result unchanged, and of a long one the first part, with a handle for reading the rest."""
         if len(text) <= MAX_RESULT_CHARS:
             return text
         handle = path.removeprefix("tool/")
@@ -264,7 +267,10 @@ def _turn_of(path: str) -> int:
 
 
 def _adapt(tool: Tool | None) -> AdaptedSchema:
-    """Return the schema of a tool as providers accept it; any arguments if it has none that can be used."""
+    """Return the input schema of a tool in a form that providers accept.
+
+    If that is not possible, it allows any object.
+    """
     try:
         return adapt_schema({"type": "object"} if tool is None else tool.input_schema)
     except UnusableSchema:

@@ -30,7 +30,7 @@ SCHEMA: Final[Json] = {
 
 
 class InnerAgents:
-    """Agents that one agent run may call, by name."""
+    """Agents that one agent run may call as tools, by name. Each call starts a child run."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class InnerAgents:
         self._untrusted = untrusted
 
     def __iter__(self) -> Iterator[tuple[str, ConfiguredAgent]]:
-        """Yield the name of each as a tool, `agent.NAME`, and its entry."""
+        """Yield (tool name `agent.NAME`, settings) of each agent that may be called."""
         return ((f"{SERVER}.{name}", agent) for name, agent in self._agents.items())
 
     async def call(self, path: str, tool: str, args: Json, turn: int, record: Json) -> str:
-        """Let an agent work on a prompt; return its answer, or the reason that there is none.
+        """Run the agent that `tool` names on the prompt in `args`; return the text for the calling model.
 
-        `record` gets the key `executed`.
+        The text is the answer, or the reason why there is none. `record["executed"]` is set to the outcome.
         """
         name, prompt = tool.partition(".")[2], args.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
@@ -78,7 +78,7 @@ class InnerAgents:
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
     def _marks(self, settings: AgentSettings, turn: int) -> Json:
-        """Return the settings that tell a child which texts of strangers may be in its prompt."""
+        """Return the settings that tell a child run which untrusted servers its prompt may contain texts of."""
         if settings.untrusted == "none":
             return {}
         untrusted = tuple(sorted({*settings.untrusted, *self._untrusted}))

@@ -67,7 +67,7 @@ _TEMPORARY: Final = (
 
 
 class JournalledModel(WrapperModel):
-    """A model whose answers are steps of a run.
+    """Model that stores each answer in the journal of a run, and returns it from there if the run is replayed.
 
     Args:
         wrapped: The model of the provider.
@@ -99,7 +99,7 @@ class JournalledModel(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Return the answer from the journal, or ask the model and store it.
+        """Return the next answer of the model: from the journal if it is there, else from the provider, and store it.
 
         Raises:
             BudgetUsed: The budget does not allow another request.
@@ -147,7 +147,7 @@ class JournalledModel(WrapperModel):
         ]
 
     async def _step(self, name: str, ask: Callable[[Iterator[int]], Any]) -> tuple[Json, int]:
-        """Return an answer from the journal or the model, and how many requests for it were lost."""
+        """Return an answer from the journal or the provider, and how many requests for it were lost in a crash."""
         for attempt in range(1, MAX_TRIES + 1):
             path = name if attempt == 1 else f"{name}~{attempt}"
             try:
@@ -200,14 +200,17 @@ class JournalledModel(WrapperModel):
             return stream.get()
 
     def _is_cut(self, response: ModelResponse) -> bool:
-        """Return True if a stream ended without the reason that ends each complete one."""
+        """Return True if a streamed answer is incomplete: it has no finish reason, which the end of each stream has."""
         is_streamed = self._on_text is not None or self.wrapped.system in ("anthropic", "bedrock")  # long answers are
         return (
             is_streamed and bool(response.provider_name) and not (response.provider_details or {}).get("finish_reason")
         )
 
     def _read(self, number: int, answer: Json) -> ModelResponse:
-        """Return a stored answer. Ids of calls become unique."""
+        """Decode an answer from the journal.
+
+        A tool call without an id, or with one that was used before, gets a new id.
+        """
         response = ModelMessagesTypeAdapter.validate_python([answer["response"]])[0]
         assert isinstance(response, ModelResponse)
         parts = list(response.parts)
@@ -223,29 +226,32 @@ class JournalledModel(WrapperModel):
         return replace(response, parts=parts)
 
     def _check_budget(self) -> None:
-        """Raise `BudgetUsed` if the run may not send another request."""
+        """Raise `BudgetUsed` if the budget of the run is used up, so that no further request may be sent."""
         used = self.spending.find_exceeded(seconds=self.seconds())
         if used is not None:
             raise used
 
     def left_budget(self, calls: int) -> Budget:
-        """Return what is left of the budget of the run, after some tool calls."""
+        """Return the rest of the run's budget. `calls` is the number of tool calls so far."""
         return self.spending.left(calls, self.seconds())
 
     def seconds(self) -> float | None:
-        """Return the seconds that the run has worked, without its pauses; None if they have no limit."""
+        """Return the seconds that the run has worked, without pauses. None if the budget has no limit for seconds."""
         if self._agent.budget.seconds is None:
             return None
         return self._run.now() - self._began - _total_length(self._pauses) + self._used_in_pauses
 
     def add_pause(self, times: tuple[float, float] | None, used: float = 0.0) -> None:
-        """Leave out a time in which the run waited for a person or a child run. The child has worked `used` of it."""
+        """Record a time (begin, end) in which the run waited for a person or a child run.
+
+        It does not count for the budget. `used` are the seconds of it in which the child run worked, which do count.
+        """
         if times is not None:
             self._pauses.append(times)
             self._used_in_pauses += used
 
     def _estimate(self, messages: list[ModelMessage], parameters: ModelRequestParameters) -> ModelResponse:
-        """Return an answer with the usage that a request presumably has: four characters for a token."""
+        """Return an empty answer with the estimated token usage of a request, at four characters per token."""
         chars = len(ModelMessagesTypeAdapter.dump_json(messages))
         chars += sum(len(f"{each.parameters_json_schema}{each.description}") for each in parameters.function_tools)
         last = self.responses[-1].usage if self.responses else RequestUsage()
@@ -255,7 +261,7 @@ class JournalledModel(WrapperModel):
 
 
 def _total_length(times: list[tuple[float, float]]) -> float:
-    """Return the length of all intervals together. Overlapping parts count once."""
+    """Return the total length of time intervals (begin, end). Overlapping parts count once."""
     total, covered = 0.0, float("-inf")
     for began, ended in sorted(times):
         total += max(0.0, ended - max(began, covered))
@@ -294,7 +300,10 @@ def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
 
 
 def _check_size(response: Json, cost: Decimal | None) -> Json:
-    """Return an answer of a model with its price, in the form for the journal; an error if it is too large."""
+    """Return an answer and its price in the form that the journal stores.
+
+    An error object if the answer is too large.
+    """
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
         return _too_large(f"{size} bytes, more than {MAX_ANSWER_BYTES}")

@@ -45,7 +45,10 @@ def _create_provider(name: str, base_url: str | None) -> Provider[Any]:
 
 
 def _create_bedrock(base_url: str | None) -> Provider[Any]:
-    """Return the provider of Bedrock with a client of our own. Region and credentials are those of boto3."""
+    """Return the Bedrock provider with a boto3 client that sends each request once.
+
+    boto3 finds region and credentials.
+    """
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -67,7 +70,10 @@ def _create_bedrock(base_url: str | None) -> Provider[Any]:
 
 
 def require_one_attempt(model: Model) -> None:
-    """Raise `AgentError` if the client of a given model sends requests again by itself: then no budget holds."""
+    """Raise `AgentError` if the client of a model repeats failed requests by itself.
+
+    Such requests would not count for the budget.
+    """
     config = getattr(getattr(getattr(model, "client", None), "meta", None), "config", None)
     retries = getattr(config, "retries", None)
     if isinstance(retries, dict) and retries.get("total_max_attempts") != 1:

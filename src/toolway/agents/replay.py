@@ -21,7 +21,7 @@ from toolway.workflows.step_planner import CallAction, RunMemory
 
 
 class Replay(NamedTuple):
-    """Result of a replay. `missing` are the steps that the journal does not have."""
+    """Result of the replay of a run: its state and output. `missing` are the steps that the journal does not have."""
 
     state: str  # "done", "failed", or "incomplete"
     output: Any
@@ -29,7 +29,7 @@ class Replay(NamedTuple):
 
 
 class _JournalledTools:
-    """The part of a hub that a replay needs: the effects of the tools that the run called."""
+    """Stand-in for a hub in a replay. It knows only the effect classes of the tools that the run called."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._core = self
@@ -47,7 +47,7 @@ class _JournalledTools:
 
 
 async def replay_run(record: RunRecord, entries: Sequence[Entry], messages: Sequence[RunMessage]) -> Replay:
-    """Run the loop of an agent run again with the answers of its journal.
+    """Execute the loop of an agent run again, with the answers and results in its journal. Nothing is sent.
 
     Ends at the first step that the journal does not have.
     """

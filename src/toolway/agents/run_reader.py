@@ -34,9 +34,9 @@ class AgentRunReader:
 
     @asynccontextmanager
     async def open_command_journal(self) -> AsyncIterator[Workflows | None]:
-        """Open the journal of `toolway agent`, beside the processes that execute its runs; None if there is none.
+        """Open the journal of `toolway agent` for reading, while other processes may execute its runs.
 
-        Raises `JournalError`.
+        Yields None if there is no such journal. Raises `JournalError` if it cannot be opened.
         """
         if not self._file.exists():
             yield None
@@ -100,7 +100,10 @@ class AgentRunReader:
         }
 
     def find_call(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json | None:
-        """Return the call that a question of a run is about: tool, arguments and effect."""
+        """Return the tool call that the question at `step` is about: tool, arguments, effect.
+
+        None if it is about no call.
+        """
         match = _CALL_STEP.fullmatch(step)
         if match is None:
             return None
@@ -128,7 +131,7 @@ def _read_facts(entries: Sequence[Entry]) -> Json:
 
 
 def _made_calls(entries: Sequence[Entry]) -> set[str]:
-    """Return the steps of the calls of a run, also of those that wait for a person or were denied."""
+    """Return the steps of all tool calls of a run, including those that wait for approval or were denied."""
     matches = ((_CALL_STEP.fullmatch(each.path), each) for each in entries)
     return {match[1] for match, each in matches if match is not None and (each.tool or match[2])}
 

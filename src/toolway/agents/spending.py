@@ -21,7 +21,7 @@ BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,1
 
 
 class Spending:
-    """Requests, tokens and money of one agent run, and its budget."""
+    """Sum of the requests, tokens and money that one agent run has used, compared with its budget."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -35,7 +35,7 @@ class Spending:
         self._uncounted_cost = Decimal(0)
 
     def add_answer(self, response: ModelResponse, lost: int, estimate: ModelResponse) -> None:
-        """Add the usage of an answer. Each of the `lost` requests for it counts the same.
+        """Add the usage of one answer, and the same again for each of the `lost` requests, whose answers a crash lost.
 
         An answer without usage numbers counts like `estimate`.
         """
@@ -55,7 +55,7 @@ class Spending:
             self._uncounted_cost += uncounted * (price_of(like, self._settings) or 0)
 
     def add_child(self, usage: Json) -> None:
-        """Add what a child run has used."""
+        """Add the usage that a child run has reported."""
         self.requests += usage.get("requests") or 0
         self.input_tokens += usage.get("input_tokens") or 0
         self.output_tokens += usage.get("output_tokens") or 0
@@ -67,13 +67,13 @@ class Spending:
         self._uncounted_cost += Decimal(str(usage.get("uncounted_usd") or 0))
 
     def add_reservation(self, budget: Budget) -> None:
-        """Add the whole budget of a child run that does not say what it has used."""
+        """Add the whole budget of a child run as used, because the child run did not report its usage."""
         self.requests += budget.requests or 0
         self._uncounted_tokens += budget.tokens or 0
         self._uncounted_cost += Decimal(str(budget.usd or 0))
 
     def left(self, calls: int, seconds: float | None) -> Budget:
-        """Return what is left of the budget, after some tool calls and seconds."""
+        """Return the rest of the budget, if the run has made `calls` tool calls and worked for `seconds`."""
         used = Budget(
             usd=float(self._all_cost), tokens=self._all_tokens, calls=calls, requests=self.requests, seconds=seconds
         )
@@ -82,9 +82,10 @@ class Spending:
     def find_exceeded(
         self, lost: int = 0, estimate: ModelResponse | None = None, seconds: float | None = None
     ) -> BudgetUsed | None:
-        """Return an error if the budget is used up, after `lost` requests for the next answer; else None.
+        """Return the error `BudgetUsed` if a limit of the budget is reached; else None.
 
-        Each of them counts like `estimate`. `seconds` is the time since the start of the run.
+        `lost` is the number of requests for the next answer that a crash lost. Each of them counts like `estimate`.
+        `seconds` is the time that the run has worked.
         """
         budget = self._settings.budget
         tokens, cost = 0, Decimal(0)

@@ -52,13 +52,13 @@ def _numbered_calls(message: Json) -> Iterable[tuple[int, Json]]:
 
 
 def read_model_name(name: str) -> str:
-    """Return `server.tool` for the name of a tool that a model has used."""
+    """Return the qualified name `server.tool` for a tool name that a model has used, such as `server__tool`."""
     found = parse_tool_name(name)
     return name if found is None else str(found)
 
 
 def read_arguments(args: Any) -> Any:
-    """Return the arguments of a call; its text if it is not JSON. Some providers send them as text."""
+    """Return the arguments of a tool call as a JSON value. A text that is not valid JSON is returned unchanged."""
     if not isinstance(args, str):
         return args
     try:

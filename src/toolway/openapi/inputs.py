@@ -179,7 +179,7 @@ def swagger_body(parameters: list[Json], consumes: list[str]) -> Json | None:
 
 @dataclass(frozen=True, slots=True)
 class _BodyVariants:
-    """Media types of a request body, with their distinct schemas."""
+    """A request body as the OpenAPI document declares it: its media types, and the distinct schemas of these."""
 
     raw: Json
     contents: tuple[BodyContent, ...]
@@ -351,7 +351,10 @@ def concrete_type(media: str) -> str:
 
 
 def media_rank(media: str) -> int:
-    """Return the rank of a media type if the caller chooses none; lower is preferred."""
+    """Return the rank by which a media type is chosen for a request body if the caller names none.
+
+    Lower is preferred.
+    """
     return _KIND_ORDER.index(media_kind(media))
 
 

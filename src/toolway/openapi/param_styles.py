@@ -23,7 +23,7 @@ _MAX_DEEP_OBJECT_DEPTH: Final = 8
 
 
 def to_text(value: Any) -> str:
-    """Return one value of a parameter as text.
+    """Return a single value of a parameter as text: `true`, `1.5`, "" for null.
 
     Lists and objects become JSON, because no style covers them here.
     """

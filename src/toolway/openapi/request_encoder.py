@@ -169,7 +169,7 @@ def _build_target(template: str, base_path: str, path: Mapping[str, str], query:
 
 @functools.lru_cache(4096)
 def _split_template(template: str) -> tuple[tuple[str, ...], str]:
-    """Split a path template into alternating literals and variable names, and its fixed query."""
+    """Split a path template such as `/users/{id}?v=1` into alternating literals and variable names, and its query."""
     path, _, query = template.partition("#")[0].partition("?")
     pieces = _PATH_VARIABLE.split(path)
     literal = [piece if number % 2 else quote(piece, safe=_SAFE_PATH_CHARS) for number, piece in enumerate(pieces)]

@@ -62,7 +62,7 @@ def accept_header(responses: list[tuple[ApiResponse, Json]]) -> str:
 def response_schema(
     responses: list[tuple[ApiResponse, Json]], schemas: SchemaConverter
 ) -> tuple[ConvertedSchema, bool] | None:
-    """Return the output schema of an operation, and True if results are wrapped as `result`.
+    """Return the output schema of an operation, and True if a result must be wrapped in an object: `{"result": …}`.
 
     A result is wrapped if it may not be an object. None if the OpenAPI document declares no JSON response.
     """
@@ -186,7 +186,7 @@ def _read_security_scheme(name: str, raw: Json) -> SecurityScheme:
 
 
 def read_security_requirements(raw: Any) -> tuple[SecurityRequirement, ...]:
-    """Read the `security` list: alternatives, each of which names schemes needed together."""
+    """Read a `security` list: alternatives, each with the schemes (and their scopes) that are needed together."""
     listed = [each for each in raw if isinstance(each, dict)] if isinstance(raw, list) else []
     return tuple({name: tuple(swagger2.string_list(scopes)) for name, scopes in each.items()} for each in listed)
 

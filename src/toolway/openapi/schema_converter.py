@@ -74,7 +74,7 @@ class SchemaConverter:
         return found
 
     def inline_reference(self, converted: ConvertedSchema) -> ConvertedSchema:
-        """Replace a schema that is only a `$ref` by its definition: the fields are then at the top."""
+        """Return the definition that a schema refers to, if the schema is only a `$ref`; else the schema itself."""
         name = _referenced_name(converted.schema)
         if name is None:
             return converted

@@ -204,7 +204,7 @@ def is_leaf_schema(node: Json) -> bool:
 
 
 def leaf_keywords(node: Json, nullable: bool) -> Json:
-    """Return a leaf schema (without subschemas), marked as nullable if `nullable` is True."""
+    """Return the keywords of a schema without subschemas, with `nullable` added if that is True."""
     if not nullable:
         return node
     return {keyword: node[keyword] for keyword in _LEAF_KEYWORDS if keyword in node} | {"nullable": True}

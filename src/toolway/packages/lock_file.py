@@ -28,7 +28,7 @@ _PROGRAM: Final = compile_pattern(r"(?:node_modules/\.bin|bin)/[A-Za-z0-9_][A-Za
 
 @dataclass(frozen=True, slots=True)
 class LockedEntry:
-    """Locked packages of one server entry."""
+    """Content of `toolway.lock` for one server entry: its command, its packages, the digests of installed trees."""
 
     ecosystem: Ecosystem
     packages: tuple[str, ...]  # requirements as the entry had them
@@ -46,7 +46,7 @@ class LockedEntry:
         return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
 
     def iter_packages(self, platform: str) -> list[tuple[str, str]]:
-        """Return name and version of each package."""
+        """Return (name, version) of each locked package for a platform."""
         if self.ecosystem == "npm":
             return [(npm_name(path, each), each["version"]) for path, each in self.contents.items()]
         return [(name, each["version"]) for name, each in self.contents.get(platform, {}).items()]
@@ -54,7 +54,7 @@ class LockedEntry:
 
 @dataclass(frozen=True, slots=True)
 class PackageLock:
-    """State of one server entry in `toolway.lock`."""
+    """State of one server entry in `toolway.lock`: locked, not locked, no file, or a file that cannot be used."""
 
     file: str  # path of the lock file, which may not exist
     exists: bool = False
@@ -157,7 +157,10 @@ def _entry_to_json(entry: LockedEntry) -> dict[str, Any]:
 
 
 def _dump(value: Any, level: int) -> str:
-    """Format JSON with sorted keys. Objects with a version are packages, and stay on one line."""
+    """Return a value as JSON with sorted keys, indented from `level` on.
+
+    An object with the key `version` is a package, and stays on one line.
+    """
     is_block = isinstance(value, Mapping) and value and (level < 2 or "version" not in value) and level < 6
     if not is_block:
         return json.dumps(value, sort_keys=True, ensure_ascii=False)

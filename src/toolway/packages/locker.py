@@ -34,7 +34,7 @@ class VersionChange(NamedTuple):
 
 @dataclass(slots=True)
 class Locker:
-    """Resolves and installs the packages of entries.
+    """Resolver and installer of the packages that `npx` and `uvx` entries run, for `toolway.lock`.
 
     `min_age` is the least age of a package in seconds; 0 accepts any age, and then no registry needs to have times.
     """
@@ -49,10 +49,10 @@ class Locker:
         return TreeStore.open(self.environ)
 
     def lock(self, command: PackageCommand, current: LockedEntry | None) -> tuple[LockedEntry, str]:
-        """Return the locked entry of a command, with its tree installed, and what was done: "" if nothing.
+        """Return the locked entry of a command, after its packages are installed.
 
-        A `current` entry of the same packages is kept, and only installed if its tree is missing or damaged. Raises
-        `LockError`, and `ConfigError` for malware.
+        Also return what was done: "locked", "installed", or "" for nothing. A `current` entry of the same packages is
+        kept, and only installed if its tree is missing or damaged. Raises `LockError`, and `ConfigError` for malware.
         """
         if current is None or not matches(current, command):
             return self.resolve(command), "locked"
@@ -98,7 +98,10 @@ class Locker:
         python: pypi.Python | None,
         expected: str = "",
     ) -> tuple[str, str]:
-        """Install a tree, and return its program and its digest, which must be `expected` if that is given."""
+        """Install locked packages into a new folder of the store; return the path of the program in it, and its digest.
+
+        Raises `LockError` if `expected` is given and is not that digest.
+        """
         with self.store.new_tree() as folder:
             if python is None:
                 npm.install(command.packages, contents, self.environ, folder, self._npm_cache)

@@ -30,7 +30,7 @@ _MAX_PACKUMENT_BYTES: Final = 256 * 1024 * 1024
 def resolve(
     command: PackageCommand, environ: Mapping[str, str], folder: Path, cache: Path, before: datetime | None
 ) -> dict[str, Any]:
-    """Return the packages that npm chooses for a command, by their path in the tree.
+    """Return the packages that npm chooses for an npx command, by their path below the project: `node_modules/…`.
 
     `before` is the newest time of publication. Raises `LockError` if npm fails, or if a package is not from a registry.
     """
@@ -62,7 +62,7 @@ def install(
 
 
 def find_program(command: PackageCommand, folder: Path) -> str:
-    """Return the path of the program that npx would run. Raises `LockError` if there is none."""
+    """Return the path, below `folder`, of the program that npx would run. Raises `LockError` if there is none."""
     manifest = json.loads((folder / "node_modules" / command.name / "package.json").read_text())
     found = manifest.get("bin")
     own = command.name.rpartition("/")[2]

@@ -33,14 +33,14 @@ _MIN_PIP_WITH_TIMES: Final = 26  # --uploaded-prior-to
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """Interpreter that runs a tree."""
+    """Python interpreter that runs installed packages."""
 
     path: str
     version: str  # such as 3.12.3
 
     @property
     def platform(self) -> str:
-        """Return the platform of trees for it, such as `linux-x86_64-cp312`."""
+        """Return the platform for which packages are installed with this interpreter, such as `linux-x86_64-cp312`."""
         return f"{machine_platform()}-cp{''.join(self.version.split('.')[:2])}"
 
 
@@ -67,7 +67,7 @@ def resolve(
     before: datetime | None,
     constraints: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the wheels for a command: versions and hashes by name.
+    """Return the wheels that uv or pip chooses for a uvx command: version and hashes by package name.
 
     `before` is the newest time of publication, `constraints` are versions of another platform. Raises `LockError` if
     there are no such wheels.
@@ -107,7 +107,7 @@ def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, s
 
 
 def take_scripts(modules: Path, folder: Path) -> None:
-    """Move the scripts of packages from their modules to the folder `bin` of the tree."""
+    """Move the folder `bin` with the packages' scripts from the folder of the modules to the top of the tree."""
     written, programs = modules / "bin", folder / "bin"
     if written.is_dir():
         written.rename(programs)
@@ -116,7 +116,10 @@ def take_scripts(modules: Path, folder: Path) -> None:
 
 
 def complete(folder: Path, final: Path, modules: Path, python: Python, environ: Mapping[str, str]) -> None:
-    """Add interpreter and compiled modules to a tree that will be moved to `final`, and correct its scripts."""
+    """Finish an installed tree: correct its scripts, link its Python interpreter, and compile its modules.
+
+    The tree is in `folder` and will be moved to `final`, so its scripts name that path.
+    """
     programs = folder / "bin"
     for script in sorted(programs.iterdir()):
         _correct_script(script, final)
@@ -135,7 +138,7 @@ def complete(folder: Path, final: Path, modules: Path, python: Python, environ: 
 
 
 def find_program(command: PackageCommand, folder: Path) -> str:
-    """Return the path of the program that uvx would run. Raises `LockError` if there is none."""
+    """Return the path, below `folder`, of the program that uvx would run. Raises `LockError` if there is none."""
     name = command.program or command.name
     if (folder / "bin" / name).is_file():
         return f"bin/{name}"
@@ -215,7 +218,7 @@ def _pip(python: Python) -> list[str]:
 
 
 def _correct_script(script: Path, final: Path) -> None:
-    """Let a script of a package name the interpreter of its tree."""
+    """Rewrite the first line of a script so that the Python interpreter of the tree at `final` runs it."""
     content = script.read_bytes()
     first, newline, rest = content.partition(b"\n")
     if first.startswith(b"#!") and b"python" in first:

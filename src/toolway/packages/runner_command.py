@@ -25,7 +25,7 @@ _EXACT_SEMVER: Final = compile_pattern(r"[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z
 
 
 class NotLockable(ValueError):
-    """Raised for a command line of a package runner that cannot be locked. Its text is the reason."""
+    """Raised for a command line of npx, uvx or a similar program whose packages cannot be locked. Its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PackageCommand:
 
 
 def parse_command(words: Sequence[str]) -> PackageCommand | None:
-    """Return what a command line of `npx` or `uvx` runs; None if its program runs no packages.
+    """Return the packages and the program of an `npx` or `uvx` command line; None if it is another command.
 
     Raises `NotLockable` if it runs a package in a way that cannot be locked.
     """
@@ -72,7 +72,7 @@ def parse_command(words: Sequence[str]) -> PackageCommand | None:
 
 
 def is_runner(words: Sequence[str]) -> bool:
-    """Return True if a command line runs packages of a registry, in whatever way."""
+    """Return True if a command line runs packages of a registry, even if these cannot be locked."""
     try:
         return parse_command(words) is not None
     except NotLockable:
@@ -149,7 +149,10 @@ def _parse_uvx(words: Sequence[str]) -> PackageCommand:
 
 
 def _flag_value(word: str, names: tuple[str, ...], rest: Iterator[str]) -> str | None:
-    """Return the value of a flag that has one of these names; None if `word` is another word."""
+    """Return the value of the flag in `word` if its name is one of `names`; else None.
+
+    The value may be the next of `rest`.
+    """
     name, equals, value = word.partition("=")
     if name not in names:
         return None

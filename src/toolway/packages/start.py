@@ -83,13 +83,16 @@ def tree_command(
 
 
 def matches(entry: LockedEntry, command: PackageCommand) -> bool:
-    """Return True if a locked entry has the packages, program and Python of a command."""
+    """Return True if a locked entry is for the same packages, program and Python version as a command."""
     locked = (entry.ecosystem, entry.packages, entry.name, entry.python)
     return locked == (command.ecosystem, command.packages, command.program, command.python)
 
 
 def tree_platform(entry: LockedEntry) -> str | None:
-    """Return the platform of the tree that this machine runs; None if the entry is not locked for it."""
+    """Return the platform of the installed packages that this machine can run.
+
+    None if the entry is not locked for it.
+    """
     own = machine_platform()
     if entry.ecosystem == "npm":
         return own if own in entry.trees else None

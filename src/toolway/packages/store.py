@@ -36,7 +36,7 @@ def machine_platform() -> str:
 
 @dataclass(frozen=True, slots=True)
 class TreeStore:
-    """Folders of the installed trees of a user."""
+    """Store of the installed packages of a user: one folder (tree) for each locked entry, named by its digest."""
 
     trees: Path
     records: Path
@@ -61,7 +61,10 @@ class TreeStore:
         return folder.is_dir() and self._record(folder).is_file()
 
     def check(self, digest: str, platform_name: str) -> str:
-        """Read the whole tree. Return "" if it is as it was locked and installed, else what differs."""
+        """Compare all files of an installed tree with its digests.
+
+        Return "" if they are unchanged, else what differs.
+        """
         folder = self.folder(digest, platform_name)
         try:
             record = json.loads(self._record(folder).read_bytes())
@@ -77,7 +80,7 @@ class TreeStore:
 
     @contextmanager
     def new_tree(self) -> Iterator[Path]:
-        """Yield an empty folder beside the trees. It is removed at the end if it was not added."""
+        """Yield an empty folder for a new tree. The folder is removed in the end, unless `add` has moved it."""
         self.trees.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self.trees))
         try:
@@ -86,7 +89,7 @@ class TreeStore:
             remove_tree(folder)
 
     def add(self, new: Path, digest: str, platform_name: str) -> Path:
-        """Move a complete tree to its place, and record the digest of its local part."""
+        """Move a complete tree into the store, and record the digest of the files that belong to this machine."""
         folder = self.folder(digest, platform_name)
         _make_read_only(new)
         local = hash_tree(os.fspath(new)).local
@@ -112,7 +115,7 @@ class TreeStore:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder, even if its folders are read-only."""
+    """Delete a folder and all that is in it, even if folders below it are read-only."""
     if not folder.exists():
         return
     for path, _, _ in os.walk(folder):

@@ -23,7 +23,7 @@ class LockError(ToolwayError):
 
 
 def find_tool(name: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of a program, or None."""
+    """Return the path of a program on PATH, or None if it is not installed."""
     return shutil.which(name, path=environ.get("PATH", os.defpath))
 
 

@@ -17,7 +17,7 @@ MAX_FILES: Final = 500_000
 
 
 class TreeDigest(NamedTuple):
-    """Digests of the two parts of a tree, its size, and its newest file for messages."""
+    """Digests of the portable and the local part of a tree, its number of files, its bytes, and its newest file."""
 
     portable: str
     local: str
@@ -81,7 +81,7 @@ def _hash_file(path: str) -> str:
 
 
 def _is_local(path: str) -> bool:
-    """Return True for a file that the installation writes on this machine."""
+    """Return True if a file belongs to the local part of a tree: the installation on this machine has written it."""
     if path.startswith("node_modules/"):
         return False
     folder, _, name = path.rpartition("/")

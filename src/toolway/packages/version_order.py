@@ -22,7 +22,7 @@ _LAST: Final = 1 << 62
 
 
 def version_key(ecosystem: Ecosystem, version: str) -> tuple[Any, ...] | None:
-    """Return a key that orders versions of an ecosystem; None if the text is no version."""
+    """Return a sort key for a version of npm or PyPI; None if the text is not a valid version."""
     return _semver_key(version) if ecosystem == "npm" else _pep440_key(version)
 
 
