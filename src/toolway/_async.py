@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def run_at_once(steps: Generator[None, None, T]) -> T:
-    """Run a generator that yields after each slice of work, without pauses, and return its result."""
+    """Run a generator, which yields after each part of its work, to its end without pauses; return its result."""
     while True:
         try:
             next(steps)
@@ -26,7 +26,10 @@ def run_at_once(steps: Generator[None, None, T]) -> T:
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Run a generator that yields after each slice of work, and return its result. Other tasks run between slices."""
+    """Run a generator, which yields after each part of its work; other tasks run between the parts.
+
+    Return its result.
+    """
     while True:
         try:
             next(steps)
@@ -94,7 +97,7 @@ def _consume_exception(done: asyncio.Future[None]) -> None:
 
 
 class LightEvent:
-    """Event like `asyncio.Event`, without a queue of waiters until one is needed."""
+    """Event like `asyncio.Event`, but cheaper: it has no collection of waiters until a task waits."""
 
     __slots__ = ("_set", "_waiters")
 
@@ -129,7 +132,10 @@ class LightEvent:
             self._forget(waiter)
 
     def future(self) -> asyncio.Future[None]:
-        """Return a future that is done when the event is set, for a wait without a task. Cancel it afterwards."""
+        """Return a future that is done when the event is set, for code that waits without a task.
+
+        Cancel it if it is not needed.
+        """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._set:
             waiter.set_result(None)
@@ -226,7 +232,7 @@ class Timer:
         self._granted_seconds = 0.0
 
     def extra_time(self, now: float) -> float:
-        """Return the paused seconds that have not extended the timer yet, and count them as used."""
+        """Return the paused seconds by which the timer must still be extended, and record them as granted."""
         if self._paused_seconds is None:
             return 0.0
         extra = self._paused_seconds(now) - self._granted_seconds
@@ -323,7 +329,10 @@ class Timers:
 
 
 def settle_future(future: asyncio.Future[None], error: Exception | None) -> None:
-    """End a future with an error or with None, if it has not ended. It may be that no task waits for it any more."""
+    """Set the error of a future, or the result None, unless it is done.
+
+    An error is not logged if nothing awaits the future.
+    """
     if future.done():
         return
     if error is None:

@@ -85,7 +85,7 @@ def _delay(cls: type, options: dict[str, Any]) -> type:
 
 
 def _compile(cls: type, source: dict[str, Any], options: dict[str, Any]) -> None:
-    """Build the methods of a dataclass when one is used for the first time.
+    """Build the methods of a lazy dataclass and add them to the class `cls`, at the first use of one of them.
 
     They are made on a copy of the class and moved to the class, `__init__` last, so that no other thread can create an
     instance while a method is missing.
@@ -130,7 +130,10 @@ def _frozen_methods(cls: Any, names: frozenset[str]) -> dict[str, Any]:
 
 
 def _set_by_init(field: Any) -> None:
-    """Let `__init__` assign the default of a field that is no parameter. In a class with slots nothing else does."""
+    """Turn the default of a field that is no parameter of `__init__` into a factory, so that `__init__` assigns it.
+
+    In a class with slots, nothing else does.
+    """
     if field.default is not dataclasses.MISSING:
         value, field.default = field.default, dataclasses.MISSING
         field.default_factory = lambda: value
@@ -165,7 +168,7 @@ def _with_slots(cls: type, source: dict[str, Any], *, frozen: bool) -> type:
 
 
 def _get_state(self: Any) -> list[Any]:
-    """Return the values of the fields, for copies: a frozen instance cannot be assigned to."""
+    """Return the field values of an instance for `copy` and `pickle`. Used for frozen classes with slots."""
     return [getattr(self, each.name) for each in dataclasses.fields(self)]
 
 

@@ -18,7 +18,7 @@ Roots: TypeAlias = Sequence[str | Path] | Callback
 
 
 class FunctionCallbacks:
-    """`ClientCallbacks` that pass each server request to the user's function for its method."""
+    """`ClientCallbacks` that answer each server request with a function of the user: elicitation, sampling or roots."""
 
     def __init__(self, elicitation: Callback | None, sampling: Callback | None, roots: Roots | None) -> None:
         self._callbacks: dict[str, Callback] = {}

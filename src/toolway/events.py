@@ -74,7 +74,7 @@ class HealthChanged(Event, frozen=True):
 
 
 class ServerPaused(Event, frozen=True):
-    """A server asked for no calls for some time (`Retry-After`). Calls are rejected until then."""
+    """A server requested a pause (`Retry-After`): calls to it are rejected until the pause is over."""
 
     seconds: float
 
@@ -292,7 +292,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class DefinitionReviewed(Event, frozen=True):
-    """A definition of a server deviates from its pin, does so no more, or was approved."""
+    """A definition that a server sent differs from the pinned one, is the pinned one again, or was approved."""
 
     action: str  # held, noted (it is used), released (it is as pinned again, or gone) or approved
     kind: str  # tools, prompts, templates or instructions
@@ -305,7 +305,7 @@ class DefinitionReviewed(Event, frozen=True):
 
 
 class ApprovalChanged(Event, frozen=True):
-    """A person was asked about a call, has answered, or the answer was used."""
+    """The approval of a call changed: a person was asked, has answered, or the call was made with the answer."""
 
     action: str  # asked, approved, denied, used, refused (a used, foreign or outdated answer, a full queue) or expired
     by: str  # client or operator
@@ -334,7 +334,7 @@ class AuditResumed(Event, frozen=True):
 
 
 class ClusterDatabaseRefused(Event, frozen=True):
-    """The cluster database contains something that no node has written, or that is older than what was seen."""
+    """The cluster database contains data that no node has written, or that is older than data seen before."""
 
     reason: str
 
@@ -364,7 +364,7 @@ class RunChanged(Event, frozen=True):
 
 
 class RunStepEnded(Event, frozen=True):
-    """A call of a workflow step has an outcome."""
+    """A tool call of a workflow step ended, with this outcome."""
 
     run: str
     workflow: str

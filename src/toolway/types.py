@@ -98,7 +98,10 @@ class CallState(msgspec.Struct, eq=False):
     _user_wait_total: float = 0.0  # seconds the caller took to answer earlier ones
 
     def spawn(self) -> CallState:
-        """Create a new state of this class, for a shared execution that may outlive this call."""
+        """Return a new call state of the same class, for an execution that several calls share.
+
+        It may outlive this call.
+        """
         return CallState()
 
     def mark_connecting(self) -> None:
@@ -123,7 +126,10 @@ class CallState(msgspec.Struct, eq=False):
         self.attempt_number += 1
 
     def overall_certainty(self) -> Certainty:
-        """Return the highest certainty of all attempts, also of a call whose result this one shares."""
+        """Return the highest certainty of all attempts.
+
+        If this call shares the result of another call, its attempts count too.
+        """
         own = max(self.highest_certainty, self.certainty)
         return own if self.shared_with is None else max(own, self.shared_with.overall_certainty())
 
@@ -171,7 +177,10 @@ class CallState(msgspec.Struct, eq=False):
 
     @property
     def current_phase(self) -> str:
-        """Return the phase of the call, such as `queue` or `send`. If it shares a result, the phase of the other."""
+        """Return the current phase of the call, such as `queue` or `send`.
+
+        That of the other call if it shares its result.
+        """
         return self.phase if self.shared_with is None else self.shared_with.current_phase
 
 
@@ -295,7 +304,7 @@ class Authorizer(Protocol):
         ...
 
     def on_rejected(self, challenge: AuthChallenge) -> None:
-        """Record that the server rejected the new credential too; the request then fails."""
+        """Record that the server rejected the new credential as well. The caller then fails the request."""
         ...
 
 

@@ -28,14 +28,16 @@ class AnthropicTools:
 
     @property
     def definitions(self) -> list[Json]:
-        """Return the value of `tools` for `messages.create`."""
+        """Return the tool definitions for the argument `tools` of `messages.create`."""
         return [
             {"name": each.name, "description": each.description, "input_schema": each.schema}
             for each in self.toolset.tools
         ]
 
     async def answer(self, message: Any) -> list[Json]:
-        """Make the calls of a message. Return it and the answers, to append to the messages.
+        """Execute the tool calls in a message of the model.
+
+        Return that message and the results, to append to `messages`.
 
         Args:
             message: The message of the model, as the SDK returns it or as a dictionary.

@@ -35,7 +35,7 @@ class GeminiTools:
 
     @property
     def config(self) -> Json:
-        """Return the arguments of `GenerateContentConfig`: the tools, with the SDK's own calling turned off."""
+        """Return the arguments of `GenerateContentConfig`: the tools, and that the SDK must not call them by itself."""
         types = self._types
         return {
             "tools": [types.Tool(function_declarations=self.declarations)],
@@ -43,9 +43,10 @@ class GeminiTools:
         }
 
     async def answer(self, response: Any) -> list[Any]:
-        """Make the calls of a response. Return the contents to append: that of the model and that of the answers.
+        """Execute the tool calls in a response.
 
-        Only the former if the model called nothing.
+        Return the contents to append: that of the model, and that with the results. Only the former if the model called
+        nothing.
         """
         types = self._types
         content = response.candidates[0].content

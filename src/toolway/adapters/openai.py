@@ -26,12 +26,12 @@ class OpenAITools:
 
     @property
     def chat(self) -> list[Json]:
-        """Return the value of `tools` for `chat.completions.create`."""
+        """Return the tool definitions for the argument `tools` of `chat.completions.create`."""
         return [{"type": "function", "function": each} for each in self._functions()]
 
     @property
     def responses(self) -> list[Json]:
-        """Return the value of `tools` for `responses.create`."""
+        """Return the tool definitions for the argument `tools` of `responses.create`."""
         return [{"type": "function", **each, "strict": False} for each in self._functions()]
 
     def _functions(self) -> list[Json]:
@@ -41,7 +41,7 @@ class OpenAITools:
         ]
 
     async def answer_chat(self, response: Any) -> list[Json]:
-        """Make the calls of a chat completion. Return its message and the answers, to append to the messages.
+        """Execute the tool calls in a chat completion. Return its message and the results, to append to `messages`.
 
         Args:
             response: The response, or a message of it, as the SDK returns it or as a dictionary.
@@ -63,7 +63,7 @@ class OpenAITools:
         ]
 
     async def answer_responses(self, response: Any) -> list[Json]:
-        """Make the calls of a response. Return the `function_call_output` items, empty if it has no call.
+        """Execute the tool calls in a response. Return the `function_call_output` items; empty if there is no call.
 
         Send them with `previous_response_id`, or after the output items of the response.
         """

@@ -137,7 +137,10 @@ _REPAIRS: Final[Mapping[lint.SchemaRule, Callable[[Json, dict[str, str]], None]]
 
 
 def _safe_name(key: str) -> str:
-    """Return a property name that all providers accept, with a hash: it never equals another property."""
+    """Return a name for a property that all providers accept.
+
+    It ends with a hash, so that no two properties get the same.
+    """
     digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{_INVALID_NAME_CHARS.sub('_', key)[: _MAX_PROPERTY_NAME - 9]}_{digest}"
 

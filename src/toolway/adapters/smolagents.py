@@ -66,7 +66,7 @@ def tools(hub: SyncHub, *patterns: str, **options: Unpack[ToolOptions]) -> list[
 
 
 def _variable_name(tool: ModelTool) -> str:
-    """Return the name of a tool as a Python variable, with a hash if it was changed."""
+    """Return the name of a tool as a valid Python variable name, with a hash at the end if it had to be changed."""
     name = re.sub(r"\W", "_", tool.name, flags=re.ASCII)
     if name == tool.name and name.isidentifier():
         return name

@@ -62,7 +62,7 @@ class ModelTool:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to one call of a model: its text, and the result or the error behind it."""
+    """Answer to one tool call of a model: the text for the model, and the tool result or error that it is made from."""
 
     text: str
     is_error: bool = False
@@ -186,7 +186,7 @@ class Toolset:
         return found or next((each for each in self._by_name.values() if each.tool.qualified_name == name), None)
 
     async def refresh(self) -> list[ModelTool]:
-        """Select the tools again, by the lists that the servers have sent by now."""
+        """Select the tools again, from the current lists of the servers."""
         known = await self.hub.list_tools()
         if self._search is None:
             selected = [tool for tool in known if tool.qualified_name in self._filter]
@@ -275,7 +275,10 @@ class Toolset:
         return Reply(texts.result_text(result), result.is_error, "yes", result)
 
     async def _refusal(self, tool: ModelTool, arguments: Json) -> str | None:
-        """Return why a call was not approved, "" if no reason was given; None if it was approved."""
+        """Ask about a call that needs an approval.
+
+        Return None if it is approved, else the reason, or "" if none was given.
+        """
         if self.ask is None:
             return "no one can approve it here"
         answer = self.ask(CallToApprove(tool.tool.qualified_name, arguments, tool.effect))

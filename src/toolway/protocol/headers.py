@@ -133,7 +133,7 @@ def check_request(method: str, params: Json, headers: Mapping[str, str] | None =
 
 
 def _different_header(method: str, params: Json, version: Any, headers: Mapping[str, str]) -> str:
-    """Return how the routing headers differ from the body, or an empty text if they agree."""
+    """Return how the headers for version, method and name differ from the body of the request; "" if they agree."""
     header = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     if header is None or header != version:
         return f"the {MCP_PROTOCOL_VERSION_HEADER} header does not match the version in params._meta"
@@ -229,7 +229,7 @@ def _header_properties(input_schema: Any) -> Iterator[tuple[tuple[str, ...], str
 
 
 def _schemas(root: Any) -> Iterator[tuple[tuple[str, ...] | None, Json]]:
-    """Yield each schema inside a schema, with its path of property names.
+    """Yield (path, schema) of a schema and of each schema nested in it. The path consists of property names.
 
     The path is None if the schema does not describe a property of an object. References are not followed, so the walk
     ends.

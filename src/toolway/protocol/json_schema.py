@@ -25,7 +25,10 @@ _UNSUPPORTED_KEYWORDS: Final = ("$dynamicRef", "$recursiveRef", "$id", "id")  # 
 
 
 class SchemaValidator:
-    """A compiled JSON schema, or one that is not evaluated (`skip_reason` says why)."""
+    """Validator for one JSON schema.
+
+    If the schema is too expensive, nothing is validated, and `skip_reason` says why.
+    """
 
     def __init__(self, schema: Json) -> None:
         self._validator: Any = None
@@ -57,7 +60,7 @@ class SchemaValidator:
         return bool(validator.is_valid(instance))
 
     def errors(self, instance: Any) -> list[jsonschema_rs.ValidationError] | None:
-        """Return the errors of an invalid `instance`; None if it is too large to describe all of them."""
+        """Return all validation errors of an invalid `instance`; None if that would take too long."""
         if _count_values(instance, MAX_REPORT_WORK // self._cost) is None:
             return None
         return list(self._validator.iter_errors(instance))
@@ -71,7 +74,7 @@ class SchemaValidator:
 
 
 def schema_cost(schema: Json) -> int:
-    """Return how many schema positions a validation may evaluate, with references followed.
+    """Return an upper bound for the schema positions that one validation evaluates, with references followed.
 
     Raises `ValueError` if the number is too large or cannot be bounded.
     """

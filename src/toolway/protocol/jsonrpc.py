@@ -103,7 +103,7 @@ def encode_notification(method: str, params: Json) -> bytes:
 
 
 class RawResult(msgspec.Struct, frozen=True, gc=False):
-    """A result to forward as received bytes (`received`), between `prefix` and `suffix` as its new start and end."""
+    """A result that is forwarded as the received bytes, not encoded again: `prefix` + `received` + `suffix` is sent."""
 
     received: bytes | memoryview
     suffix: bytes
@@ -155,7 +155,7 @@ def parse_message(frame: bytes) -> Message:
 
 
 def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
-    """Decode the result of the request `id` in a small message that is written like our own; else None.
+    """Decode the result in a small response to the request `id`, if it is written in the same form as ours; else None.
 
     Also return the bytes of the result. `parse_result` decodes other messages.
     """
@@ -169,9 +169,10 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
-    """Decode the result of the request `id`. None if the message is anything else; `parse_message` says what.
+    """Decode the result in a response to the request `id`; None if the message is no such response.
 
-    Also return True if the message has only jsonrpc, id and result.
+    Also return True if the message has only jsonrpc, id and result. `parse_message` decodes other messages, or says
+    what is wrong with them.
     """
     try:
         value = decode_canonical(frame)
@@ -224,7 +225,7 @@ def is_large(frame: bytes) -> bool:
 
 
 def _no_yield() -> None:
-    """Do nothing: the `yield_loop` callback if no other thread needs to run."""
+    """Do nothing: default of the callback `yield_loop`, if no other thread needs to run meanwhile."""
 
 
 def parse_in_slices(frame: bytes, items: str = "", yield_loop: large_messages.YieldLoop = _no_yield) -> Message:
@@ -299,7 +300,9 @@ _decode_last_key = msgspec.json.Decoder().decode  # strict but for duplicate key
 
 
 def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
-    """Decode a small JSON text that is written like our own; None if it is not, or may exceed a limit.
+    """Decode a small JSON text that is written exactly as `encode_json` writes it.
+
+    None if it is not, or may exceed a limit.
 
     Most programs write such texts. If a decoded value is encoded as the very same bytes, no duplicate key is lost. Both
     steps together take half the time of a decoder that detects duplicate keys.
@@ -323,7 +326,7 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _has_few_values(root: Any, max_values: int) -> bool:
-    """Return True if a decoded message has at most `max_values` values, and only numbers within a double."""
+    """Return True if a decoded message has at most `max_values` values, and no number beyond the range of a double."""
     nodes = [root]
     for node in nodes:  # grows meanwhile
         kind = type(node)

@@ -134,7 +134,7 @@ def drop_oversized_items(frame: bytes, items: str, max_values: int, yield_loop: 
 
 
 def _placeholder(item: msgspec.Raw) -> dict[str, Any]:
-    """Return the placeholder of an oversized list item, with its name if that is near the start."""
+    """Return the placeholder of a list item that is too large, with the item's name if that is in its first bytes."""
     name = _ITEM_NAME.search(bytes(item)[:SLICE_BYTES])
     text = name[1].decode("utf-8", "replace") if name else ""
     return {"name": text, "uri": text, "uriTemplate": text, OMITTED: True}

@@ -16,7 +16,7 @@ _DEFINITIONS: Final = ("$schema", "$defs", "definitions")  # keys of a schema th
 
 
 def drop_nulls(arguments: Json, schema: Json) -> Json:
-    """Return arguments without the nulls that the schema of their tool does not allow and does not require."""
+    """Return arguments without the nulls that the tool's schema neither requires nor allows."""
     return _drop(arguments, schema, {key: schema[key] for key in _DEFINITIONS if key in schema}, 0)
 
 
@@ -47,7 +47,7 @@ def _drop_within(value: Any, schema: Json, definitions: Json, depth: int) -> Any
 
 
 def _resolve(schema: Json, definitions: Json) -> Json:
-    """Return the schema that a local reference names; the schema itself if it is no reference to a definition."""
+    """Return the definition that a schema refers to (`#/$defs/…`); the schema itself if it has no such reference."""
     _, _, name = str(schema.get("$ref", "")).rpartition("/")
     for key in ("$defs", "definitions"):
         group = definitions.get(key)

@@ -72,7 +72,10 @@ def violation_to_json(violation: ArgumentViolation) -> Json:
 
 
 def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArguments | None:
-    """Return the error that the data of a gateway's JSON-RPC error describes; None if it is another error."""
+    """Return the `InvalidArguments` error in the `data` of a gateway's JSON-RPC error.
+
+    None if it describes another error.
+    """
     if data.get("code") != InvalidArguments.code or data.get("executed") != "no":
         return None
     items, omitted = data.get("violations"), data.get("omitted")
@@ -85,7 +88,7 @@ def decode_invalid_arguments(data: Json, server: str, tool: str) -> InvalidArgum
 
 
 def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:
-    """Yield the violations that one error of the JSON Schema validator means, such as one per unknown property."""
+    """Yield the violations in one error of the JSON Schema validator, such as one for each unknown property."""
     keyword, facts = error.kind.name, error.kind.as_dict()
     path = error.instance_path
     schema = _schema_at(root, error.schema_path[:-1])
@@ -104,7 +107,7 @@ def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[Arg
 
 
 def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, str]:
-    """Describe the violation of one schema keyword: the problem, the expected value, and the nearest allowed name."""
+    """Return (problem, expected value, nearest allowed name) for a value that violates one schema keyword."""
     if keyword == "type":
         return f"is {_type_of(value)}", _join_types(facts["types"]), ""
     if keyword == "enum":
@@ -142,7 +145,7 @@ def _missing_property(root: Json, schema: Json, path: Sequence[str | int], name:
 
 
 def _no_alternative(root: Json, schema: Json, error: ValidationError, instance: Any) -> Iterable[ArgumentViolation]:
-    """Describe a value that matches no alternative of `anyOf` or `oneOf`.
+    """Yield the violations of a value that does not match `anyOf` or `oneOf`.
 
     If only one alternative accepts the type of the value, its violations are more helpful than the list of all.
     """
@@ -194,7 +197,7 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 
 def _properties(root: Json, schema: Json) -> Json:
-    """Return the properties of a schema by name; if it has none, those of the whole schema."""
+    """Return the properties that a schema declares, by name; if it declares none, those of the schema `root`."""
     return _own(schema) or _own(root)
 
 

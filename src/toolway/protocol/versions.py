@@ -61,7 +61,10 @@ OFFERED_LEGACY_VERSION: Final = LATEST_HANDSHAKE_VERSION
 
 
 def add_protocol_meta(params: Json, version: str, info: Json, capabilities: Json) -> Json:
-    """Return `params` with the `_meta` of a modern request; entries set by the caller stay."""
+    """Return `params` with the `_meta` entries that every modern request (2026-07-28) has.
+
+    Other entries of `_meta` stay.
+    """
     meta = params.get("_meta")
     return {
         **params,
