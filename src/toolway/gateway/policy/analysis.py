@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolway._lazy import dataclass
 from toolway.types import Json
@@ -22,6 +22,13 @@ class UnsupportedPolicy(ValueError):
     """Raised if a policy is written in a form that cannot be analysed; the text says how to write it."""
 
 
+class ArgumentRead(NamedTuple):
+    """Place in the arguments of a call that a policy reads: `context.args.filter.kind` is `("filter", "kind")`."""
+
+    path: tuple[str, ...]
+    whole: bool  # its value is used; False if it is only tested whether there is one (`has`)
+
+
 @dataclass(frozen=True)
 class PolicyUse:
     """Names of entities, attributes and arguments that one policy reads."""
@@ -29,6 +36,7 @@ class PolicyUse:
     names: frozenset[tuple[str, str]]  # entities that it names: (type, id)
     facts: frozenset[str]  # attributes of `principal`, `resource` and `context`, such as `resource.name`
     arguments: frozenset[str]  # arguments of a call: names directly under `context.args`
+    argument_reads: frozenset[ArgumentRead] = frozenset()
 
     @property
     def reads_arguments(self) -> bool:
@@ -77,7 +85,7 @@ def analyse(definition: Json) -> PolicyUse:
 
     Raises `UnsupportedPolicy` if it is written in a form that cannot be analysed.
     """
-    names, facts, arguments = set[tuple[str, str]](), set[str](), set[str]()
+    names, facts, reads = set[tuple[str, str]](), set[str](), set[ArgumentRead]()
     for part in ("principal", "action", "resource"):
         names.update(_scope_names(definition[part]))
     for condition in definition["conditions"]:
@@ -85,7 +93,7 @@ def analyse(definition: Json) -> PolicyUse:
             entity = node.get("__entity")
             if isinstance(entity, dict):
                 names.add((str(entity.get("type")), str(entity.get("id"))))
-        for path in _paths(condition["body"]):
+        for path, is_test in _reads(condition["body"]):
             if path == ("context",):
                 raise UnsupportedPolicy("it uses the whole context: write context.client, context.args.NAME …")
             if len(path) == 1:
@@ -94,8 +102,9 @@ def analyse(definition: Json) -> PolicyUse:
             if path[:2] == ("context", "args"):
                 if len(path) == 2:
                     raise UnsupportedPolicy("it uses all arguments at once: write context.args.NAME")
-                arguments.add(path[2])
-    return PolicyUse(frozenset(names), frozenset(facts), frozenset(arguments))
+                reads.add(ArgumentRead(path[2:], not is_test))
+    arguments = frozenset(each.path[0] for each in reads)
+    return PolicyUse(frozenset(names), frozenset(facts), arguments, frozenset(reads))
 
 
 def relax(policy: Policy) -> Json:
@@ -176,16 +185,22 @@ def _paths(node: Any) -> Iterator[tuple[str, ...]]:
 
     `context.args.a == 1 && principal in resource` has the paths (context, args, a), (principal,) and (resource,).
     """
+    for path, _ in _reads(node):
+        yield path
+
+
+def _reads(node: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Yield the attribute paths that a condition reads, each with True if it is only tested (`has`)."""
     path = _path_of(node)
     if path is not None:
-        yield path
+        yield path, "has" in node
     elif isinstance(node, dict):
         for key, each in node.items():
             if key != "Value":
-                yield from _paths(each)
+                yield from _reads(each)
     elif isinstance(node, list):
         for each in node:
-            yield from _paths(each)
+            yield from _reads(each)
 
 
 def _path_of(node: Any) -> tuple[str, ...] | None:

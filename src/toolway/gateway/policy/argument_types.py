@@ -1,8 +1,8 @@
 """Types of the arguments of tools for Cedar, from their JSON Schemas; and values of arguments for Cedar. Pure.
 
 Cedar has no null, no floats and no integers over 64 bits. A null is left out. A number that may have a fraction is
-passed as text. If an argument is an integer over 64 bits, or a value that its schema does not allow, the call is
-denied: a condition about it could not be evaluated.
+passed as text. If an argument is an integer over 64 bits, a value that its schema does not allow, or has no single type
+in the schema, the call is denied: a condition about it could not be evaluated.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from toolway.gateway.policy.analysis import ArgumentRead
 from toolway.types import Json
 
 MAX_DEPTH: Final = 6  # of objects in objects
@@ -31,7 +32,8 @@ class UnfitArgument(ValueError):
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
     """Return the Cedar types of the arguments in `names`, which policies read, from the input schema of a tool.
 
-    An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool.
+    An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool, or
+    finds no value (`has`). `check_reads` denies calls that have one.
     """
     wanted = set(names)
     if not wanted:
@@ -54,6 +56,41 @@ def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
     """
     budget = [MAX_CONTEXT_CHARS]
     return _record(arguments, types, budget, "")
+
+
+def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Iterable[ArgumentRead]) -> None:
+    """Raise `UnfitArgument` if a policy reads a value of a call that is not passed to Cedar.
+
+    A value without a type is left out. The server gets it, and a `forbid` that tests for it (`has`) would not apply.
+    """
+    for read in reads:
+        given: Any = arguments
+        fields, type_ = types, None
+        for place, name in enumerate(read.path, 1):
+            given = given.get(name) if isinstance(given, Mapping) else None
+            if given is None:
+                break
+            type_ = next((each[1] for each in fields if each[0] == name), None)
+            if type_ is None:
+                raise UnfitArgument(f"{'.'.join(read.path[:place])} has no single type in the schema of the tool")
+            fields = type_[1] if type_[0] == "Record" else ()
+        if given is not None and type_ is not None and read.whole:
+            _check_whole(given, type_, ".".join(read.path))
+
+
+def _check_whole(value: Any, type_: CedarType, path: str) -> None:
+    """Raise `UnfitArgument` if a part of a value has no type, so that Cedar would compare less than the server gets."""
+    name, inner = type_
+    if name == "Set" and isinstance(value, list):
+        for each in value:
+            _check_whole(each, inner, path)
+    elif name == "Record" and isinstance(value, Mapping):
+        known = {field: field_type for field, field_type, _ in inner}
+        for key, each in value.items():
+            if each is not None and key not in known:
+                raise UnfitArgument(f"{path}.{key} has no single type in the schema of the tool")
+            if each is not None:
+                _check_whole(each, known[key], f"{path}.{key}")
 
 
 def _fields(schema: Any, root: Json, wanted: set[str] | None, depth: int) -> ArgumentTypes:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from toolway.errors import ConfigError
 from toolway.gateway.policy.analysis import (
+    ArgumentRead,
     Policy,
     PolicySetUse,
     UnsupportedPolicy,
@@ -26,7 +27,7 @@ from toolway.gateway.policy.analysis import (
     relax,
     scope_reaches,
 )
-from toolway.gateway.policy.argument_types import ArgumentTypes, UnfitArgument, to_schema, to_values
+from toolway.gateway.policy.argument_types import ArgumentTypes, UnfitArgument, check_reads, to_schema, to_values
 from toolway.gateway.policy.entities import (
     ACTIONS,
     Caller,
@@ -88,6 +89,7 @@ class FirstStep(NamedTuple):
     verdict: Verdict
     decision: AccessDecision
     entities: Any = None  # of the second step: a handle of the Cedar library
+    reads: frozenset[ArgumentRead] = frozenset()  # places in the arguments that the second step reads
 
 
 class Selection(NamedTuple):
@@ -189,7 +191,8 @@ class PolicyEngine:
                 return FirstStep(
                     Verdict.DENY, AccessDecision(False, (policy.label,), f"the policy is not valid: {problem}")
                 )
-        return FirstStep(Verdict.READ_ARGUMENTS, plain, entities)
+        reads = frozenset(read for each in reached for read in each.use.argument_reads)
+        return FirstStep(Verdict.READ_ARGUMENTS, plain, entities, reads)
 
     def decide(
         self, subject: Subject, hour: int, item: ItemFacts, arguments: Mapping[str, Any], name: str = ""
@@ -199,6 +202,7 @@ class PolicyEngine:
         if step.verdict is not Verdict.READ_ARGUMENTS:
             return step.decision
         try:
+            check_reads(arguments, item.arguments, step.reads)
             values = to_values(arguments, item.arguments)
         except (UnfitArgument, OverflowError) as exc:
             return AccessDecision(False, (), f"the argument {exc}")
