@@ -154,7 +154,7 @@ class LightEvent:
 
 
 class Interrupted(Exception):
-    """Raised by `wait_unless` if its event was set before its work was done."""
+    """Raised by `wait_unless` if the event was set before the awaited work was done."""
 
 
 async def wait_unless(event: LightEvent, work: Coroutine[Any, Any, T]) -> T:

@@ -212,7 +212,7 @@ class InvalidArguments(CallError):
 def invalid_arguments(
     server: str, tool: str, violations: tuple[ArgumentViolation, ...], omitted: int = 0, hint: str = ""
 ) -> InvalidArguments:
-    """Return the error of a call with these violations, which was not sent."""
+    """Return the `InvalidArguments` error for a call that was not sent because of these violations."""
     more = f"; and {omitted} more" if omitted else ""
     return InvalidArguments(
         f"invalid arguments for {server}.{tool}",

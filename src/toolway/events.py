@@ -102,7 +102,7 @@ class TaskChanged(Event, frozen=True):
 
 
 class ServerLog(Event, frozen=True):
-    """A log message of a server, unchanged, or a warning of ours about one of its lists."""
+    """A log message that a server sent, unchanged, or a warning of Toolway about one of the server's lists."""
 
     level: str
     data: Any

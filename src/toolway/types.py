@@ -368,7 +368,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tool(self) -> str:
-        """Return the name of the tool as its server names it. The same as `name`."""
+        """Return the name of the tool as its server names it. Equal to `name`."""
         return self.name
 
     @property

@@ -90,7 +90,7 @@ def _content(reply: Reply) -> Any:
 
 
 def _plain(value: Any) -> Json:
-    """Return an object of the SDK as a dictionary."""
+    """Return a response object of the SDK, or a dictionary, as a dictionary."""
     return dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json", exclude_unset=True)
 
 

@@ -89,7 +89,7 @@ def _output(reply: Reply) -> Any:
 
 
 def _plain(value: Any) -> Json:
-    """Return an object of the SDK as a dictionary."""
+    """Return a response object of the SDK, or a dictionary, as a dictionary."""
     return dict(value) if isinstance(value, Mapping) else value.model_dump(mode="json", exclude_unset=True)
 
 

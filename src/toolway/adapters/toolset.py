@@ -157,7 +157,7 @@ class Toolset:
         has_approvals: bool = False,
         **options: Unpack[ToolOptions],
     ) -> Self:
-        """Create a toolset and select its tools.
+        """Create a toolset with these options, and select its tools from the hub.
 
         Raises `ToolwayError` if no tool matches, if there are too many, or if calls need an approval and neither `ask`
         nor the framework (`has_approvals`) can decide.
@@ -247,7 +247,9 @@ class Toolset:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, arguments: Any = None, *, approved: bool = False) -> Reply:
-        """Make one call of a model and return the answer. Raises nothing but cancellation.
+        """Execute one tool call of a model; return the answer for the model.
+
+        Every failure is an answer, except cancellation.
 
         Args:
             name: The tool, as the model names it.
@@ -289,7 +291,7 @@ class Toolset:
         return answer if isinstance(answer, str) else ""
 
     async def call_all(self, calls: Sequence[ModelCall]) -> list[Reply]:
-        """Make all calls of one turn of a model and return the answers in the same order.
+        """Execute all tool calls of one turn of a model; return the answers in the same order.
 
         Calls that may be repeated run at once. Unsafe calls run one after another in the order of the model, so that a
         crash leaves at most one of them with an unknown outcome.
@@ -341,7 +343,7 @@ def _renamed(tool: ModelTool, name: str) -> ModelTool:
 
 
 def _parse_arguments(arguments: Any) -> Json:
-    """Return the arguments of a call as an object. Raises `ValueError` if they are none."""
+    """Return the arguments of a call as an object; {} if it has none. Raises `ValueError` if they are anything else."""
     if isinstance(arguments, str):
         arguments = json.loads(arguments) if arguments.strip() else {}
     if arguments is None:

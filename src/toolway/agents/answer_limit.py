@@ -27,7 +27,7 @@ class _TooLargeRead(httpx2.ReadError, _TooLargeAnswer):
 def limit_answers(model: Model) -> None:
     """Make the HTTP client of a model stop reading at the size limit.
 
-    Call it before each request: clients are replaced.
+    Call it before each request: the client may have been replaced since the last one.
     """
     provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
     client = getattr(provider, "_own_http_client", None)

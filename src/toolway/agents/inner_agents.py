@@ -78,7 +78,7 @@ class InnerAgents:
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
     def _marks(self, settings: AgentSettings, turn: int) -> Json:
-        """Return the settings that tell a child run which untrusted servers its prompt may contain texts of."""
+        """Return the settings that tell a child run from which untrusted servers its prompt may contain texts."""
         if settings.untrusted == "none":
             return {}
         untrusted = tuple(sorted({*settings.untrusted, *self._untrusted}))

@@ -48,7 +48,7 @@ class AgentRunReader:
             await journal.close()
 
     def is_agent(self, record: RunRecord) -> bool:
-        """Return True if a workflow run is one of an agent."""
+        """Return True if a workflow run was started as an agent run."""
         if record.workflow != AGENT_WORKFLOW:
             return False
         try:

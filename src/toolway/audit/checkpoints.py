@@ -44,7 +44,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     signature: str = ""  # hex
 
     def message(self) -> bytes:
-        """Return the bytes that are signed."""
+        """Return the bytes of this checkpoint that its signature covers."""
         return _CONTEXT + msgspec.json.encode([self.log, self.through, self.hash, self.time, self.key])
 
     def to_record(self) -> RecordFields:
@@ -76,7 +76,7 @@ def read_checkpoints(data: bytes) -> list[Checkpoint]:
 
 
 def log_name(location: str) -> str:
-    """Return the name of a log in its checkpoints, from the location of its sink: no folder is published."""
+    """Return the name of a log for its checkpoints: the file name in `location`. Its folders are not published."""
     return os.path.basename(location)
 
 
@@ -162,7 +162,10 @@ class CheckpointNotes:
 
 
 class _EarlierLog(NamedTuple):
-    """End of the earlier log, which was removed before this one began, from the first record; 0 if there was none."""
+    """Number of the last record of the earlier log, which was removed before this log began; 0 if there was none.
+
+    It is read from the first record of this log.
+    """
 
     seq: int = 0
     until: str = ""  # time at which this log began

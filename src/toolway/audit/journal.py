@@ -159,7 +159,7 @@ class Journal:
         return ""
 
     def read(self) -> JournalContent | None:
-        """Return the records that an earlier run left behind; None if there are none.
+        """Return the records in the segment files, of which some may not be in the log yet; None if there are none.
 
         An incomplete last group is left out: no call was sent because of it. Raises `JournalBroken` if a group was
         changed or is missing.

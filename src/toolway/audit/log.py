@@ -58,7 +58,9 @@ def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSin
 
 
 def create_journal(settings: AuditSettings) -> Journal | None:
-    """Create the journal of a log in files; None for PostgreSQL, whose records must survive this machine.
+    """Create the journal for a log in files.
+
+    None for a log in PostgreSQL, whose records must not depend on this machine.
 
     Raises `OSError` if the key of the log is missing.
     """

@@ -63,7 +63,7 @@ class MacStart:
         return int(found[0]) if found else 0
 
     def lower_to(self, seq: int) -> None:
-        """Require MACs for all records after `seq`, unless they are already required from an earlier one on."""
+        """Store that all records after number `seq` must have a MAC, unless a lower number is stored already."""
         known = self.read()
         if known is not None and known <= seq:
             return

@@ -32,7 +32,7 @@ class MerkleTree:
         self.size = 0
 
     def add(self, leaf: bytes) -> None:
-        """Add the hash of the next leaf (`hash_leaf`)."""
+        """Append a leaf to the tree, given its hash from `hash_leaf`."""
         self.size += 1
         node, rest = leaf, self.size
         while rest % 2 == 0:  # two subtrees of equal size become one
@@ -50,7 +50,7 @@ class MerkleTree:
 
 
 def prove_inclusion(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the hashes that lead from the leaf at `index` to the root, from the leaf on.
+    """Return the inclusion proof of the leaf at `index`: the sibling hashes on its path to the root, lowest first.
 
     Raises `IndexError` if there is no such leaf.
     """
@@ -76,7 +76,10 @@ def _root(leaves: Sequence[bytes], first: int, size: int) -> bytes:
 
 
 def root_from_proof(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the root that a proof leads to; None if it does not fit a tree of this size (RFC 9162, 2.1.3.2)."""
+    """Return the root hash that an inclusion proof yields; None if it does not fit a tree of this size.
+
+    See RFC 9162, 2.1.3.2.
+    """
     if not 0 <= index < size or len(path) > MAX_PATH:
         return None
     node, at, last = leaf, index, size - 1

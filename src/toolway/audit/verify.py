@@ -133,7 +133,10 @@ class MacChecker:
         self.without_mac = 0
 
     def check(self, row: StoredRecord) -> None:
-        """Check the next record. Raises `TamperedLog` if its MAC is wrong, or missing after the first one."""
+        """Check the MAC of the next record.
+
+        Raises `TamperedLog` if it is wrong, or missing though an older record has one.
+        """
         if not has_mac(row.body):
             self.without_mac += 1
             self._last_missing = row.seq

@@ -208,7 +208,7 @@ class AuditWriter:
 
     @property
     def location(self) -> str:
-        """Return the name of the log. In PostgreSQL it is known when the log is open."""
+        """Return the name of the log for messages. In PostgreSQL it is known only after the log was opened."""
         return self._sink.location
 
     @property

@@ -344,7 +344,7 @@ def _create_provider(auth_request: AuthorizationRequest, run_login: RunLogin | N
 
 
 def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationFull | None:
-    """Return the configured OAuth client, or that of the previous credential; None without both.
+    """Return the configured OAuth client, else that of the previous credential; None if there is neither.
 
     A client that was registered with another redirect URI is not used again.
     """

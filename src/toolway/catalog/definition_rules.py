@@ -27,7 +27,7 @@ Effect = Literal["hold", "note"]
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """One match of a rule in a definition."""
+    """One match of a text rule in a definition: the rule, its effect, and the text that matched."""
 
     rule: str
     effect: Effect

@@ -50,7 +50,10 @@ class CatalogPersister:
         return stored.era
 
     def schedule_save(self, server: str, era: Era) -> None:
-        """Save the lists and protocol era of a server after half a second, shared by all changes."""
+        """Save the lists and the protocol era of a server in half a second.
+
+        All changes until then are saved together.
+        """
         self._eras[server] = era
         if self._storage is not None and server not in self._timers:
             self._timers[server] = asyncio.get_running_loop().call_later(SAVE_DELAY_S, self._save, server)

@@ -58,7 +58,7 @@ class PinFile:
         self._written: tuple[tuple[int, int], dict[str, ServerPins]] | None = None  # `modified()` and content
 
     def load(self) -> dict[str, ServerPins]:
-        """Return the pins by `server_key`. Raises `DamagedPinsError` if the file cannot be read."""
+        """Return the pins in the file, by `server_key`. Raises `DamagedPinsError` if the file cannot be read."""
         try:
             content = msgspec.json.decode(read_private(self.path), type=_Content)
         except FileNotFoundError:

@@ -40,7 +40,7 @@ class Pin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A received definition that differs from its pin, has none, or has text that a person cannot see."""
+    """A received definition that differs from its pin, has no pin yet, or contains suspicious text."""
 
     digest: str
     reason: Reason

@@ -25,7 +25,10 @@ OTHER_NAME_HINT: Final = "the certificate is for another host name: use that nam
 
 
 class CertificateFacts(NamedTuple):
-    """Parts of a certificate that OpenSSL checks after trust. Its signature is not verified."""
+    """Dates and names of a certificate, which OpenSSL checks only if it trusts the certificate.
+
+    No signature is verified.
+    """
 
     begins: datetime
     ends: datetime
@@ -58,7 +61,7 @@ async def fetch_certificate_facts(server: Server, timeout_s: float) -> Certifica
 
 
 def read_certificate(der: bytes) -> CertificateFacts:
-    """Return the facts of a certificate. Raises `ValueError` if it is malformed."""
+    """Return the dates and names of a DER certificate. Raises `ValueError` if it is malformed."""
     from cryptography import x509
 
     certificate = x509.load_der_x509_certificate(der)

@@ -301,7 +301,10 @@ class ProbeResult:
 
     @property
     def wants_tls(self) -> bool:
-        """Return True if a server with TLS answered that the request was without it: nginx, Go and Node.js do."""
+        """Return True if the response says that plain HTTP was sent to an HTTPS port.
+
+        nginx, Go and Node.js send such a response.
+        """
         low = self.body[:MAX_BODY_BYTES].lower()
         return self.status == 400 and b"https" in low and b"http request" in low
 

@@ -441,7 +441,7 @@ class HttpResponse(IncomingResponse):
         raise self._too_long_error(limit)
 
     def finish_soon(self) -> None:
-        """Ignore the rest of the body.
+        """Stop reading the response; the rest of its body is discarded.
 
         The connection is kept if the body ends within `linger_timeout`, else it is closed.
         """

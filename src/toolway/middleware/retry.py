@@ -252,7 +252,7 @@ class RetryBudget:
         self.active -= 1
 
     def _advance(self, now: float) -> None:
-        """Move the window to `now`: clear the counts of seconds that have left it."""
+        """Move the time window of the budget to `now`: reset the counts of seconds that are too old."""
         second = int(now)
         if second == self._second:
             return

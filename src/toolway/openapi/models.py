@@ -156,7 +156,10 @@ class OperationFilter:
     operations: tuple[str, ...] = ()  # operationId, or the tool's name if there is none
 
     def matches(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> list[bool]:
-        """Return one boolean per kind of pattern that this filter sets: True if the operation matches that kind."""
+        """Return one boolean for each kind of pattern that this filter sets: True if the operation matches that kind.
+
+        Kinds are tags, paths, methods and ids.
+        """
         results = []
         if self.tags:
             results.append(any(_matches_any(tag.lower(), self.tags, lower=True) for tag in tags))

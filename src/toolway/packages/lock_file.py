@@ -127,7 +127,7 @@ def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
 
 
 def find_locks(config_file: str, servers: Collection[str]) -> dict[str, PackageLock]:
-    """Return what the lock file beside a config file says about each of these servers."""
+    """Return the state of each of these servers in the lock file beside a config file."""
     path = lock_path(config_file)
     try:
         entries = read_lock(path)

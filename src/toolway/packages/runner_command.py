@@ -30,7 +30,7 @@ class NotLockable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PackageCommand:
-    """Packages that a command line of `npx` or `uvx` fetches, and the program of them that it runs."""
+    """Parsed command line of `npx` or `uvx`: the packages that it fetches, and which of their programs it runs."""
 
     ecosystem: Ecosystem
     packages: tuple[str, ...]  # requirements; the first one has the program
@@ -40,12 +40,15 @@ class PackageCommand:
 
     @property
     def name(self) -> str:
-        """Return the name of the package with the program."""
+        """Return the name of the package that contains the program."""
         return split_requirement(self.ecosystem, self.packages[0])[0]
 
     @property
     def exact_version(self) -> str:
-        """Return the version of the package with the program if the command line fixes it, else ""."""
+        """Return the version of the package that contains the program, if the command line names an exact one.
+
+        Else "".
+        """
         wanted = split_requirement(self.ecosystem, self.packages[0])[1]
         if self.ecosystem == "npm":
             return wanted if _EXACT_SEMVER.fullmatch(wanted) else ""
@@ -96,7 +99,7 @@ def split_requirement(ecosystem: Ecosystem, text: str) -> tuple[str, str]:
 
 
 def normalize(name: str) -> str:
-    """Return the name of a package of PyPI as its index spells it."""
+    """Return the normalised name of a PyPI package: lower case, with `-` for `_` and `.`."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -92,7 +92,10 @@ def encode_header_value(value: str) -> str:
 
 
 def decode_header_value(value: str | None) -> str | None:
-    """Return the text in a header value, or None if there is none or its base64 is not what an encoder writes."""
+    """Return the text in a header value, base64 decoded if it is marked so.
+
+    None without a value, or for invalid base64.
+    """
     if value is None or not _is_encoded(value):
         return value
     payload = value[len(_PREFIX) : -len(_SUFFIX)]
@@ -261,7 +264,7 @@ def _argument_at(arguments: Json, path: tuple[str, ...]) -> Any:
 
 
 def _to_text(argument: Any) -> str | None:
-    """Return an argument as the text of a header, or None if it has none."""
+    """Return an argument as the text of a header; None if it is neither a text, a number nor a boolean."""
     if isinstance(argument, bool):
         return "true" if argument else "false"
     if not isinstance(argument, str | int | float):

@@ -1,7 +1,7 @@
 """Sanitizing of untrusted text: control characters, direction marks and invisible characters; check of untrusted URLs.
 
-They control a terminal, change the order in which text is shown, or hide text that a model reads and a person does not
-see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
+Such characters control a terminal, change the order in which text is shown, or hide text that a model reads and a
+person does not see. Emoji sequences and the joiners of Arabic and Indic scripts contain some of them, and stay.
 
 A separate module, so that display code loads no protocol.
 """

@@ -38,7 +38,7 @@ class _Answer(msgspec.Struct):
 class Breaker:
     """Counter of consecutive failures of the embedding service, which decides if requests pause.
 
-    No I/O: time is given.
+    No I/O: the time is an argument.
     """
 
     def __init__(self) -> None:

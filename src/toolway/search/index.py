@@ -34,7 +34,10 @@ Entries: TypeAlias = defaultdict[str, list[float]]
 
 
 class Field(NamedTuple):
-    """Searched part of a tool definition, such as its name: weight, usual number of words, and words read at most."""
+    """Searched part of a tool definition, such as its name, and how it counts.
+
+    `usual_words` is its usual number of words, `max_words` how many of them are read at most.
+    """
 
     name: str
     weight: float
@@ -161,7 +164,7 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, ent
 
 
 def _server_stems(server: str, about: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the stems that all tools of a server share: those of its name, and those of its description."""
+    """Return the stems of a server's name, and those of its description. They count for each of its tools."""
     return split_stems(split_name(server), FIELDS[1].max_words), split_stems(about, FIELDS[5].max_words)
 
 

@@ -378,7 +378,7 @@ def to_matches(index: Index, ranked: Ranked, step: int = 0, *, with_reasons: boo
 
 
 def interleave(lists: Sequence[Sequence[ToolMatch]], limit: int) -> list[ToolMatch]:
-    """Return the best matches of several queries in turn, each tool once."""
+    """Merge the matches of several queries, the best of each query in turn, up to `limit`. Each tool appears once."""
     merged: dict[tuple[str, str], ToolMatch] = {}
     for place in range(max(map(len, lists), default=0)):
         for found in lists:

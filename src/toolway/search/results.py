@@ -48,7 +48,7 @@ class ToolMatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchNotes:
-    """Servers whose tools may be missing from a search result, or cannot be called now."""
+    """Limits of a search result: servers whose tools may be missing or cannot be called, tools held for approval."""
 
     down: tuple[str, ...] = ()  # servers that are not available now; their known tools are found
     not_listed: tuple[str, ...] = ()  # servers that have not sent a list of tools yet

@@ -163,7 +163,9 @@ class ModelVectors:
             self._queries.popitem(last=False)
 
     def score(self, query: str, tools: Sequence[Tool]) -> Sequence[float | None] | None:
-        """Return the cosine of the query, or its nearest sentence, and each tool. None: one of both has no vector.
+        """Return, for each tool, the cosine of its vector and the nearest vector of the query.
+
+        None for a tool without a vector.
 
         May be called in a thread.
         """
@@ -310,7 +312,7 @@ class ModelVectors:
 
 
 def split_query(query: str) -> list[str]:
-    """Return the texts of a query that are embedded: all of it, and its first sentences if there are several."""
+    """Return the texts that are embedded for a query: the whole query, and its first sentences if it has several."""
     whole = query[:MAX_TEXT_CHARS]
     sentences = [text for text in map(str.strip, _SENTENCE_END.split(whole)) if len(text.split()) >= MIN_SENTENCE_WORDS]
     return [whole, *sentences[:MAX_SENTENCES]] if len(sentences) > 1 else [whole]

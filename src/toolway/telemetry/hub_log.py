@@ -99,7 +99,10 @@ class HubLog:
             self._log_server(logging.WARNING, event.server, f"{event.message} → {event.hint}")
 
     def _log_state(self, event: StateChanged) -> None:
-        """Log a state change. Repeated failures of a server warn once, and again when it counts as failed."""
+        """Log a state change of a server.
+
+        Repeated failures are a warning once, and again when the server counts as failed.
+        """
         server, new = event.server, event.new
         if new in ("backing_off", "failed"):
             warn = new == "failed" or server not in self._failing
