@@ -35,10 +35,10 @@ async def test_the_order_is_that_of_the_file(lab):
 
 
 async def test_a_mistake_of_ours_about_one_server_does_not_hide_the_others(lab, monkeypatch):
-    async def broken(name, *rest):
+    async def broken(name, *rest, **more):
         if name == "bad":
             raise RuntimeError("oops")
-        return await run_trial_start(name, *rest)
+        return await run_trial_start(name, *rest, **more)
 
     monkeypatch.setattr("toolway.doctor.run.run_trial_start", broken)
     lab.servers(bad=small("x"), good=small())

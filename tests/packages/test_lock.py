@@ -285,3 +285,16 @@ asyncio.run(main())
         [*namespace, sys.executable, "-c", program], env=lab.environ, capture_output=True, text=True, check=True
     )
     assert [json.loads(line) for line in done.stdout.splitlines()] == [errno.ENETUNREACH, ["help 1.0.0", "hello"]]
+
+
+def test_a_company_sees_which_packages_are_locked_and_compared(lab: Lab) -> None:
+    def evidence(server: str) -> list[tuple[str, str]]:
+        found = json.loads(lab.toolway("doctor", "--company", "--json").stdout)["statements"][1]
+        rows = [each for each in found["evidence"] if each["name"] == server and "lock" in each["message"]]
+        return [(each["state"], f"{each['message']} {each['detail']} {each['copy']}") for each in rows]
+
+    [(state, text)] = evidence("npm")
+    assert state == "ok" and "acme-tiny is locked" in text and str(lab.lock) in text
+    lab.write(**{**ENTRIES, "npm": {**ENTRIES["npm"], "args": ["-y", "another", "hello"]}})
+    [(state, text)] = evidence("npm")
+    assert state == "fail" and "which was changed since" in text and text.endswith("toolway lock npm")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from toolway.config.loader import load_file
 from toolway.config.settings import GatewaySettings, parse_gateway
 from toolway.doctor.command_lookup import CommandMatch
 from toolway.doctor.entry_checks import CheckTarget, check_command
+from toolway.doctor.file_checks import plan_own_files
+from toolway.doctor.run import run_checks
 from toolway.errors import ConfigError, ServerUnavailable
 from toolway.packages.lock_file import LockedEntry, write_lock
 
@@ -90,3 +94,24 @@ async def test_run_an_unlocked_package_through_admin(tmp_path: Path, monkeypatch
             assert lock is not None and lock.exists and lock.entry is None
             with pytest.raises(ServerUnavailable, match="is not locked"):
                 await gateway.hub.wait_ready(name, timeout=30)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("setting", "state"), [("required", "fail"), ("optional", "ok")])
+async def test_the_doctor_starts_no_unlocked_package_if_a_lock_is_required(
+    tmp_path: Path, setting: str, state: str
+) -> None:
+    npx = tmp_path / "npx"
+    npx.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolway.testing.stdio_main\n')
+    npx.chmod(0o755)
+    file = tmp_path / "mcp.json"
+    entry = {"command": str(npx), "args": ["-y", "x"]}
+    file.write_text(json.dumps({"mcpServers": {"a": entry}, "toolway": {"gateway": {"lock": setting}}}))
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    plan = plan_own_files(environ, tmp_path, file)
+    report = await run_checks(plan.targets, environ, files=plan.files, check_machine=False)
+    [start] = [check for subject in report.subjects for check in subject.checks if check.name == "start"]
+    assert start.state == state, start
+    if state == "fail":
+        assert (start.code, start.copy) == ("E-LOCK", "toolway lock a")
+        assert "the gateway requires a lock" in start.message

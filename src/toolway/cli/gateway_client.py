@@ -77,6 +77,19 @@ class GatewayClient:
         """
         return await self._request_json("GET", "/who", None)
 
+    async def fetch(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Send a request with these headers only, and without the token; return status and body.
+
+        Raises `GatewayError` if the gateway does not respond within 30 s.
+        """
+        import asyncio
+
+        try:
+            async with asyncio.timeout(ADMIN_TIMEOUT_S):
+                return await self._exchange(method, path, headers, b"")
+        except TimeoutError:
+            raise _no_response_error(self.url, f"no response within {ADMIN_TIMEOUT_S:g} s") from None
+
     async def _request_json(self, method: str, path: str, body: Json | None) -> Json:
         import asyncio
 

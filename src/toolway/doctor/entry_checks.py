@@ -46,6 +46,7 @@ class CheckTarget:
     problems: tuple[ConfigIssue, ...] = ()
     untrusted: bool = False  # it is from an untrusted project file: nothing of it is started
     overridden_by: str = ""  # location of the entry that overrides this one
+    requires_lock: bool = False  # the gateway starts packages of npx and uvx only from a lock
 
     @property
     def endpoint(self) -> str:
@@ -192,18 +193,24 @@ def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
 
 def _check_plaintext_secrets(target: CheckTarget) -> Iterator[Check]:
     """Yield a warning for every env or header value of an entry that is a secret in plain text."""
+    for key in plain_secrets(target):
+        yield Check(
+            "env",
+            "warn",
+            f"{key} is a secret in plain text",
+            f"every program that reads {target.file} can read it",
+            "put it into the secret store, and refer to it in the file",
+            f"toolway secrets set {target.name}.{key.partition('.')[2]}",
+            "E-DOCTOR-PLAIN",
+        )
+
+
+def plain_secrets(target: CheckTarget) -> Iterator[str]:
+    """Yield the keys of env and header values of an entry that are secrets in plain text, such as `env.TOKEN`."""
     for group in ("env", "headers"):
         for name, value in _raw_group(target, group).items():
             if isinstance(value, str) and looks_like_secret(str(name), value) and not has_reference(value):
-                yield Check(
-                    "env",
-                    "warn",
-                    f"{group}.{name} is a secret in plain text",
-                    f"every program that reads {target.file} can read it",
-                    "put it into the secret store, and refer to it in the file",
-                    f"toolway secrets set {target.name}.{name}",
-                    "E-DOCTOR-PLAIN",
-                )
+                yield f"{group}.{name}"
 
 
 def _raw_group(target: CheckTarget, group: str) -> Mapping[str, Any]:

@@ -293,8 +293,10 @@ def plan_own_files(
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
     plan = CheckPlan()
     if config_path is not None:
-        _add_file(plan, config_path, environ, None, gate=gate if gate is not None and gate.covers_named else None)
-        return plan
+        loaded = _add_file(
+            plan, config_path, environ, None, gate=gate if gate is not None and gate.covers_named else None
+        )
+        return _apply_lock_rule(plan, loaded.gateway if loaded is not None else None)
     scope_paths = scopes.find_config_paths(environ, directory)
     files = [(scope, path) for scope, path in scope_paths.iter_by_scope() if path.is_file()]
     if not files:
@@ -310,6 +312,13 @@ def plan_own_files(
             is_project = scope == "project"
             _add_file(plan, path, environ, folder, is_project=is_project, gate=None if is_project else gate)
     plan.targets = _mark_overridden(plan.targets)
+    return _apply_lock_rule(plan, merged.gateway)
+
+
+def _apply_lock_rule(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
+    """Return the plan whose servers start only from a lock, if the settings of the gateway require it."""
+    if gateway is not None and gateway.requires_lock:
+        plan.targets = [replace(target, requires_lock=True) for target in plan.targets]
     return plan
 
 
@@ -335,7 +344,7 @@ def _add_file(
     *,
     is_project: bool = False,
     gate: scopes.ApprovalGate | None = None,
-) -> None:
+) -> LoadedConfig | None:
     file = check_file(path, ReaderRules())
     loaded = _load(file, environ, folder if is_project else None, gate)
     if loaded is not None:
@@ -345,6 +354,7 @@ def _add_file(
     if loaded is not None:
         plan.network_policy = plan.network_policy.union(loaded.network_policy)
         plan.targets += [_build_target(loaded, file, name, folder, plan.network_policy) for name in file.entries or {}]
+    return loaded
 
 
 def _load(

@@ -273,10 +273,11 @@ def _render_subject(subject: SubjectReport, width: int) -> Iterator[StyledLine]:
     if subject.source:
         yield from (StyledLine(f"  {text}", "dim") for text in _wrap(f"from {subject.source}", width - 2))
     for check in subject.checks:
-        yield from _render_check(check, width)
+        yield from render_check(check, width)
 
 
-def _render_check(check: Check, width: int) -> Iterator[StyledLine]:
+def render_check(check: Check, width: int) -> Iterator[StyledLine]:
+    """Render one check: its finding, its details, the remedy, and the text to copy."""
     margin = " " * CHECK_INDENT
     room = width - CHECK_INDENT
     for number, text in enumerate(_wrap(check.message, room)):

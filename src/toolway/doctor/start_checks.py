@@ -16,6 +16,7 @@ from toolway.doctor.orphans import process_on_port
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.start_advice import refine_cause
 from toolway.doctor.trial_start import TrialStart, is_package_runner
+from toolway.packages.lock_file import LOCK_CODE
 from toolway.protocol.sanitize import sanitize
 from toolway.upstream.diagnosis import Diagnosis, diagnose
 from toolway.upstream.process.spawner import SANDBOX_CODE
@@ -54,6 +55,9 @@ def _check_start(target: CheckTarget, server: Server, trial: TrialStart) -> Chec
         return _exited(target, server, trial, failure)
     if failure.code == SANDBOX_CODE:
         return Check("start", "fail", failure.reason, "", *split_hint(sandbox_hint(target.name)), SANDBOX_CODE)
+    if failure.code == LOCK_CODE:
+        hint, copy = "lock its packages", f"toolway lock {shlex.quote(target.name)}"
+        return Check("start", "fail", failure.reason, "", hint, copy, LOCK_CODE)
     if trial.spawned_at is not None and not failure.code.startswith("E-STDIO"):
         return Check("start", "ok", _format_times(server, trial))  # it started; the failure is a later one
     cause = _find_cause(target, server, trial, failure)

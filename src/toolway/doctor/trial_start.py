@@ -74,15 +74,18 @@ def is_package_runner(server: Server) -> bool:
     return os.path.basename(server.command or "") in PACKAGE_RUNNERS
 
 
-async def run_trial_start(name: str, server: Server, environ: Mapping[str, str], spawner: Spawner) -> TrialStart:
+async def run_trial_start(
+    name: str, server: Server, environ: Mapping[str, str], spawner: Spawner, *, requires_lock: bool = False
+) -> TrialStart:
     """Start a server, negotiate the MCP protocol version, list its tools, and stop it.
 
     A server that exits on a modern request (2026-07-28) is started once more with the legacy protocol.
+    `requires_lock` refuses packages of npx and uvx that are not in a lock, as the gateway does.
     """
-    trial = await _attempt_start(name, server, environ, spawner, legacy_first=False)
+    trial = await _attempt_start(name, server, environ, TappedSpawner(spawner, requires_lock), legacy_first=False)
     # Some servers exit on an unknown request; the hub restarts them and begins with the legacy era.
     if trial.failure is not None and trial.failure.code == "E-STDIO-EXIT" and server.era == "auto":
-        second = await _attempt_start(name, server, environ, spawner, legacy_first=True)
+        second = await _attempt_start(name, server, environ, TappedSpawner(spawner, requires_lock), legacy_first=True)
         if second.failure is None:
             second.exits_on_modern = True
             return second
@@ -90,9 +93,8 @@ async def run_trial_start(name: str, server: Server, environ: Mapping[str, str],
 
 
 async def _attempt_start(
-    name: str, server: Server, environ: Mapping[str, str], spawner: Spawner, *, legacy_first: bool
+    name: str, server: Server, environ: Mapping[str, str], tap: TappedSpawner, *, legacy_first: bool
 ) -> TrialStart:
-    tap = TappedSpawner(spawner)
     broker = AuthManager(store=default_token_store(environ))  # uses the same logins as a hub
     link = create_transport(server, tap, environ, broker.authorizer(name, server))
     session = Session(name, link, FunctionCallbacks(None, None, None), lambda method, params: None)
@@ -219,9 +221,9 @@ class TappedSpawner(Spawner):
     The transport is the same as for calls, unchanged. The process's stdout passes through an additional pipe.
     """
 
-    def __init__(self, spawner: Spawner) -> None:
+    def __init__(self, spawner: Spawner, requires_lock: bool = False) -> None:
         super().__init__()
-        self.requires_lock = spawner.requires_lock
+        self.requires_lock = requires_lock or spawner.requires_lock
         self.stats = StdoutStats()
         self._real_spawner = spawner
         self._taps: list[_StdoutTap] = []

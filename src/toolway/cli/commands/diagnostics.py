@@ -57,6 +57,9 @@ def doctor(
         ),
     ] = None,
     tools: Annotated[bool, typer.Option("--tools", help="Check only the tool definitions, from cached lists.")] = False,
+    company: Annotated[
+        bool, typer.Option("--company", help="Check what a company relies on: logins, locks, pins, sandboxes, audit.")
+    ] = False,
     strict: Strict = False,
     refresh: Refresh = False,
     header: Headers = None,
@@ -68,7 +71,23 @@ def doctor(
     report names the cause. With a URL, check the server there; no config file is read.
 
     With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
+
+    With --company, no server is started. Exit with 9 if one of the five statements does not hold, or cannot be
+    determined.
     """
+    if company:
+        given: dict[str, object] = {
+            "NAME": name,
+            "--all": everything,
+            "--client": client,
+            "--project": project,
+            "--fix": fix,
+        }
+        given |= {"--access-token": access_token, "--tools": tools, "--strict": strict, "--refresh": refresh}
+        given["--header"] = header
+        if wrong := [option for option, value in given.items() if value]:
+            raise UsageError(f"{wrong[0]} cannot be combined with --company", hint="write: toolway doctor --company")
+        return run_company(context)
     file_checks = {"--all": everything, "--client": client, "--project": project, "--fix": fix}
     file_checks["--access-token"] = access_token
     tool_checks = {"--strict": strict, "--refresh": refresh, "--gateway": context.target_options.gateway}
@@ -351,6 +370,36 @@ def exit_code_for_report(report: Report) -> ExitCode:
 
 def _is_usable(subject: SubjectReport) -> bool:
     return subject.state in ("ok", "warn")
+
+
+# -- doctor --company --------------------------------------------------------------------------------------------------
+
+
+async def run_company(context: CommandContext) -> ExitCode:
+    """Judge the five statements for the gateway of this machine, or for that of --gateway, and print them."""
+    from toolway.cli.gateway_client import find_local_gateway
+    from toolway.cli.targets import find_gateway
+    from toolway.doctor.company import all_hold, judge, render_company
+    from toolway.serve.company_check import check_machine, collect_remote
+
+    output, options = context.output, context.target_options
+    gateway = await find_gateway(output, options)
+    local = find_local_gateway(options.config, options.token) if options.gateway is not None else gateway
+    if gateway is not None and (local is None or local.url != gateway.url):
+        facts = await collect_remote(gateway)
+        statements = judge(facts)
+    else:
+        with output.spinner("checking"):
+            facts, statements = await check_machine(os.environ, Path.cwd(), options.config, gateway)
+    holds = all_hold(statements)
+    if output.as_json:
+        scope = {"checked": facts.checked, "not_checked": facts.not_checked}
+        output.print_json({"holds": holds, "statements": [each.to_json() for each in statements], **scope})
+    else:
+        width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
+        for line in render_company(facts, statements, width):
+            output.print_line(line.text, line.style)
+    return ExitCode.OK if holds else ExitCode.LINT
 
 
 # -- doctor --tools ----------------------------------------------------------------------------------------------------

@@ -242,7 +242,12 @@ def run_serve(
             output.info("no config file on this machine; serving the configuration of the cluster", "dim")
         if not stdio and parent is None:
             output.print_problems(loaded.issues)
-        doctor = build_doctor(config, None if loaded.file else lambda: serving.hub.servers, gate)
+        doctor = build_doctor(
+            config,
+            None if loaded.file else lambda: serving.hub.servers,
+            gate,
+            requires_lock=lambda: serving.hub.spawner.requires_lock,
+        )
         serving = GatewayProcess(
             loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster, parent=parent
         )
@@ -388,11 +393,13 @@ def build_doctor(
     config: Path | None,
     current_servers: Callable[[], Mapping[str, Server]] | None = None,
     gate: ApprovalGate | None = None,
+    *,
+    requires_lock: Callable[[], bool] = lambda: False,
 ) -> RunDoctor:
     """Return the function that the gateway calls to run the doctor (all checks) on its servers.
 
-    `current_servers` replaces the config file if there is none. An entry that waits for approval at the `gate` is not
-    started. The doctor is loaded on its first use.
+    `current_servers` replaces the config file if there is none; `requires_lock` says if these start only from a lock.
+    An entry that waits for approval at the `gate` is not started. The doctor is loaded on its first use.
     """
 
     async def run_checks_as_json(name: str | None) -> Json:
@@ -407,7 +414,8 @@ def build_doctor(
         else:
             own_config = CheckPlan(
                 targets=[
-                    CheckTarget(each, server, "the cluster database") for each, server in current_servers().items()
+                    CheckTarget(each, server, "the cluster database", requires_lock=requires_lock())
+                    for each, server in current_servers().items()
                 ]
             )
         selected = select_server(own_config, name)

@@ -1,0 +1,147 @@
+"""Facts about a gateway for `toolway doctor --company`: values only, which `company.py` judges.
+
+A part that was not collected is None, and `Facts.reasons` says why. So nothing is assumed about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+from toolway._lazy import dataclass
+from toolway.config.schema import EnvPolicy, Sandbox
+from toolway.doctor.report import Check
+
+#: How the entry of a server was approved. "unrecorded": no gateway has used the file yet, the first start takes all.
+Approval = Literal["entry", "project", "unrecorded", "all", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessKey:
+    """API key of a gateway: it is accepted without the identity provider."""
+
+    name: str
+    id: str
+    admin: bool = False
+    expires: float | None = None  # seconds since 1970; None: it has no end
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityFacts:
+    """Principals that can use the gateway, and requests that were tried."""
+
+    issuer: str = ""  # of the provider in toolway.gateway.login; "" without a login
+    provider: tuple[Check, ...] = ()  # what the provider publishes; () if it was not asked
+    accepted: tuple[str, ...] | None = ()  # requests without a valid token that were accepted; None: not tried
+    tried: str = ""  # where such requests were tried
+    keys: tuple[AccessKey, ...] | None = ()  # None: they could not be read
+    keys_problem: str = ""
+    host: str = "127.0.0.1"  # address on which the gateway listens; "" if unknown
+    is_loopback: bool = True
+    token_file: str = ""  # of the token of this machine; "" if there is none yet, or on another machine
+    token_mode: int = 0o600
+    cluster: bool = False  # nodes are accepted by the key of the cluster
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxProbe:
+    """Result of a program that was started in the sandbox of a server, and tried to read files."""
+
+    made_by: str = ""  # bubblewrap, Landlock …
+    tried: tuple[str, ...] = ()  # what it tried to read, for people
+    readable: tuple[str, ...] = ()  # what it could read
+    problem: str = ""  # why the sandbox or the program did not start
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedServer:
+    """Pinned definitions of one server, and what deviates from them."""
+
+    count: int = 0
+    approved: int = 0  # by a person
+    held: tuple[str, ...] = ()  # names of definitions that wait for a review
+    noted: tuple[str, ...] = ()  # names of definitions that changed and are used
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedServer:
+    """An enabled server of the configuration."""
+
+    name: str
+    source: str = ""  # file and line of its entry
+    location: str = ""  # command line or URL, masked
+    runs_program: bool = True  # False: it has a URL
+    approval: Approval = "entry"
+    record_command: str = "toolway trust"  # that records the entries of its file, if none were recorded
+    package: str = ""  # that npx, uvx or another package runner runs; "" for another program
+    lock_exempt: bool = False  # "lock": false in its entry
+    lock_file: str = ""
+    locked: str = ""  # what the lock has, if the installed tree was compared with it
+    lock_problem: str = ""  # why it would not start from a lock
+    is_container: bool = False  # an engine such as docker starts it, outside of its sandbox
+    image: str = ""  # image of a container, if it is named without its digest
+    pins: PinnedServer | None = None  # None: there are none
+    pins_of_other_entry: bool = False  # pins exist for this name, with another command or URL
+    sandbox: Sandbox = "auto"
+    probe: SandboxProbe | None = None  # None: nothing was started
+    env_policy: EnvPolicy = "safe"
+    plain_secrets: tuple[str, ...] = ()  # keys of its entry with a secret in plain text
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFacts:
+    """Rules for the programs that the gateway may start."""
+
+    requires_lock: bool = False
+    lock_setting: str = ""  # toolway.gateway.lock; "": not set
+    reload_all: bool = False  # "reload": "all"
+    waiting: tuple[str, ...] = ()  # entries that wait for approval, and are not started
+    untrusted_files: tuple[str, ...] = ()  # project files that are not used
+    allowed_commands: tuple[str, ...] = ()  # that administrators may start through /admin
+
+
+@dataclass(frozen=True, slots=True)
+class PinFacts:
+    """Treatment of changed definitions."""
+
+    mode: str = "note"
+    setting: str = ""  # toolway.gateway.pins; "": not set
+    ignored: tuple[str, ...] = ()  # patterns of toolway.gateway.ignoredChanges
+    place: str = ""  # file of the pins, or URL of the gateway
+    problem: str = ""  # why they could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFacts:
+    """The audit log and its signatures."""
+
+    enabled: bool = False
+    checkpoints: bool = True
+    place: str = ""  # file or database of the log
+    key_id: str = ""  # of the key that has just signed a message
+    key_source: str = ""  # file of the private key, or the command of the signer
+    key_mode: int = 0o600
+    key_problem: str = ""
+    key_hint: str = ""
+    records: int = 0  # 0: there is no log yet
+    signed_through: int = 0  # last record that the newest checkpoint covers; 0: there is no checkpoint
+    signed_at: str = ""
+    unsigned_s: float = 0.0  # age of the oldest record after the newest checkpoint
+    altered: str = ""  # which record was changed or is missing
+    unreadable: str = ""  # why the log could not be read
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All facts about one gateway. A part is None if it could not be collected."""
+
+    identity: IdentityFacts | None = None
+    approval: ApprovalFacts | None = None
+    servers: tuple[CheckedServer, ...] | None = None
+    pins: PinFacts | None = None
+    audit: AuditFacts | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by name of a part: why it is None
+    limits: Mapping[str, str] = field(default_factory=dict)  # by id of a statement: what of it cannot be checked here
+    checked: tuple[str, ...] = ()  # for the report: what the answers are about
+    not_checked: tuple[str, ...] = ()

@@ -1,0 +1,119 @@
+"""Trial of a server's sandbox: a small program runs in it, and tries to read what the server must not see."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from toolway.config.locations import own_folders
+from toolway.config.schema import Server
+from toolway.doctor.company_facts import SandboxProbe
+from toolway.upstream.process.bubblewrap import SECRET_PATHS, program_paths, refuse_package_runner
+from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError, describe
+from toolway.upstream.process.spawner import Spawner, SpawnError, build_environment
+
+SHELL: Final = "/bin/sh"
+PROBE_TIMEOUT_S: Final = 20.0
+MAX_SEARCHED_FILES: Final = 200  # in one folder, for one that can be read
+MAX_OUTPUT_BYTES: Final = 256 * 1024
+OWN_FILES: Final = "files of Toolway"
+#: Prints the number of each file of which a byte can be read.
+_SCRIPT: Final = (
+    'n=0; for f; do if [ -n "$(head -c 1 "$f" 2>/dev/null | tr "\\0" x)" ]; then echo $n; fi; n=$((n+1)); done'
+)
+
+
+def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
+    """Return files that no server must read, by what they are: of Toolway, of keys and clouds, of other processes.
+
+    `more` are further files, such as a `.env`. Return nothing if there is no file of Toolway to try.
+    """
+    own = [path for folder in own_folders(environ) if (path := _first_file(folder, PROGRAM_FOLDERS))]
+    if not own:
+        return {}
+    found = {f"{OWN_FILES} ({path})": path for path in dict.fromkeys(own)}
+    found |= {path: path for path in more if _is_readable(path)}
+    home = environ.get("HOME", "")
+    for name in SECRET_PATHS if home else ():
+        if path := _first_file(Path(home) / name):
+            found[f"~/{name}"] = path
+    process = f"/proc/{os.getpid()}/environ"
+    return found | ({"the variables of other processes": process} if _is_readable(process) else {})
+
+
+def _first_file(place: Path, skipped: Iterable[str] = ()) -> str:
+    """Return a readable file with content: `place` itself, or one in this folder; "" if there is none."""
+    return next((path for path in islice(_files(place, skipped), MAX_SEARCHED_FILES) if _is_readable(path)), "")
+
+
+def _files(place: Path, skipped: Iterable[str]) -> Iterator[str]:
+    if place.is_file():
+        yield os.fspath(place)
+    for folder, names, files in os.walk(place):
+        names[:] = sorted(name for name in names if name not in skipped)
+        yield from (os.path.join(folder, name) for name in sorted(files))
+
+
+def _is_readable(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return os.path.isfile(path) and bool(file.read(1))
+    except OSError:
+        return False
+
+
+async def probe_sandbox(
+    server: Server, argv: list[str], files: Mapping[str, str], environ: Mapping[str, str], spawner: Spawner
+) -> SandboxProbe | None:
+    """Start a program in the sandbox of a server, and return which of the files it could read.
+
+    `argv` is the command line of the server itself, from its lock if it has one. The program sees what this command
+    line sees. Return None if this system has no shell.
+    """
+    if not os.access(SHELL, os.X_OK):
+        return None
+    env = build_environment(environ, server.env_policy, {})
+    grants = server.grants
+    try:
+        made_by = (await asyncio.to_thread(describe, server.sandbox, grants))[0].removeprefix("made by ")
+        if server.sandbox == "strict":
+            refuse_package_runner(argv, grants)
+            own = await asyncio.to_thread(program_paths, argv, {**env, **server.env}, server.cwd)
+            grants = replace(grants, read=(*grants.read, *own))
+        process = await spawner.start(
+            [SHELL, "-c", _SCRIPT, SHELL, *files.values()], env, server.cwd, server.sandbox, grants
+        )
+    except (SandboxError, SpawnError, ValueError, OSError) as exc:
+        return SandboxProbe(problem=getattr(exc, "detail", "") or str(exc))
+    os.close(process.stdin)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            status = await process.exited
+        output, errors = _read_all(process.stdout), _read_all(process.stderr)
+    except TimeoutError:
+        process.kill_tree()
+        return SandboxProbe(made_by, problem=f"a program in it did not end within {PROBE_TIMEOUT_S:g} s")
+    finally:
+        for fd in (process.stdout, process.stderr):
+            with suppress(OSError):
+                os.close(fd)
+    labels = [*files]
+    if status != 0:
+        return SandboxProbe(made_by, problem=errors.strip()[-200:] or f"a program in it ended with code {status}")
+    return SandboxProbe(made_by, tuple(labels), tuple(labels[int(number)] for number in output.split()))
+
+
+def _read_all(fd: int) -> str:
+    """Return what an ended process wrote to a pipe. The little that the script writes fits into the pipe."""
+    os.set_blocking(fd, False)
+    data = b""
+    with suppress(BlockingIOError):
+        while (part := os.read(fd, 65536)) and len(data) < MAX_OUTPUT_BYTES:
+            data += part
+    return data.decode(errors="replace")

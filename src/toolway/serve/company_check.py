@@ -1,0 +1,520 @@
+"""Facts for `toolway doctor --company`: read from files, tried in sandboxes, and asked from a running gateway.
+
+Nothing is changed: no entry is approved, no key or token is created, no server is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shlex
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from toolway._lazy import compile_pattern, dataclass
+from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
+from toolway.catalog.pins import ServerPins, item_name, server_key
+from toolway.config.admission.command_line import program_name, runner_package
+from toolway.config.approval.held_entries import RELOAD_ALL_NAME, SIGNER_NAME, ApprovalGate
+from toolway.config.approval.trust_store import TrustStore, open_trust_store
+from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
+from toolway.config.editing import jsonc
+from toolway.config.loader import (
+    LoadedConfig,
+    decode_config,
+    find_server_map,
+    find_toolway_block,
+    read_config_bytes,
+)
+from toolway.config.locations import CONFIG_FILE_VARIABLE, own_folders
+from toolway.config.masking import build_masker, find_secrets_in_args
+from toolway.config.schema import Server
+from toolway.config.scopes import find_config_paths, load_config, load_scopes
+from toolway.config.settings import GatewaySettings
+from toolway.doctor.company import CompanyStatement, judge
+from toolway.doctor.company_facts import (
+    AccessKey,
+    Approval,
+    ApprovalFacts,
+    CheckedServer,
+    Facts,
+    IdentityFacts,
+    PinFacts,
+    PinnedServer,
+    SandboxProbe,
+)
+from toolway.doctor.entry_checks import CheckTarget, plain_secrets
+from toolway.doctor.file_checks import plan_own_files
+from toolway.doctor.sandbox_probe import find_private_files, probe_sandbox
+from toolway.errors import ConfigError, ToolwayError
+from toolway.gateway.authenticator import Authenticator, RequestDenied
+from toolway.gateway.gateway import UNSIGNED_TOKEN
+from toolway.gateway.identity.provider import WELL_KNOWN, IdentityProvider, create_fetch
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.gateway.state_dir import StateDir
+from toolway.http.exchange import HttpRequest
+from toolway.hub.source import server_fingerprint
+from toolway.packages.runner_command import NotLockable, is_runner, parse_command
+from toolway.packages.start import locked_command, tree_platform
+from toolway.protocol.jsonrpc import decode_json
+from toolway.secrets.detection import secrets_in_url
+from toolway.serve.audit_check import collect_audit
+from toolway.serve.login_check import check_login
+from toolway.serve.sockets import is_loopback_host
+from toolway.types import Json
+from toolway.upstream.process.spawner import Spawner
+
+CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
+REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --company there"
+_IMAGE_DIGEST: Final = compile_pattern(r"\S+@sha256:[0-9a-f]{64}")
+_FORGED: Final[Mapping[str, Mapping[str, str]]] = {
+    "no token": {},
+    "a made-up token": {"authorization": "Bearer garbage"},
+    "an unsigned token": {"authorization": f"Bearer {UNSIGNED_TOKEN}"},
+}
+
+
+class GatewayApi(Protocol):
+    """Requests to a running gateway."""
+
+    url: str
+
+    async def request_admin(self, method: str, path: str, body: Json | None = None) -> Json: ...
+
+    async def fetch(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]: ...
+
+
+# -- a gateway on another machine --------------------------------------------------------------------------------------
+
+
+async def collect_remote(gateway: GatewayApi) -> Facts:
+    """Return what can be learned about a gateway on another machine: who gets in."""
+    keys, problem = await _keys_of_gateway(gateway)
+    status, data = await gateway.fetch("GET", f"{WELL_KNOWN}/mcp", {})
+    try:
+        document = decode_json(data) if status == 200 else {}
+    except ValueError:
+        document = {}
+    servers = document.get("authorization_servers") if isinstance(document, dict) else None
+    issuer = str(servers[0]) if isinstance(servers, list) and servers else ""
+    identity = IdentityFacts(
+        issuer=issuer,
+        accepted=await _try_gateway(gateway),
+        tried=f"tried at {gateway.url}",
+        keys=keys,
+        keys_problem=problem,
+        host="",
+    )
+    reasons = dict.fromkeys(("approval", "servers", "pins", "audit"), REMOTE_REASON)
+    checked = (f"the gateway at {gateway.url}: its login, requests without a token, and its API keys",)
+    not_checked = ("configuration, locks, pins, sandboxes and audit log: run toolway doctor --company on its machine",)
+    return Facts(identity, reasons=reasons, checked=checked, not_checked=not_checked)
+
+
+async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
+    """Return the requests without a valid token that a running gateway does not refuse."""
+    accepted = []
+    for method, path in (("POST", "/mcp"), ("GET", "/admin/servers")):
+        for kind, headers in _FORGED.items():
+            status, _ = await gateway.fetch(method, path, dict(headers))
+            if status != 401:
+                accepted.append(f"{method} {path} with {kind} got status {status}")
+    return tuple(accepted)
+
+
+async def _keys_of_gateway(gateway: GatewayApi) -> tuple[tuple[AccessKey, ...] | None, str]:
+    try:
+        found = (await gateway.request_admin("GET", "keys"))["keys"]
+    except ToolwayError as exc:
+        return None, f"{exc.message}: {exc.detail}" if exc.detail else exc.message
+    keys = [AccessKey(str(key["name"]), str(key["id"]), bool(key["admin"]), key["expires"]) for key in found]
+    return tuple(key for key in keys if key.expires is None or key.expires > time.time()), ""
+
+
+# -- the gateway of this machine ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Setup:
+    """Configuration of this machine, and the gateway that uses it, if one runs."""
+
+    environ: Mapping[str, str]
+    directory: Path
+    config: Path | None
+    loaded: LoadedConfig
+    state: StateDir
+    gateway: GatewayApi | None
+    cluster: bool
+
+    @property
+    def settings(self) -> GatewaySettings:
+        return self.loaded.gateway
+
+    @property
+    def host(self) -> str:
+        """Address on which the running gateway listens, else that of the configuration."""
+        running = self.state.read_running() if self.gateway is not None else None
+        return (urlsplit(running.url).hostname or "") if running is not None else self.settings.host
+
+
+async def check_machine(
+    environ: Mapping[str, str], directory: Path, config: Path | None, gateway: GatewayApi | None
+) -> tuple[Facts, tuple[CompanyStatement, ...]]:
+    """Return all facts about the gateway of this machine, and the statements about it, with masked secrets.
+
+    `gateway` is the one that runs, if one does. Raises `ConfigError` if there is no usable configuration.
+    """
+    state = StateDir.default(environ)
+    if config is None and environ.get(CONFIG_FILE_VARIABLE):
+        config = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
+    running = state.read_running() if gateway is not None else None
+    if config is None and running is not None and _is_named(running.config, environ, directory):
+        config = Path(running.config)
+    loaded = load_config(environ, directory, config)
+    cluster = bool(environ.get(CLUSTER_VARIABLE)) or await _is_node(gateway)
+    facts = await _collect(_Setup(environ, directory, config, loaded, state, gateway, cluster))
+    mask = build_masker(loaded.servers.values(), loaded.servers.keys())
+    return facts, tuple(each.apply_mask(mask) for each in judge(facts))
+
+
+def _is_named(file: str, environ: Mapping[str, str], directory: Path) -> bool:
+    """Return True if the running gateway uses a file that is none of those that a command finds here."""
+    found = [os.path.realpath(path) for _, path in find_config_paths(environ, directory).iter_by_scope()]
+    return os.path.isfile(file) and os.path.realpath(file) not in found
+
+
+async def _collect(setup: _Setup) -> Facts:
+    cluster = setup.cluster
+    files = _OwnFiles(setup)
+    pins, stored = await _collect_pins(setup)
+    servers = await _collect_servers(setup, files, stored)
+    audit = await asyncio.to_thread(
+        collect_audit,
+        setup.settings.audit,
+        setup.state.folder,
+        setup.environ,
+        signer_held=files.holds_signer,
+        cluster=cluster,
+    )
+    limits = {}
+    if cluster:
+        other = "other nodes were not checked, and the configuration in use is in the database of the cluster"
+        limits = dict.fromkeys(("content", "definitions", "isolation"), other)
+    return Facts(
+        await _collect_identity(setup),
+        files.approval_facts(),
+        servers,
+        pins,
+        audit,
+        limits=limits,
+        checked=_describe_checked(setup),
+        not_checked=_describe_unchecked(setup),
+    )
+
+
+async def _is_node(gateway: GatewayApi | None) -> bool:
+    if gateway is not None:
+        with suppress(ToolwayError):
+            return bool((await gateway.request_admin("GET", "overview")).get("cluster"))
+    return False
+
+
+def _describe_checked(setup: _Setup) -> tuple[str, ...]:
+    if setup.gateway is not None:
+        running = f"the running gateway at {setup.gateway.url}"
+    else:
+        running = "no gateway runs here: its next start is judged, with these files"
+    return (f"configuration: {setup.loaded.file}", f"state folder: {setup.state.folder}", running)
+
+
+def _describe_unchecked(setup: _Setup) -> tuple[str, ...]:
+    options = () if setup.gateway is not None else ("options of toolway serve, such as --host and --stdio",)
+    nodes = ("other nodes of the cluster, and its database",) if setup.cluster else ()
+    return (
+        *options,
+        *nodes,
+        "the content of programs that are not packages of npx or uvx, and what a program starts itself",
+        "servers at a URL: what runs there",
+        "all records of the audit log: toolway audit verify",
+    )
+
+
+# -- 1: identity -------------------------------------------------------------------------------------------------------
+
+
+async def _collect_identity(setup: _Setup) -> IdentityFacts:
+    login, problem = setup.settings.login, ""
+    keys: tuple[AccessKey, ...] | None = None
+    store: FileApiKeyStore | None = None
+    try:
+        store = FileApiKeyStore(setup.state.keys_file, secrets.token_hex())
+        if not setup.cluster:
+            living = (key for key in store.list_keys() if not key.has_expired())
+            keys = tuple(AccessKey(key.name, key.id, key.admin, key.expires) for key in living)
+    except ConfigError as exc:
+        problem = f"{exc.message}: {exc.detail}"
+    if setup.cluster and setup.gateway is not None:
+        keys, problem = await _keys_of_gateway(setup.gateway)
+    elif setup.cluster:
+        problem = "those of a cluster are in its database: run this where a node runs"
+    accepted, tried = await _try_requests(setup, store)
+    token = setup.state.folder / "token"
+    has_token = token.is_file()
+    return IdentityFacts(
+        issuer=login.issuer if login is not None else "",
+        provider=(await check_login(login, setup.loaded.network_policy)).checks if login is not None else (),
+        accepted=accepted,
+        tried=tried,
+        keys=keys,
+        keys_problem=problem,
+        host=setup.host,
+        is_loopback=is_loopback_host(setup.host),
+        token_file=os.fspath(token) if has_token else "",
+        token_mode=stat.S_IMODE(token.stat().st_mode) if has_token else 0o600,
+        cluster=setup.cluster,
+    )
+
+
+async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[tuple[str, ...] | None, str]:
+    """Send requests without a valid token to the running gateway, else to the authenticator of the next one."""
+    if setup.gateway is not None:
+        try:
+            return await _try_gateway(setup.gateway), f"tried at {setup.gateway.url}"
+        except ToolwayError as exc:
+            return None, exc.message
+    login, accepted = setup.settings.login, []
+    if store is None:
+        return None, "the API keys could not be read"
+    authenticator = Authenticator(store, setup.settings.hosts, setup.settings.origins)
+    if login is not None:
+        policy = setup.loaded.network_policy
+        try:
+            provider = IdentityProvider(login, setup.settings.access, create_fetch(login, lambda: policy))
+        except ConfigError as exc:
+            return None, exc.message
+        authenticator.use_login(provider)
+    for kind, headers in _FORGED.items():
+        try:
+            authenticator.authenticate_token(HttpRequest("POST", "/mcp", "", headers, frozenset(), b"", ""))
+            accepted.append(kind)
+        except RequestDenied:
+            continue
+    return tuple(accepted), "tried with the authenticator that the next start uses"
+
+
+# -- 2: approved by content --------------------------------------------------------------------------------------------
+
+
+class _OwnFiles:
+    """The config files, their enabled servers, and which of their entries are approved."""
+
+    def __init__(self, setup: _Setup) -> None:
+        self._setup = setup
+        plan = plan_own_files(setup.environ, setup.directory, setup.config)
+        usable = [each for each in plan.targets if each.server is not None and not each.overridden_by]
+        self._store = _open_store(setup.environ)
+        self._gate = ApprovalGate(self._store)
+        self._project_files: frozenset[str] = frozenset()
+        self.untrusted: tuple[str, ...] = ()
+        if setup.config is None:
+            paths = find_config_paths(setup.environ, setup.directory)
+            self._project_files = frozenset(map(os.fspath, paths.project))
+            merged = load_scopes(setup.environ, setup.directory)
+            self.untrusted = tuple(os.fspath(each.path) for each in merged.untrusted)
+        self._held: dict[str, frozenset[str]] = {}  # names of entries by file
+        self.targets: list[CheckTarget] = []
+        self.waiting: list[str] = []
+        for target in usable:
+            assert target.server is not None
+            if not target.server.enabled:
+                continue
+            is_waiting = self.approval_of(target) != "unrecorded" and target.raw_name in self._held_in(target.file)
+            (self.waiting.append(target.name) if is_waiting else self.targets.append(target))
+
+    def approval_of(self, target: CheckTarget) -> Approval:
+        """Return how the entry of a server was approved."""
+        if target.file in self._project_files:
+            return "project"
+        if self._store is None:
+            return "unknown"
+        if not self._is_recorded(target.file):
+            return "unrecorded"
+        return "all" if self._setup.settings.reload == "all" else "entry"
+
+    def _is_recorded(self, file: str) -> bool:
+        """Return False if the next start takes all entries of a file, because none were recorded before."""
+        assert self._store is not None
+        if self._setup.config is None:
+            return self._store.has_entries
+        return self._store.approved_entries(file) is not None
+
+    def _held_in(self, file: str) -> frozenset[str]:
+        """Return the names of the entries and settings of a file that are not approved."""
+        if file in self._project_files or self._store is None:
+            return frozenset()
+        if file not in self._held:
+            document = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
+            entries, block = find_server_map(document, file)[1], find_toolway_block(document)
+            found = self._gate.find_held(file, entries, block, read_dotenv_beside(file))
+            self._held[file] = frozenset(each.name for each in found)
+        return self._held[file]
+
+    @property
+    def holds_signer(self) -> bool:
+        """True if the command that signs the audit log is not approved, so that it must not be run."""
+        audit = self._setup.settings.audit
+        if audit is None or not audit.signer:
+            return False
+        files = {self._setup.loaded.file, *(target.file for target in self.targets)} - self._project_files
+        return self._store is None or any(SIGNER_NAME in self._held_in(file) for file in files)
+
+    def approval_facts(self) -> ApprovalFacts:
+        settings = self._setup.settings
+        return ApprovalFacts(
+            requires_lock=settings.requires_lock,
+            lock_setting=settings.lock,
+            reload_all=settings.reload == "all",
+            waiting=tuple(name for name in self.waiting if name != RELOAD_ALL_NAME),
+            untrusted_files=self.untrusted,
+            allowed_commands=settings.allowed_commands,
+        )
+
+
+def _open_store(environ: Mapping[str, str]) -> TrustStore | None:
+    try:
+        return open_trust_store(environ)
+    except ConfigError:
+        return None
+
+
+async def _collect_servers(
+    setup: _Setup, files: _OwnFiles, stored: Mapping[str, ServerPins] | None
+) -> tuple[CheckedServer, ...]:
+    dotenv = {os.path.join(os.path.dirname(each.file), DOTENV_NAME) for each in files.targets}
+    private = await asyncio.to_thread(find_private_files, setup.environ, sorted(dotenv))
+    spawner = Spawner(own_folders=own_folders(setup.environ))
+    try:
+        return tuple(
+            [await _collect_server(setup, files, target, stored, private, spawner) for target in files.targets]
+        )
+    finally:
+        await spawner.close()
+
+
+async def _collect_server(
+    setup: _Setup,
+    files: _OwnFiles,
+    target: CheckTarget,
+    stored: Mapping[str, ServerPins] | None,
+    private: Mapping[str, str],
+    spawner: Spawner,
+) -> CheckedServer:
+    server = target.server
+    assert server is not None
+    found = CheckedServer(
+        target.name,
+        f"{target.file}:{target.line}" if target.line else target.file,
+        target.endpoint,
+        runs_program=server.command is not None,
+        approval=files.approval_of(target),
+        record_command=f"toolway serve --config {shlex.quote(target.file)}" if setup.config else "toolway trust",
+        pins=_pins_of(target.name, server, stored or {}),
+        pins_of_other_entry=any(each.name == target.name for each in (stored or {}).values()),
+        sandbox=server.sandbox,
+        env_policy=server.env_policy,
+        plain_secrets=_plain_secrets(target),
+    )
+    if server.command is None:
+        return found
+    words = [server.command, *map(str, server.args)]
+    found, argv = await asyncio.to_thread(_with_lock, found, server, words, setup.environ)
+    if server.sandbox in ("guard", "strict"):
+        probe: SandboxProbe | None = await probe_sandbox(server, argv, private, setup.environ, spawner)
+        found = replace(found, probe=probe)
+    return found
+
+
+def _with_lock(
+    found: CheckedServer, server: Server, words: list[str], environ: Mapping[str, str]
+) -> tuple[CheckedServer, list[str]]:
+    """Return what the lock says about a server, and the command line that runs. Reads all files of its tree."""
+    program = program_name(words[0])
+    if program in ("docker", "podman") and words[1:2] == ["run"]:
+        is_fixed = any(_IMAGE_DIGEST.fullmatch(word) for word in words)
+        image = "" if is_fixed else runner_package(words) or "of the container"
+        return replace(found, is_container=True, image=image), words
+    if program == "dnx":
+        return replace(found, package=runner_package(words), lock_problem="dnx cannot be locked"), words
+    if not is_runner(words):
+        return found, words
+    lock = server.package_lock
+    found = replace(found, lock_exempt=not server.lock, lock_file=lock.file if lock is not None else "")
+    try:
+        command = parse_command(words)
+        found = replace(found, package=" ".join(command.packages) if command is not None else program)
+    except NotLockable as exc:
+        return replace(found, package=program, lock_problem=str(exc)), words
+    try:
+        argv = locked_command(words, lock, environ, required=True, exempt=False)
+    except ToolwayError as exc:
+        return replace(found, lock_problem=f"{exc.message}: {exc.detail}"), words
+    entry = lock.entry if lock is not None else None
+    platform = tree_platform(entry) if entry is not None else None
+    if argv is None or entry is None or platform is None:
+        return found, words
+    digest = entry.trees[platform][:16]
+    return replace(found, locked=f"{len(entry.iter_packages(platform))} packages, tree {digest}"), argv
+
+
+def _plain_secrets(target: CheckTarget) -> tuple[str, ...]:
+    """Return the keys of an entry that have a secret in plain text: of variables, headers, arguments and the URL."""
+    found = [*plain_secrets(target)]
+    raw_args = target.raw_entry.get("args")
+    texts = [each for each in raw_args if isinstance(each, str)] if isinstance(raw_args, list) else []
+    if any(find_secrets_in_args(texts)):
+        found.append("args")
+    if secrets_in_url(str(target.raw_entry.get("url") or "")):
+        found.append("url")
+    return tuple(found)
+
+
+# -- 3: definitions ----------------------------------------------------------------------------------------------------
+
+
+async def _collect_pins(setup: _Setup) -> tuple[PinFacts, dict[str, ServerPins] | None]:
+    """Return how changed definitions are treated, and the stored pins by server; None if they cannot be read."""
+    settings = setup.settings
+    holds = setup.cluster or not is_loopback_host(setup.host)
+    file = PinFile(setup.state.folder / PIN_FILE_NAME)
+    facts = PinFacts(
+        mode=settings.pins or ("hold" if holds else "note"),
+        setting=settings.pins,
+        ignored=tuple(settings.ignored_changes),
+        place=os.fspath(file.path),
+    )
+    if setup.cluster:
+        reason = "those of a cluster are in its database: toolway pins ls"
+        return replace(facts, problem=reason), None
+    try:
+        return facts, await asyncio.to_thread(file.load)
+    except DamagedPinsError as exc:
+        return replace(facts, problem=f"{file.path}: {exc}"), None
+
+
+def _pins_of(name: str, server: Server, stored: Mapping[str, ServerPins]) -> PinnedServer | None:
+    found = stored.get(server_key(name, hash_identity(server_fingerprint(server))))
+    if found is None or not found.listed:
+        return None
+    return PinnedServer(
+        len(found.pins),
+        sum(pin.approved for pin in found.pins.values()),
+        tuple(item_name(name, key) for key, each in found.deviations.items() if each.held),
+        tuple(item_name(name, key) for key, each in found.deviations.items() if not each.held),
+    )

@@ -1,0 +1,243 @@
+"""The five statements of `toolway doctor --company`: which fact refutes which one, with which evidence and fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from toolway.doctor.company import all_hold, judge, render_company
+from toolway.doctor.company_facts import (
+    AccessKey,
+    ApprovalFacts,
+    AuditFacts,
+    CheckedServer,
+    Facts,
+    IdentityFacts,
+    PinFacts,
+    PinnedServer,
+    SandboxProbe,
+)
+from toolway.doctor.report import Check
+
+PROBE = SandboxProbe("bubblewrap (/usr/bin/bwrap)", ("files of Toolway", "~/.ssh"))
+FILES = CheckedServer(
+    "files",
+    "/home/me/mcp.json:3",
+    "npx -y acme-files",
+    package="acme-files",
+    lock_file="/home/me/toolway.lock",
+    locked="107 packages, tree 3f2a",
+    pins=PinnedServer(9, 2),
+    sandbox="guard",
+    probe=PROBE,
+)
+WIKI = CheckedServer(
+    "wiki", "/home/me/mcp.json:9", "https://wiki.example/mcp", runs_program=False, pins=PinnedServer(3)
+)
+GOOD = Facts(
+    identity=IdentityFacts(
+        issuer="https://login.example",
+        provider=(Check("provider", "ok", "https://login.example publishes 1 usable key"),),
+        tried="tried at http://127.0.0.1:8765",
+        token_file="/home/me/token",
+    ),
+    approval=ApprovalFacts(requires_lock=True),
+    servers=(FILES, WIKI),
+    pins=PinFacts("hold", "hold", place="/home/me/pins.json"),
+    audit=AuditFacts(
+        enabled=True,
+        place="/home/me/audit.sqlite",
+        key_id="ab12",
+        key_source="/home/me/audit-signing.pem",
+        records=40,
+        signed_through=38,
+        signed_at="2026-11-17T12:00:00Z",
+    ),
+)
+DOWN = Check(
+    "provider", "fail", "the documents cannot be fetched", "timeout", "check the network", "curl -sS https://x"
+)
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be determined"
+
+
+def identity(**changes: Any) -> Facts:
+    assert GOOD.identity is not None
+    return replace(GOOD, identity=replace(GOOD.identity, **changes))
+
+
+def server(**changes: Any) -> Facts:
+    return replace(GOOD, servers=(replace(FILES, **changes), WIKI))
+
+
+def approval(**changes: Any) -> Facts:
+    return replace(GOOD, approval=replace(ApprovalFacts(requires_lock=True), **changes))
+
+
+def pins(**changes: Any) -> Facts:
+    return replace(GOOD, pins=replace(PinFacts("hold", "hold", place="/home/me/pins.json"), **changes))
+
+
+def audit(**changes: Any) -> Facts:
+    assert GOOD.audit is not None
+    return replace(GOOD, audit=replace(GOOD.audit, **changes))
+
+
+# facts, statement, verdict, name of the check, part of its evidence, part of its fix
+ROWS: list[tuple[Facts, str, str, str, str, str]] = [
+    # who gets in
+    (identity(issuer="", provider=()), "identity", FAILS, "login", "toolway.gateway.login is not set", '"issuer":'),
+    (identity(provider=()), "identity", UNKNOWN, "provider", "was not asked", ""),
+    (identity(provider=(DOWN,)), "identity", UNKNOWN, "provider", "timeout", "curl -sS https://x"),
+    (identity(accepted=("POST /mcp got 200",)), "identity", FAILS, "anonymous", "POST /mcp got 200", "toolway serve"),
+    (identity(accepted=None, tried="it is down"), "identity", UNKNOWN, "anonymous", "it is down", ""),
+    (identity(keys=(AccessKey("ci", "k1"),)), "identity", FAILS, "keys", "the key 'ci'", "toolway keys revoke k1"),
+    (
+        identity(keys=(AccessKey("ops", "k2", admin=True),)),
+        "identity",
+        FAILS,
+        "keys",
+        "administrator's key 'ops'",
+        "k2",
+    ),
+    (identity(keys=(AccessKey("ci", "k1", expires=2e9),)), "identity", HOLDS, "keys", "until 2033-05-18", ""),
+    (identity(keys=None, keys_problem="no database"), "identity", UNKNOWN, "keys", "no database", ""),
+    (identity(host="0.0.0.0", is_loopback=False), "identity", FAILS, "token", "0.0.0.0", '"host": "127.0.0.1"'),
+    (identity(token_mode=0o644), "identity", FAILS, "token", "the mode 644", "chmod 600 /home/me/token"),
+    (identity(host=""), "identity", UNKNOWN, "token", "not known from here", ""),
+    (identity(), "identity", HOLDS, "token", "the token of this machine gets in", ""),
+    (identity(cluster=True), "identity", HOLDS, "nodes", "with the cluster key", ""),
+    (replace(GOOD, identity=None), "identity", UNKNOWN, "identity", "it was not collected", ""),
+    # what runs
+    (approval(requires_lock=False), "content", FAILS, "lock", "there is no login", '"lock": "required"'),
+    (approval(requires_lock=False, lock_setting="optional"), "content", FAILS, "lock", "'optional'", '"required"'),
+    (approval(reload_all=True), "content", FAILS, "reload", "toolway.gateway.reload", '"reload": "approved"'),
+    (approval(waiting=("new",)), "content", HOLDS, "new", "waits for approval, and is not started", ""),
+    (approval(untrusted_files=("/p/.mcp.json",)), "content", HOLDS, "project", "/p/.mcp.json is not trusted", ""),
+    (approval(allowed_commands=("npx",)), "content", HOLDS, "admin", "npx", ""),
+    (server(lock_exempt=True), "content", FAILS, "files", '"lock" is false', "toolway lock files"),
+    (
+        server(locked="", lock_problem="a file differs"),
+        "content",
+        FAILS,
+        "files",
+        "a file differs",
+        "toolway lock files",
+    ),
+    (server(locked=""), "content", FAILS, "files", "it is not in /home/me/toolway.lock", "toolway lock files"),
+    (server(), "content", HOLDS, "files", "107 packages, tree 3f2a", ""),
+    (server(package="", locked=""), "content", HOLDS, "files", "content of the program is not compared", ""),
+    (server(approval="unrecorded"), "content", FAILS, "files", "/home/me/mcp.json:3", "toolway trust"),
+    (server(approval="project"), "content", HOLDS, "files", "its project file is trusted", ""),
+    (server(approval="unknown"), "content", UNKNOWN, "files", "is not known", ""),
+    (server(package="", image="acme/files:1.0"), "content", FAILS, "files", "acme/files:1.0", "@sha256:"),
+    (server(), "content", HOLDS, "wiki", "cannot be locked", ""),
+    (replace(GOOD, servers=None, reasons={"servers": "far away"}), "content", UNKNOWN, "servers", "far away", ""),
+    (replace(GOOD, limits={"content": "a cluster"}), "content", UNKNOWN, "limit", "a cluster", ""),
+    # definitions
+    (pins(mode="note", setting="note"), "definitions", FAILS, "pins", "toolway.gateway.pins", '"pins": "hold"'),
+    (pins(mode="note", setting=""), "definitions", FAILS, "pins", "listens on this machine only", '"pins": "hold"'),
+    (pins(mode="approve"), "definitions", HOLDS, "pins", "(approve)", ""),
+    (pins(problem="damaged"), "definitions", UNKNOWN, "pins", "damaged", ""),
+    (pins(ignored=("files.*",)), "definitions", HOLDS, "ignored", "files.* are not compared", ""),
+    (server(pins=None), "definitions", UNKNOWN, "files", "/home/me/pins.json", "toolway serve"),
+    (server(pins=None, pins_of_other_entry=True), "definitions", UNKNOWN, "files", "another command or URL", ""),
+    (
+        server(pins=PinnedServer(9, held=("files.read",))),
+        "definitions",
+        FAILS,
+        "files",
+        "files.read",
+        "pins approve files",
+    ),
+    (
+        server(pins=PinnedServer(9, noted=("files.rm",))),
+        "definitions",
+        FAILS,
+        "files",
+        "and is used",
+        "pins diff files",
+    ),
+    (server(), "definitions", HOLDS, "files", "7 when first received, 2 by a person", ""),
+    # sandboxes
+    (server(sandbox="auto", probe=None), "isolation", FAILS, "files", '"sandbox": "auto"', '"sandbox": "guard"'),
+    (server(sandbox="off", probe=None), "isolation", FAILS, "files", "can read everything", '"sandbox": "guard"'),
+    (server(probe=None), "isolation", UNKNOWN, "files", "was not tried", ""),
+    (server(probe=SandboxProbe("x")), "isolation", UNKNOWN, "files", "nothing was found", ""),
+    (
+        server(probe=SandboxProbe(problem="no bwrap")),
+        "isolation",
+        FAILS,
+        "files",
+        "no bwrap",
+        "toolway sandbox try files",
+    ),
+    (
+        server(probe=replace(PROBE, readable=("~/.ssh",))),
+        *("isolation", FAILS, "files", "can read ~/.ssh", '"sandbox": "strict"'),
+    ),
+    (server(env_policy="inherit"), "isolation", FAILS, "files", "all variables of the gateway", '"envPolicy": "safe"'),
+    (server(is_container=True), "isolation", UNKNOWN, "files", "decided by its mounts", ""),
+    (server(plain_secrets=("env.TOKEN",)), "isolation", FAILS, "files", "env.TOKEN", "toolway secrets set files.TOKEN"),
+    (server(), "isolation", HOLDS, "files", "tried: files of Toolway, ~/.ssh; made by bubblewrap", ""),
+    (server(), "isolation", HOLDS, "wiki", "runs no program on this machine", ""),
+    # signatures
+    (replace(GOOD, audit=AuditFacts()), "signed", FAILS, "audit", "toolway.audit", '"audit": true'),
+    (audit(checkpoints=False), "signed", FAILS, "signatures", "checkpoints is false", '"checkpoints": true'),
+    (audit(key_id="", key_problem="there is no key"), "signed", FAILS, "key", "audit-signing.pem", "toolway audit key"),
+    (audit(key_mode=0o640), "signed", FAILS, "key", "the mode 640", "chmod 600 /home/me/audit-signing.pem"),
+    (audit(key_id=""), "signed", UNKNOWN, "key", "was not tried", ""),
+    (audit(altered="record 7: changed"), "signed", FAILS, "log", "record 7: changed", "toolway audit verify"),
+    (audit(unreadable="locked"), "signed", UNKNOWN, "log", "locked", "toolway audit verify"),
+    (audit(records=0, signed_through=0), "signed", HOLDS, "log", "no record yet", ""),
+    (audit(signed_through=0, unsigned_s=60.0), "signed", UNKNOWN, "log", "no checkpoint", ""),
+    (audit(signed_through=0, unsigned_s=9e4), "signed", FAILS, "log", "no checkpoint", "toolway serve"),
+    (audit(unsigned_s=9e4), "signed", FAILS, "log", "covers record 38", "toolway serve"),
+    (audit(), "signed", HOLDS, "log", "record 38, signed at 2026-11-17T12:00:00Z", ""),
+]
+
+
+@pytest.mark.parametrize(("facts", "id_", "verdict", "name", "evidence", "fix"), ROWS)
+def test_a_fact_decides_its_statement_with_evidence_and_fix(facts, id_, verdict, name, evidence, fix):
+    found = {each.id: each for each in judge(facts)}[id_]
+    assert found.verdict == verdict
+    texts = [
+        (f"{check.message} {check.detail}", check.copy, check.state) for check in found.checks if check.name == name
+    ]
+    assert [text for text in texts if evidence in text[0] and fix in text[1]], texts
+    states = {FAILS: "fail", UNKNOWN: "skip"}
+    if verdict in states:
+        assert any(evidence in text and state == states[verdict] for text, _, state in texts), texts
+
+
+@pytest.mark.parametrize(("facts", "id_", "verdict", "name", "evidence", "fix"), ROWS)
+def test_a_fact_about_one_statement_changes_no_other_one(facts, id_, verdict, name, evidence, fix):
+    changed = {each.id for each in judge(facts) if each.verdict != HOLDS}
+    both = {"content", "definitions", "isolation"} if facts.servers is None else set()
+    assert changed <= {id_, *both}
+
+
+def test_all_five_hold_if_everything_was_checked():
+    statements = judge(GOOD)
+    assert [each.verdict for each in statements] == [HOLDS] * 5
+    assert all_hold(statements)
+
+
+def test_without_facts_nothing_holds():
+    assert [each.verdict for each in judge(Facts())] == [UNKNOWN] * 5
+
+
+def test_every_refuted_statement_has_a_fix_to_copy():
+    for facts, *_ in ROWS:
+        for statement in judge(facts):
+            assert all(check.copy for check in statement.checks if check.state == "fail"), statement
+
+
+def test_the_text_shows_verdicts_evidence_fixes_and_what_was_not_checked():
+    facts = replace(server(sandbox="off", probe=None), checked=("a file",), not_checked=("a node",))
+    text = "\n".join(line.text for line in render_company(facts, judge(facts)))
+    assert "✓ What was done is signed: holds\n" in text
+    assert "✗ No server sees another's secrets, your keys or the gateway's files: does not hold\n" in text
+    assert '"sandbox": "guard"' in text
+    assert text.endswith("Not checked\n  a node")
