@@ -179,7 +179,7 @@ class CallState(msgspec.Struct, eq=False):
     def current_phase(self) -> str:
         """Return the current phase of the call, such as `queue` or `send`.
 
-        That of the other call if it shares its result.
+        If the call shares the result of another call, the phase is that of the other call.
         """
         return self.phase if self.shared_with is None else self.shared_with.current_phase
 

@@ -302,7 +302,7 @@ def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
 def _check_size(response: Json, cost: Decimal | None) -> Json:
     """Return an answer and its price in the form that the journal stores.
 
-    An error object if the answer is too large.
+    Return an error object if the answer is too large.
     """
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:

@@ -38,7 +38,7 @@ class AuditMiddleware:
         return next(call)
 
     def plan(self, call: Call) -> PlannedAudit:
-        """Return the object that writes the audit records of flights with the caller, tool and policy of `call`."""
+        """Return the writer of audit records for flights (calls without a coroutine) of the same caller and tool."""
         return PlannedAudit(self._recorder, call)
 
     def adopt(self, call: Call) -> None:
@@ -76,7 +76,10 @@ class AuditMiddleware:
 
 
 class PlannedAudit:
-    """Audit records of flights with the same caller and tool: most of their fields are encoded once."""
+    """Writer of audit records for calls without a coroutine (flights, see hub/flight.py) of one caller and tool.
+
+    Most fields of the records are the same, and are encoded once.
+    """
 
     __slots__ = ("_outcomes", "_recorder", "_server", "_shared", "needs_intent")
 

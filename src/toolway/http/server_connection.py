@@ -218,7 +218,7 @@ class ServerConnection(asyncio.Protocol):
     def _accept_upgrade(self, rest: bytes) -> bool:
         """Switch the connection to another protocol if the request offers one that the server accepts.
 
-        Else return False.
+        Return False if there is none, or if the request cannot be upgraded.
         """
         accept, transport = self._server.accept_upgrade, self._transport
         if accept is None or transport is None or self._rejection is not None or self.busy or self._repeated or rest:

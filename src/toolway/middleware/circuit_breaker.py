@@ -345,7 +345,7 @@ class CircuitBreakerMiddleware:
         return await self._observe(call, next, server, tool, trial)
 
     async def resume(self, call: Call, wait: CallHandler) -> CallResult:
-        """Await an attempt that a flight has sent already.
+        """Await an attempt that was sent before its call entered the middleware chain.
 
         Its outcome counts for the breakers, but no breaker rejects it.
         """

@@ -182,7 +182,10 @@ class ConcurrencyMiddleware:
         return await self.resume(call, next, limiter)
 
     async def resume(self, call: Call, next: CallHandler, limiter: ConcurrencyLimiter) -> CallResult:
-        """Await an attempt that was sent already and holds a slot of `limiter`; release the slot at its end."""
+        """Await an attempt that was sent before its call entered the middleware chain.
+
+        It holds a slot of `limiter`, which is released at its end.
+        """
         now, attempt = self._now, call.state
         attempt.on_release_slot = partial(limiter.release, call.caller)
         try:

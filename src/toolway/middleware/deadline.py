@@ -44,9 +44,9 @@ class DeadlineMiddleware:
             raise _timed_out(call, seconds) from None
 
     async def resume(self, call: Call, began: float, next: CallHandler) -> CallResult:
-        """Await the result of a call that a flight has sent at the time `began`, until its deadline.
+        """Await a call whose request was sent before it entered the middleware chain, until its deadline.
 
-        The deadline counts from `began`. Raises `CallTimeout` if it passes.
+        The deadline counts from the time `began`. Raises `CallTimeout` if it passes.
         """
         seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
         call = replace(call, deadline=began + seconds)

@@ -92,9 +92,9 @@ class RetryMiddleware:
         return await self._retry_failed(call, next, budget, failure)
 
     async def resume(self, call: Call, wait: CallHandler, next: CallHandler) -> CallResult:
-        """Await the first attempt of a call, which a flight has already sent, with `wait`.
+        """Await, with `wait`, the first attempt of a call, which was sent before the call entered the middleware chain.
 
-        Retry it with `next` if that is safe.
+        If it fails, retry it with `next`, if that is safe.
         """
         try:
             return await wait(call)

@@ -47,7 +47,7 @@ class PackageCommand:
     def exact_version(self) -> str:
         """Return the version of the package that contains the program, if the command line names an exact one.
 
-        Else "".
+        Return "" if it names no version or a range.
         """
         wanted = split_requirement(self.ecosystem, self.packages[0])[1]
         if self.ecosystem == "npm":
