@@ -40,7 +40,7 @@ class Certainty(enum.IntEnum):
 
     @property
     def code(self) -> str:
-        """Return the code used on the wire and in the audit log: "C0" to "C3"."""
+        """Return the code of this certainty on the wire and in the audit log: "C0" (not sent) to "C3" (executed)."""
         return f"C{self.value}"
 
     @classmethod

@@ -300,10 +300,7 @@ def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
 
 
 def _check_size(response: Json, cost: Decimal | None) -> Json:
-    """Return an answer and its price in the form that the journal stores.
-
-    Return an error object if the answer is too large.
-    """
+    """Return a model's answer with its cost as a journal entry; an error entry if the answer is too large."""
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
         return _too_large(f"{size} bytes, more than {MAX_ANSWER_BYTES}")

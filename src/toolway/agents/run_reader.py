@@ -100,9 +100,9 @@ class AgentRunReader:
         }
 
     def find_call(self, record: RunRecord, entries: Sequence[Entry], step: str) -> Json | None:
-        """Return the tool call that the question at `step` is about: tool, arguments, effect.
+        """Return the tool call that a person is asked to approve at `step`: tool, arguments, effect.
 
-        None if it is about no call.
+        None if the question at `step` is not about a call.
         """
         match = _CALL_STEP.fullmatch(step)
         if match is None:

@@ -62,7 +62,10 @@ class FileCatalogStorage:
     """Catalog storage in a folder, one file per server: a MAC, a line break and JSON."""
 
     def __init__(self, folder: Path, key_file: Path) -> None:
-        """Create the storage. The key of its MACs is in `key_file`, which is created with the first lists."""
+        """Create the storage of tool lists. Files are authenticated by a MAC; its key is in `key_file`.
+
+        The key file is created when the first lists are stored.
+        """
         self._folder = folder
         self._key_file = key_file
         self._key = b""

@@ -126,9 +126,9 @@ class PlacementPlan:
         return self._slots.get(pool, ())
 
     def claimable_slots(self, pool: str) -> tuple[tuple[int, ...], ...]:
-        """Return the hash slots of a pool whose instances prefer this node, per instance rotation.
+        """Return the hash slots of a pool for whose server instances this node is the first choice.
 
-        Item n of the result is for instances whose number modulo `RANKS` is n.
+        An instance of a server has a number. Item n of the result is for the instances whose number modulo `RANKS` is n.
         """
         if pool not in self._claimable:
             ours = self.ranked_slots(pool)

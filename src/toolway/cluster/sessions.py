@@ -286,7 +286,7 @@ class SharedSessions:
         return await forward_post(self._node_requests, node_tag, id_, principal_id, message)
 
     async def handle_node_request(self, principal: str, params: Json, notify: Notify) -> Json:
-        """Handle a session request of a principal that another node forwards to this node."""
+        """Handle a request of a client whose session is on this node, which another node forwarded."""
         return await execute_node_request(self._legacy_sessions, self._legacy_sse, principal, params, notify)
 
 

@@ -46,7 +46,7 @@ def has_own_lists(server: Server | None) -> bool:
 
 
 class CallerLists:
-    """Names of the tools and other items that each caller's own connection received, and their definitions."""
+    """Tools, prompts and resources that servers list for single callers, on connections with the caller's login."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ListKind], dict[str, frozenset[str]]] = {}

@@ -1,4 +1,4 @@
-"""Flights: calls that callbacks process from begin to end, without a task. These methods are the life of a flight:
+"""Fast path of ordinary tool calls, named flights: callbacks process them, without a task. The methods of a flight:
 
     begin      check the arguments, then send; or queue the intent, if the audit log must have it first
     on_intent  the intent is on disk: send

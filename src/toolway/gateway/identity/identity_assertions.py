@@ -94,7 +94,7 @@ class AssertionGrants:
     # -- the endpoint -------------------------------------------------------------------------------------------------
 
     def handles(self, request: HttpRequest) -> bool:
-        """Return True if a request is for this token endpoint: a token, its metadata, or its authorization URL."""
+        """Return True if this object serves the request: token endpoint, metadata document, or authorization URL."""
         return (request.method, request.path) in (
             ("POST", TOKEN_PATH),
             ("GET", METADATA_PATH),
