@@ -128,7 +128,7 @@ class PlacementPlan:
     def claimable_slots(self, pool: str) -> tuple[tuple[int, ...], ...]:
         """Return the hash slots of a pool for whose server instances this node is the first choice.
 
-        An instance of a server has a number. Item n of the result is for the instances whose number modulo `RANKS` is n.
+        Instances of a server are numbered. Item n of the result is for those whose number modulo `RANKS` is n.
         """
         if pool not in self._claimable:
             ours = self.ranked_slots(pool)
