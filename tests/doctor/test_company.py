@@ -133,6 +133,12 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (server(approval="unknown"), "content", UNKNOWN, "files", "is not known", ""),
     (server(package="", image="acme/files:1.0"), "content", FAILS, "files", "acme/files:1.0", "@sha256:"),
     (server(), "content", HOLDS, "wiki", "cannot be locked", ""),
+    (
+        replace(GOOD, servers=(replace(WIKI, runs_for_secrets=True, approval="unrecorded"),)),
+        *("content", FAILS, "wiki", "no approval of its entry", "toolway trust"),
+    ),
+    (approval(signer="command:hsm"), "content", HOLDS, "signer", "is approved command:hsm", ""),
+    (approval(signer="command:hsm", signer_held=True), "content", HOLDS, "signer", "is not run", ""),
     (replace(GOOD, servers=None, reasons={"servers": "far away"}), "content", UNKNOWN, "servers", "far away", ""),
     (replace(GOOD, limits={"content": "a cluster"}), "content", UNKNOWN, "limit", "a cluster", ""),
     # definitions

@@ -229,6 +229,9 @@ def _content(facts: Facts) -> Iterator[Check]:
         yield Check(name, "ok", "its entry waits for approval, and is not started")
     for file in approval.untrusted_files:
         yield Check("project", "ok", f"{file} is not trusted, and not used")
+    if approval.signer:
+        state = "waits for approval, and is not run" if approval.signer_held else "is approved"
+        yield Check("signer", "ok", f"the command that signs the audit log {state}", approval.signer)
     if approval.allowed_commands:
         commands = ", ".join(approval.allowed_commands)
         yield Check("admin", "warn", "administrators may start these programs through /admin", commands)
@@ -237,7 +240,11 @@ def _content(facts: Facts) -> Iterator[Check]:
 def _program(server: CheckedServer) -> Iterator[Check]:
     name = server.name
     if not server.runs_program:
-        yield Check(name, "ok", "starts no program here; what runs at its URL cannot be locked", server.location)
+        if server.runs_for_secrets:
+            yield from _approval(server)
+        yield Check(
+            name, "ok", "its server runs no program here; what runs at its URL cannot be locked", server.location
+        )
         return
     yield from _approval(server)
     if server.image:

@@ -72,6 +72,7 @@ class CheckedServer:
     source: str = ""  # file and line of its entry
     location: str = ""  # command line or URL, masked
     runs_program: bool = True  # False: it has a URL
+    runs_for_secrets: bool = False  # its entry has a reference ${command:…}, which runs a program here
     approval: Approval = "entry"
     record_command: str = "toolway trust"  # that records the entries of its file, if none were recorded
     package: str = ""  # that npx, uvx or another package runner runs; "" for another program
@@ -99,6 +100,8 @@ class ApprovalFacts:
     waiting: tuple[str, ...] = ()  # entries that wait for approval, and are not started
     untrusted_files: tuple[str, ...] = ()  # project files that are not used
     allowed_commands: tuple[str, ...] = ()  # that administrators may start through /admin
+    signer: str = ""  # command that signs the audit log; "" if a key signs it
+    signer_held: bool = False  # it waits for approval, and is not run
 
 
 @dataclass(frozen=True, slots=True)

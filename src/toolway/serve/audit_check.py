@@ -111,10 +111,10 @@ def _read_log(
 ) -> AuditFacts:
     """Read a log from its end to the record that the newest checkpoint names. Raises `TamperedLog`."""
     newest: Checkpoint | None = None
-    head, count, unsigned = ChainHead(), 0, ""
+    head, count, last, unsigned, is_compared = ChainHead(), 0, 0, "", False
     for row, _ in read_verified(sink.read_backward(), macs):
         head = ChainHead(row.seq, row.hash) if not count else head
-        count += 1
+        count, last = count + 1, row.seq
         fields = row.fields()
         if newest is None and fields.get("kind") == LOG_CHECKPOINT:
             newest = _read_checkpoint(row, fields)
@@ -123,11 +123,15 @@ def _read_log(
         if newest is not None and row.seq <= newest.through:
             if row.hash != newest.hash:
                 raise missing_end(newest, ChainHead(row.seq, row.hash))
+            is_compared = True
             break
         if count > 2 * MAX_DISTANCE:
-            return replace(facts, unreadable=f"its last {count} records have no complete checkpoint")
+            break
     _compare_notes(create_notes(settings).read(sink.location), sink, head)
     facts = replace(facts, records=count, unsigned_s=_age(unsigned))
+    first = next(sink.read_forward(), None)
+    if not is_compared and first is not None and (newest is not None or last > first.seq):
+        return replace(facts, unreadable=f"its last {count} records do not reach back to a signed one")
     if newest is None:
         return facts
     if key is None or key.id != newest.key:

@@ -22,7 +22,8 @@ from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.pin_keeper import PIN_FILE_NAME, DamagedPinsError, PinFile, hash_identity
 from toolway.catalog.pins import ServerPins, item_name, server_key
 from toolway.config.admission.command_line import program_name, runner_package
-from toolway.config.approval.held_entries import RELOAD_ALL_NAME, SIGNER_NAME, ApprovalGate
+from toolway.config.approval.accesses import runs_secret_command
+from toolway.config.approval.held_entries import SIGNER_NAME, ApprovalGate
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.editing import jsonc
@@ -72,6 +73,7 @@ from toolway.types import Json
 from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
+UNIX_PREFIX: Final = "unix:"  # address of a worker
 REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --company there"
 _IMAGE_DIGEST: Final = compile_pattern(r"\S+@sha256:[0-9a-f]{64}")
 _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
@@ -220,9 +222,11 @@ async def _collect(setup: _Setup) -> Facts:
 
 
 async def _is_node(gateway: GatewayApi | None) -> bool:
+    """Return True if a gateway is a node of a cluster. The workers of one machine are none: they use its files."""
     if gateway is not None:
-        with suppress(ToolwayError):
-            return bool((await gateway.request_admin("GET", "overview")).get("cluster"))
+        with suppress(ToolwayError):  # of a gateway without a cluster
+            nodes = (await gateway.request_admin("GET", "nodes"))["nodes"]
+            return not all(str(node["address"]).startswith(UNIX_PREFIX) for node in nodes)
     return False
 
 
@@ -335,8 +339,10 @@ class _OwnFiles:
             assert target.server is not None
             if not target.server.enabled:
                 continue
-            is_waiting = self.approval_of(target) != "unrecorded" and target.raw_name in self._held_in(target.file)
-            (self.waiting.append(target.name) if is_waiting else self.targets.append(target))
+            if self.approval_of(target) != "unrecorded" and target.raw_name in self._held_in(target.file):
+                self.waiting.append(target.name)
+            else:
+                self.targets.append(target)
 
     def approval_of(self, target: CheckTarget) -> Approval:
         """Return how the entry of a server was approved."""
@@ -381,9 +387,11 @@ class _OwnFiles:
             requires_lock=settings.requires_lock,
             lock_setting=settings.lock,
             reload_all=settings.reload == "all",
-            waiting=tuple(name for name in self.waiting if name != RELOAD_ALL_NAME),
+            waiting=tuple(self.waiting),
             untrusted_files=self.untrusted,
             allowed_commands=settings.allowed_commands,
+            signer=settings.audit.signer if settings.audit is not None else "",
+            signer_held=self.holds_signer,
         )
 
 
@@ -423,6 +431,7 @@ async def _collect_server(
         f"{target.file}:{target.line}" if target.line else target.file,
         target.endpoint,
         runs_program=server.command is not None,
+        runs_for_secrets=runs_secret_command(target.raw_entry),
         approval=files.approval_of(target),
         record_command=f"toolway serve --config {shlex.quote(target.file)}" if setup.config else "toolway trust",
         pins=_pins_of(target.name, server, stored or {}),
