@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from toolway.catalog.catalog import Tool
 from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.policy.entities import Caller
+from toolway.secrets import server_secrets
+from toolway.secrets.server_secrets import ServerSecrets
 
 Json = dict[str, Any]
 
@@ -57,3 +61,28 @@ def test_pass_a_policy_by_a_part_of_an_argument_that_the_schema_does_not_name() 
     same = 'context.args.filter == {"kind": "a"}'
     assert is_allowed(same, schema, {"filter": {"kind": "a"}}, "permit")
     assert not is_allowed(same, schema, {"filter": {"kind": "a", "all": True}}, "permit")
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-2")
+async def test_read_the_token_of_a_person_in_a_result_of_the_server_that_got_it(tmp_path: Path) -> None:
+    async with ExchangeIssuer() as issuer, on_behalf(tmp_path, issuer, {"jira": Target(issuer)}) as found:
+        alice = issuer.token("alice")
+        assert "result" in await found.call("jira__echo", {"text": "x"}, token=alice)
+        (token,) = issuer.valid
+        for _ in range(2):  # the second call is a flight
+            answer = await found.call("jira__echo", {"text": f"Bearer {token}"}, token=alice)
+            assert answer["result"]["content"][0]["text"] == "Bearer ***"
+
+
+@pytest.mark.attack("R4-3")
+def test_read_a_secret_after_many_logins_of_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_secrets, "MAX_TOKENS", 50)
+    found = ServerSecrets()
+    found.add("secret-of-the-entry")
+    found.add_token("token-in-use")
+    for number in range(300):
+        found.add_token(f"token-{number:06}")
+        found.add_token("token-in-use")
+    assert found.may_be_in(b"secret-of-the-entry") and found.may_be_in(b"token-in-use")
+    assert not found.may_be_in(b"token-000000") and len(found.texts) == 51

@@ -29,6 +29,7 @@ from toolway.auth.token_manager import FAILURE_COOLDOWN_S, ChallengeLimiter, Tok
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, import_lazily
 from toolway.config.schema import OAuth
 from toolway.secrets import remember_secret
+from toolway.secrets.server_secrets import secrets_of
 from toolway.types import AuthChallenge, AuthError
 
 METADATA_LIFETIME_S: Final = 3600.0
@@ -133,7 +134,9 @@ class ExchangeManager:
                 if token is None or self._token is not token or self._now() >= token.expires_at:
                     raise  # never another credential
         self._require_login()  # it may have ended while the issuer responded
-        return f"Bearer {self._token.token}" if self._token is not None else ""
+        if self._token is not None:
+            secrets_of(self.owner.server).add_token(self._token.token)  # it must not leave in a result of the server
+        return self._header
 
     async def on_challenge(self, challenge: AuthChallenge) -> bool:
         if challenge.sent_authorization != self._header:

@@ -94,6 +94,7 @@ class TokenManager:
         if current is None:
             return ""
         if current.renew_at is None or self._now() < current.renew_at or not self._can_refresh(current):
+            secrets_of(self.owner.server).add_token(current.access)  # it is in use: it is not dropped
             return current.header
         try:
             await self._run_once(partial(self._refresh, current))
@@ -220,7 +221,7 @@ class TokenManager:
         if credential is not None:
             for secret in (credential.access, credential.refresh, credential.client.secret):
                 remember_secret(secret or "")  # mask it in texts of the server
-                secrets_of(self.owner.server).add(secret or "")  # and in results of the server
+                secrets_of(self.owner.server).add_token(secret or "")  # and in results of the server
             self.login_needed = False
             self.activate()
 

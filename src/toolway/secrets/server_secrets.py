@@ -6,11 +6,25 @@ They must not be passed on in a result of that server, so they are redacted ther
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolway.secrets.detection import MIN_SECRET_CHARS
 
-MAX_VALUES: Final = 256  # of one server; the oldest is dropped: each refresh of a token brings a new one
+MAX_VALUES: Final = 256  # of the entry of one server; the oldest is dropped: a reference may have a new value each time
+MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was unused for longest is dropped
+
+
+class _Written(NamedTuple):
+    """Ways to write one secret value."""
+
+    texts: tuple[str, ...]  # as a text may contain it, also a text that is JSON itself
+    forms: tuple[bytes, ...]  # as the bytes of a result contain it
+
+    @staticmethod
+    def of(value: str) -> _Written:
+        texts = {value, *_json_forms(value)}
+        forms = {form for text in texts for form in _json_forms(text)}
+        return _Written(tuple(texts), tuple(form.encode("utf-8", "surrogatepass") for form in sorted(forms)))
 
 
 class ServerSecrets:
@@ -20,24 +34,40 @@ class ServerSecrets:
     of a result contain them. Both are empty if the server has no secrets.
     """
 
-    __slots__ = ("_values", "forms", "texts")
+    __slots__ = ("_tokens", "_values", "forms", "texts")
 
     def __init__(self) -> None:
-        self._values: dict[str, None] = {}
+        self._values: dict[str, _Written] = {}  # of the entry
+        self._tokens: dict[str, _Written] = {}  # of logins; the least recently used first
         self.texts: tuple[str, ...] = ()  # longest first
         self.forms: tuple[bytes, ...] = ()
 
     def add(self, value: str) -> None:
-        """Add a secret value. A value of less than 6 characters is ignored, because it occurs in ordinary words."""
-        if value in self._values or len(value) < MIN_SECRET_CHARS:
+        """Add a secret value of the entry.
+
+        A value of less than 6 characters is ignored, because it occurs in ordinary words.
+        """
+        self._keep(self._values, value, MAX_VALUES)
+
+    def add_token(self, value: str) -> None:
+        """Add a token of a login, or mark it as used. It replaces no value of the entry."""
+        self._keep(self._tokens, value, MAX_TOKENS)
+
+    def _keep(self, kept: dict[str, _Written], value: str, most: int) -> None:
+        if len(value) < MIN_SECRET_CHARS:
             return
-        self._values[value] = None
-        while len(self._values) > MAX_VALUES:
-            del self._values[next(iter(self._values))]
-        texts = {form for each in self._values for form in (each, *_json_forms(each))}
-        self.texts = tuple(sorted(texts, key=lambda text: (-len(text), text)))
-        encoded = {form for text in texts for form in _json_forms(text)}
-        self.forms = tuple(form.encode("utf-8", "surrogatepass") for form in sorted(encoded))
+        known = kept.pop(value, None)
+        if known is not None:
+            kept[value] = known  # the newest again
+            return
+        kept[value] = _Written.of(value)
+        while len(kept) > most:
+            del kept[next(iter(kept))]
+        written = (*self._values.values(), *self._tokens.values())
+        self.texts = tuple(
+            sorted({text for each in written for text in each.texts}, key=lambda text: (-len(text), text))
+        )
+        self.forms = tuple({form: None for each in written for form in each.forms})
 
     def may_be_in(self, encoded: bytes) -> bool:
         """Return True if `encoded`, JSON text, may contain one of the secret values.
