@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
+from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
+from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
 from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.policy.entities import Caller
@@ -86,3 +89,32 @@ def test_read_a_secret_after_many_logins_of_callers(monkeypatch: pytest.MonkeyPa
         found.add_token("token-in-use")
     assert found.may_be_in(b"secret-of-the-entry") and found.may_be_in(b"token-in-use")
     assert not found.may_be_in(b"token-000000") and len(found.texts) == 51
+
+
+def export(signer: KeySigner, kind: str, records: list[bytes]) -> bytes:
+    out = io.BytesIO()
+    facts = {"time": "2026-11-17T00:00:00.000000Z", "key": signer.public.id, "selection": {"kind": kind}, "logs": []}
+    write_export(records, out, lambda size, root: {**facts, "size": size, "root": root}, signer.sign)
+    return out.getvalue()
+
+
+@pytest.mark.attack("R4-4")
+def test_show_one_record_as_two_or_as_one_of_another_export_by_joining_proofs() -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    signer = KeySigner(Ed25519PrivateKey.generate())
+    records = [b'{"seq":%d,"call":"pay"}' % number for number in range(5)]
+    first, second = (write_proofs(io.BytesIO(export(signer, kind, records)), "pay") for kind in ("a", "b"))
+
+    def check(*lines: bytes) -> int:
+        return check_file(io.BytesIO(b"".join(line + b"\n" for line in lines)), signer.public).records
+
+    assert check(*first) == 5 and check(first[1], first[3]) == 2
+    for lines, reason in (
+        ((first[1], first[1]), "repeated"),
+        ((first[3], first[1]), "moved"),
+        ((first[1], second[2]), "several exports"),
+        ((second[0], *first[1:]), "several exports"),
+    ):
+        with pytest.raises(AlteredExport, match=reason):
+            check(*lines)

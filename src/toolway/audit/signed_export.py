@@ -193,14 +193,23 @@ def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes)
 
 
 def _check_proofs(lines: list[bytes], key: PublicKey) -> CheckedExport:
-    checkpoint = None
-    for line in lines:
-        checkpoint = check_proof(line, key)
-    assert checkpoint is not None
+    """Check the proofs of one export, in the order of its records.
+
+    Proofs of several exports in one file would all be shown with the selection of one of them.
+    """
+    first, checkpoint = check_proof(lines[0], key)
+    last = first
+    for line in lines[1:]:
+        proof, _ = check_proof(line, key)
+        if proof.checkpoint != first.checkpoint:
+            raise AlteredExport("the file has proofs from several exports")
+        if proof.index <= last.index:
+            raise AlteredExport("a proof was repeated or moved")
+        last = proof
     return CheckedExport(checkpoint, len(lines), is_proof=True)
 
 
-def check_proof(line: bytes, key: PublicKey) -> ExportCheckpoint:
+def check_proof(line: bytes, key: PublicKey) -> tuple[_Proof, ExportCheckpoint]:
     """Check that one record was in a signed export. Raises `AlteredExport` if this is not proved."""
     try:
         proof = msgspec.json.decode(line, type=_Proof)
@@ -215,4 +224,4 @@ def check_proof(line: bytes, key: PublicKey) -> ExportCheckpoint:
     root = root_from_proof(hash_leaf(proof.record.encode()), proof.index, checkpoint.size, path)
     if root is None or root.hex() != checkpoint.root:
         raise AlteredExport("the record was not in the export, or was changed: its path does not lead to the root")
-    return checkpoint
+    return proof, checkpoint
