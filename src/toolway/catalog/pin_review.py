@@ -16,7 +16,7 @@ from toolway.catalog.pin_ignore import mask_ignored
 from toolway.catalog.pins import (
     MAX_DEFINITION_BYTES,
     MAX_PINS,
-    PINNED_FIELDS,
+    SHOWN_FIELDS,
     Deviation,
     Pin,
     PinMode,
@@ -24,8 +24,8 @@ from toolway.catalog.pins import (
     Reason,
     ServerPins,
     definition_digest,
-    pinned_parts,
     server_key,
+    shown_parts,
 )
 from toolway.types import Json
 
@@ -104,7 +104,7 @@ class PinReview:
         The value is how the item deviates from its pin, or None if its pin is not stored yet. For an item that is seen
         for the first time, a pin is proposed, if the mode allows that.
         """
-        if kind not in PINNED_FIELDS:
+        if kind not in SHOWN_FIELDS:
             return {}
         if kind == "tools":
             self._tool_names.replace(server, items)
@@ -117,7 +117,7 @@ class PinReview:
             self._mark_changed(server, kind)
         held: dict[str, Deviation | None] = {}
         for name, definition in items.items():
-            key, digest = f"{kind}/{name}", definition_digest(kind, definition)
+            key, digest = f"{kind}/{name}", definition_digest(definition)
             deviation = self._examine(server, kind, name, definition, digest, is_first_list)
             if deviation is not None:
                 known = self._set_deviation(server, key, deviation)
@@ -151,7 +151,7 @@ class PinReview:
 
         If it differs from its pin only in ignored parts, return the pin's digest.
         """
-        digest = definition_digest(kind, definition)
+        digest = definition_digest(definition)
         pin = self.servers[server].pins.get(f"{kind}/{name}") if server in self.servers else None
         is_pinned = pin is not None and self._is_pinned(pin, server, kind, name, definition, digest)
         return pin.digest if pin is not None and is_pinned else digest
@@ -203,15 +203,14 @@ class PinReview:
         ignored = self._ignored_of(server, name) if self._ignored_of is not None else ()
         if not ignored or pin.definition is None:
             return False
-        old, new = (pinned_parts(kind, each) for each in (pin.definition, definition))
-        return mask_ignored(old, ignored) == mask_ignored(new, ignored)
+        return mask_ignored(pin.definition, ignored) == mask_ignored(definition, ignored)
 
     def _inspect(self, server: str, kind: str, name: str, definition: Json, digest: str) -> tuple[RuleMatch, ...]:
         found = self._inspected.get((name, digest))
         if found is None:
             if len(self._inspected) > 100_000:
                 self._inspected.clear()
-            found = inspect_definition(pinned_parts(kind, definition), partial(self._tool_names.is_foreign, server))
+            found = inspect_definition(shown_parts(kind, definition), partial(self._tool_names.is_foreign, server))
             self._inspected[name, digest] = found
         return found
 

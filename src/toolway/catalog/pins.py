@@ -17,8 +17,9 @@ from toolway.types import Json
 PinMode = Literal["note", "hold", "approve"]
 #: Kind and name of the instructions of a server, which are pinned like an item of a list.
 INSTRUCTIONS: Final = "instructions"
-#: Parts of each pinned kind that count. Resources are data: they come and go.
-PINNED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+#: Parts of each pinned kind that a model sees: the rules for texts apply to them. All parts are compared, because
+#: clients get all (`_meta`, `icons`, `execution`, parts of later versions). Resources are data: they come and go.
+SHOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "tools": ("name", "title", "description", "inputSchema", "outputSchema", "annotations"),
     "prompts": ("name", "title", "description", "arguments"),
     "templates": ("uriTemplate", "name", "title", "description", "mimeType"),
@@ -68,15 +69,14 @@ def server_key(name: str, identity: str) -> str:
     return f"{name} {identity}"
 
 
-def definition_digest(kind: str, definition: Json) -> str:
-    """Return the SHA-256 of the parts of a definition that a model or a caller sees."""
-    chosen = pinned_parts(kind, definition)
-    return hashlib.sha256(msgspec.json.encode(chosen, order="sorted")).hexdigest()
+def definition_digest(definition: Json) -> str:
+    """Return the SHA-256 of a definition with all its parts."""
+    return hashlib.sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()
 
 
-def pinned_parts(kind: str, definition: Json) -> Json:
-    """Return the parts of a definition that a model or a caller sees."""
-    return {field: definition[field] for field in PINNED_FIELDS[kind] if field in definition}
+def shown_parts(kind: str, definition: Json) -> Json:
+    """Return the parts of a definition that a model sees."""
+    return {field: definition[field] for field in SHOWN_FIELDS[kind] if field in definition}
 
 
 def item_name(server: str, key: str) -> str:

@@ -36,7 +36,7 @@ def definition(name: str, version: int) -> dict[str, Any]:
 
 
 def digest(name: str, version: int) -> str:
-    return definition_digest("tools", definition(name, version))
+    return definition_digest(definition(name, version))
 
 
 class Node:
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def usable(self) -> dict[str, str]:
-        return {tool.name: definition_digest("tools", tool.raw) for tool in self.catalog.tools()}
+        return {tool.name: definition_digest(tool.raw) for tool in self.catalog.tools()}
 
     async def waiting(self) -> dict[str, str]:
         """What an administrator sees at this node: digests of held definitions."""

@@ -133,15 +133,15 @@ def _find_pins(name: str, server: Server) -> ServerPins | None:
 def _deviations(pins: ServerPins, tools: dict[str, Json]) -> list[Json]:
     """Return the tools whose definition is new, changed or gone, each with its changes."""
     from toolway.catalog.pin_report import describe_deviation
-    from toolway.catalog.pins import Deviation, definition_digest, pinned_parts
+    from toolway.catalog.pins import Deviation, definition_digest
 
     found = []
     for tool, definition in sorted(tools.items()):
-        key, digest = f"tools/{tool}", definition_digest("tools", definition)
+        key, digest = f"tools/{tool}", definition_digest(definition)
         pin = pins.pins.get(key)
         if pin is None or pin.digest != digest:
             reason: Reason = "changed" if pin is not None else "new"
-            deviation = Deviation(digest, reason, 0.0, held=False, definition=pinned_parts("tools", definition))
+            deviation = Deviation(digest, reason, 0.0, held=False, definition=definition)
             found.append(describe_deviation(pins, key, deviation))
     for key in sorted(pins.pins):
         kind, _, tool = key.partition("/")
