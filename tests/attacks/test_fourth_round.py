@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from tests.catalog.test_pins import review
+from tests.gateway.edge_lab import edge, message_of
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
+from toolway.config.call_rules.call_budgets import CallBudget, parse_budgets
 from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.policy.entities import Caller
+from toolway.gateway.rate_limit import Rate
 from toolway.secrets import server_secrets
 from toolway.secrets.server_secrets import ServerSecrets
 
@@ -140,3 +143,26 @@ def test_change_a_part_of_a_pinned_definition_that_clients_get(kind: str, change
     assert pins.review("bank", kind, {"pay": given}) == {}
     assert set(pins.review("bank", kind, {"pay": {**given, **change}})) == {"pay"}
     assert pins.review("bank", kind, {"pay": dict(reversed(given.items()))}) == {}, "the order of keys says nothing"
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-6")
+async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -> None:
+    async with edge(tmp_path) as found:
+        found.gateway.budgets.set_rules(parse_budgets({"*": {"b.*": "2/day"}}), fails_open=False)
+        token, _ = found.keyring.create_key_sync("ops", None, True, 0.0, budgets=(CallBudget.parse("3/day"),))
+
+        async def outcomes(server: str, token: str) -> list[str]:
+            body = {"server": server, "tool": "echo", "arguments": {"text": "x"}}
+            answers = [message_of(await found.ask("POST", "/admin/call", body, token=token)) for _ in range(4)]
+            return [each["error"]["code"] if "error" in each else "ok" for each in answers]
+
+        assert await outcomes("a", token) == ["ok", "ok", "ok", "E-BUDGET"]
+        owner = found.key(admin=True)
+        assert await outcomes("b", owner) == ["ok", "ok", "E-BUDGET", "E-BUDGET"]
+        assert (found.calls("a"), found.calls("b")) == (3, 2)
+        limited, _ = found.keyring.create_key_sync("slow", None, True, 0.0, Rate.parse("1/h"))
+        assert await outcomes("a", limited) == ["ok", "E-RATE", "E-RATE", "E-RATE"]
+        (call,) = message_of(await found.ask("GET", "/admin/calls?limit=1"))["calls"]
+        again = await found.ask("POST", f"/admin/calls/{call['id']}/replay", {"confirm": True}, token=limited)
+        assert message_of(again)["error"]["code"] == "E-RATE"

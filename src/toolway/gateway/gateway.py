@@ -194,6 +194,7 @@ class Gateway:
             policy,
         )
         calls.allows = self.router.allows
+        calls.run_in_limits = self._dispatcher.run_in_limits
         self._access = access
         self._dispatcher.missing_scopes = self.router.missing_scopes
         self.ended_sessions.on_add = self.router.end_browser_session

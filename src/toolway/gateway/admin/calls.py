@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from toolway.callbacks import FunctionCallbacks
-from toolway.errors import AccessDenied, ConfigError, NotFound
+from toolway.errors import AccessDenied, ConfigError, NotFound, Overloaded
 from toolway.events import CallFinished
 from toolway.gateway.admin import servers
 from toolway.gateway.admin.activity import ActivityRecorder
+from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.policy.entities import caller_of
 from toolway.gateway.principals import ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 from toolway.types import Call, Json, ToolRef
@@ -51,6 +53,8 @@ class CallsAdmin:
         self._people = people
         #: returns False if the policy of the gateway denies a call of a principal
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
+        #: runs a call of a tool within rate and budgets of its principal; raises `RpcFailure` if it is not sent
+        self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
 
     def key_names(self) -> dict[str, str]:
         """Return a map from the caller id in call records to the name of the caller's API key, or of the person.
@@ -120,15 +124,34 @@ class CallsAdmin:
                 server=server,
                 tool=tool,
                 detail="policies apply to administrators too",
-                hint=f"see the deciding policy: toolway policy why local {name}",
+                hint=f"see the deciding policy: toolway policy why {caller_of(principal).id} {name}",
                 code="E-POLICY-DENIED",
             )
         params: Json = {"name": tool, "arguments": arguments}
         no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server
-        result = await self._hub.request(
-            Call(name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_, callbacks=no_client)
+        call = Call(
+            name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_, callbacks=no_client
         )
-        return {"id": id_, "result": result.raw, "seconds": result.duration, "attempts": result.attempts}
+        reply: Json = {}
+
+        async def send() -> Json:
+            result = await self._hub.request(call)
+            reply.update(id=id_, result=result.raw, seconds=result.duration, attempts=result.attempts)
+            return result.raw
+
+        try:
+            await self.run_in_limits(principal, name, send())
+        except RpcFailure as exc:
+            data = exc.data or {}
+            raise Overloaded(
+                exc.message,
+                server=server,
+                tool=tool,
+                hint=data.get("fix", ""),
+                code=data.get("code", ""),
+                retry_after=exc.retry_after,
+            ) from None
+        return reply
 
 
 # -- query fields -----------------------------------------------------------------------------------------------------

@@ -363,6 +363,18 @@ class RequestDispatcher:
             return self._forward_in_budget(principal, method, f"{server}.{name}", work)
         return work
 
+    async def run_in_limits(self, principal: Principal, target: str, work: Coroutine[Any, Any, Json]) -> None:
+        """Run a call of the tool `target` that is no MCP request, within rate and budgets of its principal.
+
+        Raises `RpcFailure` if a limit is reached, and the errors of `work`, which returns the result.
+        """
+        try:
+            if principal.rate is not None:
+                self._check_rate(principal, principal.rate)
+            await self._forward_in_budget(principal, "tools/call", target, work)
+        finally:
+            work.close()
+
     async def _forward_in_budget(
         self, principal: Principal, method: str, target: str, work: Coroutine[Any, Any, RpcResult]
     ) -> RpcResult:
