@@ -11,6 +11,7 @@ import pytest
 from tests.catalog.test_pins import review
 from tests.gateway.edge_lab import edge, message_of
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
+from tests.gateway.policy.test_gateway import ruled
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
 from toolway.catalog.catalog import Tool
@@ -166,3 +167,16 @@ async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -
         (call,) = message_of(await found.ask("GET", "/admin/calls?limit=1"))["calls"]
         again = await found.ask("POST", f"/admin/calls/{call['id']}/replay", {"confirm": True}, token=limited)
         assert message_of(again)["error"]["code"] == "E-RATE"
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-7")
+async def test_find_a_server_that_the_policy_hides_by_its_endpoint(tmp_path: Path) -> None:
+    policy = 'permit (principal, action, resource in Server::"a");'
+    async with ruled(tmp_path, policy) as (found, issuer, _):
+        key = found.key()
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
+        for token in (key, issuer.token()):
+            asked = [await found.ask("POST", f"/mcp/server/{name}", hello, token=token) for name in ("b", "none")]
+            assert [each.status for each in asked] == [404, 404] and asked[0].body == asked[1].body
+            assert await found.tools(path="/mcp/server/a", token=token)

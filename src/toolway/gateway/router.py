@@ -554,6 +554,8 @@ class Router:
         ):
             return None
         permission = self._permission_for(principal)
+        if single_server is not None and permission is not None and not permission.may_include(single_server):
+            return None  # as if there was no such server
         own_lists = self._hub.own_lists(principal.caller_id)
         own_caller = principal.caller_id if own_lists is not None else ""
         key = (endpoint, principal.scopes, principal.search and single_server is None, permission, own_caller)
