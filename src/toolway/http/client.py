@@ -191,10 +191,10 @@ class HttpClient:
         return None
 
     def _drop_suspect(self, origin: Origin, since: float) -> None:
-        """Close the pooled connections to `origin` that are idle since before the time `since`.
+        """Close the pooled connections to `origin` that have not been used since the time `since`.
 
-        At that time a request began that got no byte back. The fault that dropped the request may have cut
-        these connections too. Those that were in use meanwhile are fine.
+        At that time a request began that got no byte back. The fault that dropped the request may have cut these
+        connections too. Connections that were used later are known to work.
         """
         for connection in self._idle.get(origin, ()):
             if connection.idle_since <= since:

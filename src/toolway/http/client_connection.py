@@ -301,10 +301,10 @@ class ClientConnection(asyncio.Protocol):
             self._check_limits(response, len(data) - (response.received - before))
 
     def _take_first_part(self, response: IncomingResponse, data: bytes) -> bool:
-        """Take the first bytes of a large response, if its head (status line and headers) was parsed before.
+        """Take the first bytes of a large response without the parser, if its head (status line and headers) is known.
 
-        Return False if that is not so: then the parser must read `data`. For such a response, the parser would take as
-        long as all other work.
+        Return False, with nothing taken, if the head was not parsed before: the parser must then read `data`. For a
+        large response, the parser would take as long as all other work.
         """
         known = self._known_head
         start = known.match_start(data) if known is not None else None

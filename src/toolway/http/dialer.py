@@ -53,8 +53,8 @@ class Dialer:
     ) -> P:
         """Connect to `origin`, with TLS for https, and return the protocol from `protocol_factory`.
 
-        A proxy opens a tunnel for https, and for http if `tunnel` is set: then it is not an HTTP request that
-        follows. There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
+        With a proxy, https always uses a tunnel. http uses one only if `tunnel` is set, for a protocol other than HTTP.
+        There is no time limit here; the caller sets one. Raises `HttpError` if DNS, TCP, proxy or TLS fails.
         """
         if self._unix_path:
             return await _connect_unix(self._unix_path, protocol_factory)

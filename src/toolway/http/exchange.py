@@ -106,7 +106,10 @@ class Exchange(msgspec.Struct, eq=False):
         return object.__repr__(self)  # without the fields: a request has credentials
 
     def mark_authenticated(self) -> None:
-        """Mark the client as authenticated: its connection is not among the first to be evicted."""
+        """Mark the client as authenticated, so that its connection is not among the first to be closed.
+
+        Connections are closed if there are too many: rejected and unauthenticated ones first.
+        """
         self._connection.authenticated = True
 
     def reply(self, status: int, body: bytes = b"", headers: Headers = ()) -> None:
@@ -124,7 +127,7 @@ class Exchange(msgspec.Struct, eq=False):
         self._end()
 
     def reply_json(self, prefix: bytes, result: bytes | memoryview, suffix: bytes) -> None:
-        """Send a complete response with status 200 and JSON in three parts, of which `result` is copied once."""
+        """Send a complete response with status 200, whose JSON body is `prefix`, `result` and `suffix` joined."""
         connection = self._connection
         if self._close or self._is_http10 or self.extra_headers or not self.request_id or connection.draining:
             self.reply(200, b"".join((prefix, result, suffix)), JSON_HEADERS)
@@ -330,7 +333,7 @@ class KnownHead(Generic[T]):
         return data[end:]
 
     def match_start(self, data: bytes) -> tuple[int, bytes] | None:
-        """Return the length of the whole body, and its first part, if `data` is the begin of a message with this head.
+        """Return the length of the whole body and its first part, if `data` is the start of a message with this head.
 
         None if the head is another one, or if `data` is already a whole message.
         """

@@ -229,9 +229,9 @@ class HttpServer:
             self._close_waiting(self._idle, now - self.limits.idle_timeout)
 
     def _close_waiting(self, waiting: dict[ServerConnection, float], until: float) -> None:
-        """Close the connections in `waiting` whose waiting began before the time `until`.
+        """Close the connections in `waiting` that have waited since the time `until` or longer.
 
-        `waiting` is ordered by that time, oldest first.
+        `waiting` has the time at which each began to wait, oldest first.
         """
         while waiting:
             connection, since = next(iter(waiting.items()))

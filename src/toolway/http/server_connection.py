@@ -180,7 +180,7 @@ class ServerConnection(asyncio.Protocol):
             self._cacheable_request = None
 
     def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
-        """Start to handle a complete request, whose head was found in the head cache, without parsing it.
+        """Begin to handle a complete request without parsing it, because its head was found in the head cache.
 
         Return False if the request must be rejected; the caller then parses it, which sends the rejection.
         """

@@ -115,7 +115,7 @@ class NetworkPolicy:
         return all(any(each in network for network in self._networks) for each in (ip, *embedded))
 
     def _is_from_entry(self, host: str, ip: IPAddress, address_class: AddressClass) -> bool:
-        """Return True if a URL of the server entry names this address literally.
+        """Return True if the address is allowed because a URL in the server's configuration entry names it literally.
 
         An entry that names this machine may use any of its names: with a URL at 127.0.0.1, localhost is allowed too.
         """

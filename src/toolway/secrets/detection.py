@@ -135,10 +135,10 @@ def _replace_url_encoded(text: str, forms: Collection[bytes]) -> str:
 
 
 def _position_before(position: int, escapes: list[list[int]]) -> int:
-    """Return the position in the original data of the byte at `position` in the URL-decoded data.
+    """Return the position in the original data that corresponds to `position` in the URL-decoded data.
 
-    `escapes` has, for each decoding, the positions of its escapes. Each escape was two bytes longer before its
-    decoding.
+    The data was decoded repeatedly. `escapes` has, for each decoding, the positions of its escapes (`%41`), which are
+    two bytes longer than the bytes they decode to.
     """
     for positions in reversed(escapes):
         position += 2 * bisect_left(positions, position)
@@ -156,9 +156,9 @@ def _decoded_forms(form: str) -> Iterator[bytes]:
 
 
 def _start_of_cut_form(text: AnyStr, form: AnyStr) -> int:
-    """Return the index of the secret `form` in a cut text that ends inside it; -1 if the text does not.
+    """Return the index at which a cut-off secret begins at the end of `text`; -1 if there is none.
 
-    At least the first 6 characters of `form` must be in the text.
+    The text was cut inside the secret `form`: it ends with at least the first 6 characters of `form`.
     """
     start = text.find(form[:MIN_SECRET_CHARS], max(0, len(text) - len(form) + 1))
     return start if start >= 0 and form.startswith(text[start:]) else -1

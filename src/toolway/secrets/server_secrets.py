@@ -15,7 +15,7 @@ MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was 
 
 
 class _Written(NamedTuple):
-    """Ways to write one secret value."""
+    """Forms in which one secret value may occur: in texts, and in the JSON bytes of a result."""
 
     texts: tuple[str, ...]  # as a text may contain it, also a text that is JSON itself
     forms: tuple[bytes, ...]  # as the bytes of a result contain it
@@ -28,10 +28,10 @@ class _Written(NamedTuple):
 
 
 class ServerSecrets:
-    """Secret values of one server, and how they appear in the server's results if they are encoded as JSON.
+    """Secret values of one server, in all forms in which they may occur in the server's results.
 
-    `texts` are the values as a text may contain them, also a text that is JSON itself. `forms` are those as the bytes
-    of a result contain them. Both are empty if the server has no secrets.
+    `texts` are the forms in a decoded text, which may be JSON itself. `forms` are those in the JSON bytes of a result.
+    Both are empty if the server has no secrets.
     """
 
     __slots__ = ("_tokens", "_values", "forms", "texts")
@@ -43,14 +43,17 @@ class ServerSecrets:
         self.forms: tuple[bytes, ...] = ()
 
     def add(self, value: str) -> None:
-        """Add a secret value of the entry.
+        """Add a secret value from the server's configuration entry.
 
         A value of less than 6 characters is ignored, because it occurs in ordinary words.
         """
         self._keep(self._values, value, MAX_VALUES)
 
     def add_token(self, value: str) -> None:
-        """Add a token of a login, or mark it as used. It replaces no value of the entry."""
+        """Add a token with which a caller is logged in at this server, or mark a known one as recently used.
+
+        If there are too many tokens, the one unused for longest is dropped. Values of the configuration entry are not.
+        """
         self._keep(self._tokens, value, MAX_TOKENS)
 
     def _keep(self, kept: dict[str, _Written], value: str, most: int) -> None:

@@ -59,7 +59,10 @@ def _for_cluster(settings: AuditSettings, environ: Mapping[str, str]) -> AuditSe
 
 
 def _try_key(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
-    """Sign a message, and verify the signature. Nothing is created."""
+    """Test the signing key of the audit log: sign a message and verify it. Return the facts with the result.
+
+    No key is created.
+    """
     file = signing_key_file(settings)
     uses_file = not settings.signer and not settings.digest_key
     derived = "derived from the key of the cluster"
@@ -78,7 +81,10 @@ def _try_key(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
 
 
 def _read_logs(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
-    """Return the facts with what the log says; of several logs the one with the worst finding."""
+    """Add to `facts` what the audit log shows: number of records, newest signature, and signs of changes.
+
+    If there are several logs, return the facts about the one with the worst finding.
+    """
     if settings.to != "postgresql" and not Path(settings.file).exists():
         return facts
     try:
@@ -109,7 +115,10 @@ def _badness(facts: AuditFacts) -> tuple[bool, bool, bool, float]:
 def _read_log(
     facts: AuditFacts, sink: AuditSink, settings: AuditSettings, macs: RecordMacs | None, key: PublicKey | None
 ) -> AuditFacts:
-    """Read a log from its end to the record that the newest checkpoint names. Raises `TamperedLog`."""
+    """Check one audit log, from its end back to the last record that a checkpoint (signature) covers; return the facts.
+
+    Raises `TamperedLog` if records were changed or removed, or if the signature is wrong.
+    """
     newest: Checkpoint | None = None
     head, count, last, unsigned, is_compared = ChainHead(), 0, 0, "", False
     for row, _ in read_verified(sink.read_backward(), macs):
@@ -152,7 +161,10 @@ def _read_checkpoint(row: StoredRecord, fields: RecordFields) -> Checkpoint:
 
 
 def _compare_notes(noted: Iterable[Checkpoint], sink: AuditSink, head: ChainHead) -> None:
-    """Raise `TamperedLog` if the log ends before the newest checkpoint in the state folder."""
+    """Raise `TamperedLog` if the log ends before the record that the newest checkpoint in the state folder names.
+
+    A checkpoint is a signature over all records so far. The state folder has copies of the checkpoints.
+    """
     newest = max(noted, key=lambda each: each.through, default=None)
     if newest is None or newest.through <= head.seq:
         return
@@ -162,5 +174,5 @@ def _compare_notes(noted: Iterable[Checkpoint], sink: AuditSink, head: ChainHead
 
 
 def _age(timestamp: str) -> float:
-    """Return the seconds since an ISO time; 0 without one."""
+    """Return the number of seconds since `timestamp`, a time in ISO format; 0 if it is empty."""
     return max(0.0, time.time() - datetime.fromisoformat(timestamp).timestamp()) if timestamp else 0.0

@@ -1,4 +1,4 @@
-"""Facts for `toolway doctor --company`: read from files, tried in sandboxes, and asked from a running gateway.
+"""Collection of the facts for `toolway doctor --company`: from files, tests of sandboxes, and a running gateway.
 
 Nothing is changed: no entry is approved, no key or token is created, no server is started.
 """
@@ -84,7 +84,7 @@ _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 class GatewayApi(Protocol):
-    """Requests to a running gateway."""
+    """Interface for requests to a running gateway: `/admin` operations, and plain HTTP requests."""
 
     url: str
 
@@ -97,7 +97,10 @@ class GatewayApi(Protocol):
 
 
 async def collect_remote(gateway: GatewayApi) -> Facts:
-    """Return what can be learned about a gateway on another machine: who gets in."""
+    """Return the facts about a gateway on another machine: its login, its API keys, and if it accepts forged tokens.
+
+    All other facts need access to the files of that machine.
+    """
     keys, problem = await _keys_of_gateway(gateway)
     status, data = await gateway.fetch("GET", f"{WELL_KNOWN}/mcp", {})
     try:
@@ -121,7 +124,7 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
 
 
 async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
-    """Return the requests without a valid token that a running gateway does not refuse."""
+    """Send requests without a valid token to a running gateway. Return a text about each that is not refused."""
     accepted = []
     for method, path in (("POST", "/mcp"), ("GET", "/admin/servers")):
         for kind, headers in _FORGED.items():
@@ -145,7 +148,7 @@ async def _keys_of_gateway(gateway: GatewayApi) -> tuple[tuple[AccessKey, ...] |
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """Configuration of this machine, and the gateway that uses it, if one runs."""
+    """Configuration and state folder of this machine, and the running gateway that uses them, if there is one."""
 
     environ: Mapping[str, str]
     directory: Path
@@ -169,9 +172,9 @@ class _Setup:
 async def check_machine(
     environ: Mapping[str, str], directory: Path, config: Path | None, gateway: GatewayApi | None
 ) -> tuple[Facts, tuple[CompanyStatement, ...]]:
-    """Return all facts about the gateway of this machine, and the statements about it, with masked secrets.
+    """Return the facts about this machine's gateway, and the security statements that they prove or refute.
 
-    `gateway` is the one that runs, if one does. Raises `ConfigError` if there is no usable configuration.
+    `gateway` is None if none is running. Secrets are masked. Raises `ConfigError` if there is no usable configuration.
     """
     state = StateDir.default(environ)
     if config is None and environ.get(CONFIG_FILE_VARIABLE):
@@ -187,7 +190,10 @@ async def check_machine(
 
 
 def _is_named(file: str, environ: Mapping[str, str], directory: Path) -> bool:
-    """Return True if the running gateway uses a file that is none of those that a command finds here."""
+    """Return True if `file` exists, but is none of the config files that are found without an option.
+
+    It is the file of the running gateway: then the gateway was started with the name of this file.
+    """
     found = [os.path.realpath(path) for _, path in find_config_paths(environ, directory).iter_by_scope()]
     return os.path.isfile(file) and os.path.realpath(file) not in found
 
@@ -222,7 +228,10 @@ async def _collect(setup: _Setup) -> Facts:
 
 
 async def _is_node(gateway: GatewayApi | None) -> bool:
-    """Return True if a gateway is a node of a cluster. The workers of one machine are none: they use its files."""
+    """Return True if the running gateway is a node of a cluster; False too if none is running.
+
+    Workers of one machine are not counted as a cluster, because they use the files of this machine.
+    """
     if gateway is not None:
         with suppress(ToolwayError):  # of a gateway without a cluster
             nodes = (await gateway.request_admin("GET", "nodes"))["nodes"]
@@ -287,7 +296,11 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
 
 
 async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[tuple[str, ...] | None, str]:
-    """Send requests without a valid token to the running gateway, else to the authenticator of the next one."""
+    """Test if requests without a valid token are refused. Return those that were accepted, and how this was tested.
+
+    They are sent to the running gateway. If there is none, they are tested with the authenticator that the next start
+    would use. None instead of the accepted ones if the test is impossible; the text then says why.
+    """
     if setup.gateway is not None:
         try:
             return await _try_gateway(setup.gateway), f"tried at {setup.gateway.url}"
@@ -345,7 +358,11 @@ class _OwnFiles:
                 self.targets.append(target)
 
     def approval_of(self, target: CheckTarget) -> Approval:
-        """Return how the entry of a server was approved."""
+        """Return how the entry of a server was approved: `entry`, `project`, `all`, `unrecorded` or `unknown`.
+
+        `entry`: the entry itself was approved. `project`: as a part of a project file. `all`: the setting `reload`
+        accepts every entry. `unrecorded`: no approvals are recorded yet. `unknown`: the records cannot be read.
+        """
         if target.file in self._project_files:
             return "project"
         if self._store is None:
@@ -355,7 +372,7 @@ class _OwnFiles:
         return "all" if self._setup.settings.reload == "all" else "entry"
 
     def _is_recorded(self, file: str) -> bool:
-        """Return False if the next start takes all entries of a file, because none were recorded before."""
+        """Return True if approvals are recorded for a file; if not, the next start accepts all its entries."""
         assert self._store is not None
         if self._setup.config is None:
             return self._store.has_entries
@@ -453,7 +470,10 @@ async def _collect_server(
 def _with_lock(
     found: CheckedServer, server: Server, words: list[str], environ: Mapping[str, str]
 ) -> tuple[CheckedServer, list[str]]:
-    """Return what the lock says about a server, and the command line that runs. Reads all files of its tree."""
+    """Return the facts about a server with those of its package lock or container image, and the command line to run.
+
+    If the package is locked, this reads all its installed files, and the command line is that of the locked package.
+    """
     program = program_name(words[0])
     if program in ("docker", "podman") and words[1:2] == ["run"]:
         is_fixed = any(_IMAGE_DIGEST.fullmatch(word) for word in words)
@@ -498,7 +518,10 @@ def _plain_secrets(target: CheckTarget) -> tuple[str, ...]:
 
 
 async def _collect_pins(setup: _Setup) -> tuple[PinFacts, dict[str, ServerPins] | None]:
-    """Return how changed definitions are treated, and the stored pins by server; None if they cannot be read."""
+    """Return how changed tool definitions are treated, and the stored pins (approved definitions) by server.
+
+    The pins are None if they cannot be read.
+    """
     settings = setup.settings
     holds = setup.cluster or not is_loopback_host(setup.host)
     file = PinFile(setup.state.folder / PIN_FILE_NAME)

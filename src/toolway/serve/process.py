@@ -180,9 +180,9 @@ class GatewayProcess:
             self.hub.on_approval_rules_changed()
 
     def _apply_flows(self, settings: GatewaySettings) -> None:
-        """Apply the setting `toolway.flows`: what happens if a caller mixes private data, untrusted texts and a sink.
+        """Apply `toolway.flows`: what happens if a caller reads private data and untrusted texts, and sends data out.
 
-        Call it after the server entries were applied, because they have the labels.
+        Call it after the server entries were applied, because the labels of tools are in them.
         """
         mode = cast("FlowMode | None", settings.flows or None)
         if self._approvals.flows is not None and self._approvals.flows.set_mode(mode):

@@ -108,10 +108,10 @@ def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode |
 
 
 def create_budgets(hub: HubCore, folder: Path, node: ClusterNode | None, *, shares_config: bool) -> CallBudgets:
-    """Return the budgets of a gateway, with the place where their use is stored.
+    """Create the budgets of a gateway, with the store of how much of each budget was used.
 
-    That is the database of the cluster if the nodes share their configuration, else a file of the state folder, which
-    all workers share.
+    The store is the database of the cluster if the nodes share their configuration, else a file of the state folder,
+    which all workers share.
     """
     is_shared = node is not None and shares_config
     ledger = node.open_budgets() if node is not None and is_shared else SqliteLedger(folder / BUDGETS_FILE_NAME)

@@ -280,9 +280,9 @@ class WorkflowService:
             await self._schedule()
 
     async def _schedule(self) -> None:
-        """Create the next runs of workflows with a schedule. They have the rights of the gateway itself.
+        """Create the next run of each workflow that has a schedule, with the rights of the gateway itself.
 
-        If the journal cannot be used now, this is tried again later.
+        If the journal of runs cannot be used now, this is tried again later.
         """
         from toolway.workflows.journal import JournalError
 
