@@ -1,4 +1,4 @@
-"""Upstream context: the protocol through which an upstream uses its hub."""
+"""Upstream context: what a hub offers to each of its upstreams, the objects that each run one server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class UpstreamContext(Protocol):
         ...
 
     def is_list_missing(self, server: str, kind: ListKind) -> bool:
-        """Return True if the server's shared connection has no such list, because it has no login.
+        """Return True if this list cannot be fetched over the shared connection to the server, as that has no login.
 
         Then only the connections of callers who are logged in can fetch the list.
         """
@@ -51,7 +51,7 @@ class UpstreamContext(Protocol):
         ...
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
-        """Return the digests of tool definitions by name, to compare them with the pins (accepted definitions).
+        """Return the digests of these tools' definitions by name, to compare them with the pins (accepted definitions).
 
         Empty if no definitions are pinned.
         """

@@ -160,12 +160,12 @@ def attempt_timeout_error(server: str, call: Call, seconds: float) -> CallTimeou
 
 
 def is_auth_code(code: str) -> bool:
-    """Return True if the error `code` reports a credential problem; a retry at once is useless."""
+    """Return True if the error `code` reports a problem with a credential, so that an immediate retry is useless."""
     return code.startswith("E-AUTH-")
 
 
 def explain_rejected_token(exc: TransportError, server: Server) -> None:
-    """Set code and hint of a 401 or 403 if the server's entry has a fixed token, which was rejected."""
+    """Set code and hint of an HTTP error 401 or 403 to "token rejected", if the server's entry has a fixed token."""
     if exc.status not in (401, 403) or exc.code != "E-HTTP-STATUS" or MISSING_CREDENTIAL in exc.hint:
         return
     place = _find_token(server)

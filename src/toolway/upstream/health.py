@@ -106,9 +106,9 @@ class HealthMonitor:
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
-        """Wait until the server was silent for `seconds`, or until a check is requested.
+        """Wait until the server was silent for `seconds`, or until a check is requested. Return True if a check is due.
 
-        Return False if it was not silent for so long. With 0 seconds, only a requested check ends the wait.
+        Return False if the server sent a message during the wait. With 0 seconds, only a requested check ends the wait.
         """
         left = max(session.last_activity + seconds, self._refused_until) - self._clock() if seconds else None
         with suppress(TimeoutError):

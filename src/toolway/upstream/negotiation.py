@@ -130,7 +130,7 @@ async def _detect_era(transport: Transport, info: Json, capabilities: Json, grac
 
 
 async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Json) -> NegotiatedProtocol:
-    """Send `initialize`; if the server does not know it but lists its tools, return the bare protocol."""
+    """Send `initialize` and return the protocol; the bare one if the server knows no handshake but lists its tools."""
     try:
         return await initialize(transport, info, capabilities)
     except JSONRPCError as exc:
@@ -143,7 +143,7 @@ async def _initialize_or_bare(transport: Transport, info: Json, capabilities: Js
 
 
 async def _lists_tools_first(transport: Transport, handshake: list[asyncio.Task[NegotiatedProtocol]]) -> bool:
-    """Send `tools/list`. Return True if the server lists its tools, but does not answer the handshake.
+    """Send `tools/list` while a handshake is under way. Return True if the server answers only `tools/list`.
 
     A server that starts slowly answers all requests at once, so the handshake gets a short time more.
     """

@@ -93,7 +93,7 @@ class CallerUpstreamContext:
 
 
 class PerCallerUpstreams:
-    """Upstreams per server and caller, started on demand; if too many, an unused one is stopped."""
+    """Upstreams (server connections) for one caller each, started on demand; if too many, an unused one is stopped."""
 
     def __init__(self, context: UpstreamContext, max_upstreams: int = MAX_PER_CALLER_UPSTREAMS) -> None:
         self._context = context
@@ -102,7 +102,7 @@ class PerCallerUpstreams:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def get_or_start(self, name: str, server: Server, caller: str) -> Upstream:
-        """Return the caller's upstream of the server `name`, started if needed.
+        """Return the caller's own upstream (connection) of the server `name`; start one if there is none.
 
         Raises `Overloaded` if there are too many upstreams and all of them are in use.
         """
@@ -119,18 +119,18 @@ class PerCallerUpstreams:
         return found
 
     def get(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream of the server `name`, or None if none is started."""
+        """Return the caller's own upstream (connection) of the server `name`, or None if there is none."""
         return self._upstreams.get((name, caller))
 
     def use(self, name: str, caller: str) -> Upstream | None:
-        """Return the caller's upstream of the server `name` and mark it as used now; None if none is started."""
+        """Return the caller's own upstream of the server `name`, and mark it as used now; None if there is none."""
         found = self._upstreams.get((name, caller))
         if found is not None:
             self._upstreams.move_to_end((name, caller))
         return found
 
     def _evict_if_full(self, name: str) -> None:
-        """Stop the least recently used upstream that is not in use, if the limit is reached.
+        """Stop the least recently used per-caller upstream that is not in use, if the limit of their number is reached.
 
         Raises `Overloaded` if all upstreams are in use.
         """
@@ -153,9 +153,9 @@ class PerCallerUpstreams:
         task.add_done_callback(self._stopping.discard)
 
     def remove(self, name: str | None = None) -> list[Upstream]:
-        """Remove and return the upstreams of one server, or all if `name` is None.
+        """Forget and return the per-caller upstreams of one server, or of all servers if `name` is None.
 
-        The caller of this method must stop them.
+        The code that calls this method must stop them.
         """
         keys = [key for key in self._upstreams if name in (None, key[0])]
         return [self._upstreams.pop(key) for key in keys]

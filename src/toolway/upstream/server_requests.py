@@ -280,8 +280,8 @@ class TurnQueue:
     async def _await_trial(self, name: str) -> None:
         """Let the first call of an unknown tool pass; let later calls wait until it has ended.
 
-        The first call shows if the tool sends server requests. After `TRIAL_TIMEOUT_S` seconds it counts as a
-        tool that does not.
+        The first call shows if the tool sends server requests. If it takes longer than `TRIAL_TIMEOUT_S` seconds, the
+        tool counts as one that sends none.
         """
         trial = self._trials.get(name)
         if trial is None:

@@ -188,7 +188,7 @@ class Session:
 
     @property
     def can_start(self) -> bool:
-        """Return True if `start` can send calls: the transport can send at once, and the server is not a bare one."""
+        """Return True if `start` can send calls: the transport can send at once, and the server knows the handshake."""
         return self._starting_transport is not None and self.negotiated is not None and not self._is_bare
 
     @property
@@ -197,7 +197,7 @@ class Session:
         return self._callbacks.capabilities
 
     def end_flight(self, now: float) -> None:
-        """Record that a call which `start` has sent has its result."""
+        """Record that the result of a call that `start` has sent has arrived."""
         self.flights -= 1
         self.last_activity = now
 
@@ -210,7 +210,7 @@ class Session:
         self._router.adopt(call)
 
     def abandon(self, call: Call, exchange: RequestExchange) -> None:
-        """Stop a call that was passed to `adopt` if no coroutine will wait for it: notify the server."""
+        """Cancel a call that was passed to `adopt` and that no coroutine will wait for, also at the server."""
         self._router.remove(call)
         assert self._starting_transport is not None
         self._starting_transport.abandon(exchange, Request(call.method, call.params, call.state))

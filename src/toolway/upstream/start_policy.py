@@ -72,7 +72,7 @@ class FailureHistory:
         return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
 
     def is_terminal(self, max_wait: float, now: float) -> bool:
-        """Return True if the last start has failed, or the next one is more than `max_wait` seconds away."""
+        """Return True if calls must not wait: the last start failed, or the next is over `max_wait` seconds away."""
         return self.start_failures > 0 or self.retry_at - now > max_wait
 
     def build_status(
@@ -210,7 +210,7 @@ class StartLimiter:
         self._queue: deque[asyncio.Future[None]] = deque()
 
     async def acquire(self, urgent: LightEvent) -> StartPermit:
-        """Wait for a permit to start a server. As soon as `urgent` is set, return a permit that does not count."""
+        """Wait for a permit to start a server. As soon as `urgent` is set, return a permit beyond the limit."""
         permit = StartPermit(self)
         if self._available > 0:
             self._available -= 1

@@ -46,7 +46,7 @@ class Subscriptions:
     async def add(self, kind: SubscriptionKind, name: str) -> None:
         """Subscribe to a resource or a task.
 
-        Returns when the server has acknowledged the subscription, or after 5 s in any case; it is kept.
+        Returns when the server has acknowledged the subscription, or after 5 s without that; the subscription is kept.
         """
         self._counts[kind, name] += 1
         if self._counts[kind, name] > 1 and self._acknowledged.is_set():

@@ -185,7 +185,7 @@ class Supervisor:
             await self.lists.fetch_tools(session)
 
     def _legacy_sse_fallback(self, exc: TransportError | JSONRPCError) -> Transport | None:
-        """Return an HTTP+SSE transport if the error suggests that the URL speaks that; else None."""
+        """Return an HTTP+SSE transport if the error suggests that the server at the URL uses HTTP+SSE; else None."""
         if not may_be_legacy_sse(self.server, exc):
             return None
         return self.context.open_transport(self.name, replace(self.server, sse=True))
@@ -221,9 +221,9 @@ class Supervisor:
         return event
 
     async def _serve_session(self) -> StateEvent | None:
-        """Watch the session, refresh lists and subscriptions until it ends; return the state event.
+        """Watch the ready session and refresh lists and subscriptions until the session ends; return the state event.
 
-        Return None if the idle timeout fired while the server was in use.
+        Return None if the idle timeout passed, but the server is in use again.
         """
         assert self.session is not None
         session = self.session

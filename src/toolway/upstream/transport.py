@@ -135,7 +135,7 @@ class RequestExchange:
             call_state.mark_sent()
 
     def take_result(self) -> Json:
-        """Return the result that has arrived; keep its bytes for the call if it wants them."""
+        """Return the result that has arrived. If the state of the call says so, also store its bytes there."""
         assert self.result is not None
         state = self.call_state
         if state is not None and state.keep_raw and self.frame:

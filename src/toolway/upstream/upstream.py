@@ -88,7 +88,7 @@ class Upstream:
         self._supervisor.restart_requested.set()
 
     def retry_start(self) -> None:
-        """Start a server whose start failed once more; a start in progress is repeated only if it fails.
+        """Retry the start of a server that is not ready. If a start is in progress, it is repeated only if it fails.
 
         A server that is ready keeps its session and its running calls.
         """
@@ -317,7 +317,7 @@ class Upstream:
 
 
 def _max_session_retries(exc: TransportError | JSONRPCError) -> int:
-    """Return how many more sessions a call that was not sent, because of `exc`, may try.
+    """Return how many more sessions may be tried for a call that failed with `exc` and was not executed.
 
     They are more if the server has moved to another node of a cluster.
     """

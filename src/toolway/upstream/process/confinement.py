@@ -1,8 +1,8 @@
 """Confinement of a server process: how its sandbox is made here, and what the reaper has to do before it runs.
 
-`guard` and `strict` use bubblewrap if it can be had. Without it, `guard` hides Toolway's own folders with Landlock, and
-`strict` uses Landlock with a filter of system calls. On macOS both use a profile for `sandbox-exec`. If a sandbox is
-not possible, the program does not start.
+The reaper is the process that starts all servers. `guard` and `strict` use bubblewrap if it is installed. Without it,
+`guard` hides Toolway's own folders with Landlock, and `strict` uses Landlock with a filter of system calls. On macOS
+both use a profile for `sandbox-exec`. If a sandbox is not possible, the program does not start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SandboxError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """Plan of a program's start: its command line, its environment, and what the reaper does before it runs."""
+    """Plan for the start of a program: command line, environment, and what the reaper (which starts it) does before."""
 
     argv: list[str]
     env: Mapping[str, str]
@@ -60,7 +60,7 @@ def confine(
     own_folders: Sequence[str],
     proxy_folder: str,
 ) -> Confinement:
-    """Return the plan of the start of `argv` in its sandbox.
+    """Return how to start the command line `argv` in its sandbox.
 
     Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
     if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
@@ -140,7 +140,7 @@ def _with_landlock(
     own_folders: Sequence[str],
     orders: Mapping[str, Any],
 ) -> Confinement:
-    """Return the plan of a program's start in the sandbox `strict`, by Landlock instead of bubblewrap.
+    """Return how to start a program in the sandbox `strict` with Landlock, because bubblewrap cannot be used.
 
     Raises `ValueError` if that is not possible.
     """
@@ -178,7 +178,7 @@ def _with_seatbelt(
     grants: SandboxGrants,
     own_folders: Sequence[str],
 ) -> Confinement:
-    """Return the plan of a program's start in its sandbox on macOS, with a profile for `sandbox-exec`.
+    """Return how to start a program in its sandbox on macOS, with a profile for `sandbox-exec`.
 
     Raises `SandboxError` if that is not possible.
     """

@@ -70,7 +70,7 @@ def create(parent: str, number: int, memory: int, processes: int) -> str:
 
 
 def join(group: str) -> None:
-    """Move this process into a control group; what it starts is in the group, too. Raises `OSError`."""
+    """Move this process, and so all processes that it will start, into a control group. Raises `OSError`."""
     _write(f"{group}/cgroup.procs", "0")
 
 

@@ -161,7 +161,7 @@ class Spawner:
         grants: SandboxGrants,
         proxy_folder: str,
     ) -> Confinement:
-        """Return the plan of a program's start in its sandbox: command line, environment, orders to the reaper.
+        """Return how to start a program in its sandbox: command line, environment, orders to the reaper.
 
         Raises `SpawnError` if the program is not found, or if the sandbox is not possible.
         """
@@ -187,9 +187,10 @@ class Spawner:
             self._send(command)
 
     async def hold(self, fd: int) -> int:
-        """Keep a copy of a descriptor open until all server processes have ended, also after this process was killed.
+        """Pass a copy of a file descriptor to the reaper, which keeps it open until all server processes have ended.
 
-        A lock on it is then held as long. Return a number for `release`, when the reaper has the descriptor.
+        So a lock on the descriptor is held as long, even if this process is killed. Return a number for `release`, when
+        the reaper has the descriptor.
         """
         self._last_id += 1
         number = self._last_id
@@ -201,7 +202,7 @@ class Spawner:
         return number
 
     def release(self, number: int) -> None:
-        """Close the copies of a descriptor that `hold` gave to the reaper."""
+        """Close the copies of the file descriptor that `hold` has passed to the reaper under this number."""
         if (fd := self._held.pop(number, None)) is not None:
             os.close(fd)
             self.send_command({"op": "release", "id": number})
@@ -297,7 +298,7 @@ class Spawner:
         self._exited.clear()
 
     def _retire_reaper(self) -> None:
-        """Let a reaper without a control socket kill its processes and exit, in the background."""
+        """Let the reaper kill its server processes and exit, in the background. Its control socket must be closed."""
         reaper_process, self._reaper = self._reaper, None
         if reaper_process is not None:
             task = asyncio.get_running_loop().create_task(_wait_for_exit(reaper_process))

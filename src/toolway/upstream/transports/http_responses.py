@@ -353,7 +353,7 @@ def _auth_header_block(value: str) -> HeaderBlock:
 
 
 def watch_send(response: HttpResponse, call_state: CallState) -> None:
-    """Let an HTTP request report to the state of its call if it waits for a new connection.
+    """Connect an HTTP request to the state of its call, which then shows if the request waits for a new connection.
 
     Right before its first byte is sent, `require_may_send` checks that it is not too late.
     """

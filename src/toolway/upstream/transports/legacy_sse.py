@@ -199,9 +199,9 @@ class LegacySseTransport:
             channel.remove(id_)
 
     async def _channel_for(self, method: str) -> SseChannel:
-        """Return the current stream; if there is none, open one for `initialize`.
+        """Return the event stream on which to send a request for `method`; for `initialize`, open one if there is none.
 
-        Raises `TransportError` (not sent) for other methods, because the server has lost the session.
+        Raises `TransportError` (not sent) for other methods without a stream, because the server has lost the session.
         """
         if self._channel is None and method == "initialize" and not self._closed:
             return await self._connect()
@@ -333,7 +333,7 @@ _PROXY_STATUSES: Final = (502, 504)  # statuses of a proxy that lost the server'
 
 
 async def resolve_post_outcome(post: PostTask, result: asyncio.Future[Json]) -> None:
-    """Wait for the POST of a request. Return if its result is set, or can follow on the stream.
+    """Wait for the POST of a request. If its response has the result, set `result`; else that can follow on the stream.
 
     Raises `TransportError` if the POST failed and no result can follow.
     """

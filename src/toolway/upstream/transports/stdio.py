@@ -97,7 +97,7 @@ class StdioTransport(MessageStream):
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
-        """Return the command line to start: that of the installed tree if `words` run a locked package, else `words`.
+        """Return the command line to start: if `words` run a locked package, that of its installed copy, else `words`.
 
         Raises `TransportError` if the package must not run.
         """

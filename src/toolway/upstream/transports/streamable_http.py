@@ -403,7 +403,7 @@ class StreamableHttpTransport:
         raise http_responses.error_for_redirect_loop()
 
     def _prepare_headers(self, request: Request) -> tuple[HeaderBlock, RequestTemplate | None, bool]:
-        """Return the headers of `request`, their encoded head if cached, and True if in a session.
+        """Return the headers of `request`, their encoded form if cached, and True if they name a session.
 
         Raises `ValueError` if a header is invalid.
         """

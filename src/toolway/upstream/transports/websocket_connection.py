@@ -137,7 +137,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._write_frames()
 
     def close(self) -> None:
-        """Drop all queued messages, and close the connection after what the socket already has."""
+        """Drop all queued messages, and close the connection when the data that the socket has is sent."""
         self._ended = True
         self._input.clear()
         self._queue.clear()
@@ -205,7 +205,7 @@ class WebSocketConnection(asyncio.Protocol):
                 frame.on_sent()
 
     def _write_frames(self) -> bool:
-        """Hand encoded frames to the socket. Return False if it is certain that it took no whole frame."""
+        """Pass encoded frames to the socket. Return False if the connection is lost and no whole frame was sent."""
         assert self._socket is not None
         data = b"".join(self._protocol.data_to_send())
         if self._socket.is_closing():

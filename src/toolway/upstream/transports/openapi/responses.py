@@ -96,7 +96,7 @@ def has_output_schema(operation: Operation) -> bool:
 
 
 def is_declared_type(operation: Operation, headers: Mapping[str, str]) -> bool:
-    """Return True if the OpenAPI document allows this response, which is not JSON.
+    """Return True if the OpenAPI document allows a response of this media type, which is not JSON.
 
     It does if it declares the media type, or if the tool has no output schema.
     """
@@ -190,7 +190,7 @@ def is_final_status(status: int) -> bool:
 def error_for_status(
     status: int, headers: Mapping[str, str], body: bytes, missing: Sequence[str] = ()
 ) -> TransportError:
-    """Return the error for a status by which the API did not answer the request.
+    """Return the error for a status that is no answer of the API to the request, such as 401, 429 or 503.
 
     `missing` are credentials that the document requires and the entry lacks.
     """
@@ -213,7 +213,7 @@ def error_for_status(
 
 
 def _credential_hint(missing: Sequence[str]) -> str:
-    """Return the hint for a 401: the setting that adds the missing credentials, or a check."""
+    """Return the hint for a 401: add the missing credentials, or check the configured one if none is missing."""
     if missing:
         settings = ", ".join(f'"{name}": "${{keyring:NAME}}"' for name in missing)
         return f'{MISSING_CREDENTIAL}: "openapi": {{"security": {{{settings}}}}}'
