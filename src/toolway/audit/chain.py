@@ -159,7 +159,7 @@ class AuditChain:
 
     @property
     def head(self) -> ChainHead:
-        """Return the last record that is on stable storage."""
+        """Return number and hash of the last audit record that is on stable storage."""
         return self._head
 
     def prune(self, keep_s: float) -> bool:

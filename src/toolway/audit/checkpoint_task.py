@@ -88,7 +88,7 @@ class CheckpointTask:
         return True
 
     def _sign(self, location: str, head: ChainHead, timeout: float | None) -> Checkpoint:
-        """Return a signed checkpoint of a log that ends with `head`, after noting it beside the key.
+        """Return a signed checkpoint of a log that ends with `head`, and store it in the notes beside the signing key.
 
         Runs in the thread.
         """

@@ -81,7 +81,7 @@ def log_name(location: str) -> str:
 
 
 class CheckpointNotes:
-    """Files with the newest checkpoints of each log. They are beside the private key and not beside the log."""
+    """Files with the newest checkpoints of each audit log, stored beside the private key and not beside the log."""
 
     def __init__(self, key_file: Path | None, *, refuses: bool = True) -> None:
         """Create the notes of checkpoints, in files beside `key_file`. If it is None, nothing is stored.
@@ -98,7 +98,7 @@ class CheckpointNotes:
         return self._key_file.with_name(f"{self._key_file.stem}.checkpoints-{suffix}")
 
     def read(self, location: str) -> list[Checkpoint]:
-        """Return the noted checkpoints of a log, oldest first. Lines that are no checkpoints are skipped."""
+        """Return the checkpoints of a log that are stored in its notes, oldest first. Invalid lines are skipped."""
         if self._key_file is None:
             return []
         try:
@@ -124,10 +124,10 @@ class CheckpointNotes:
         self._write(self._path(location), [*found, new][-MAX_NOTES:])
 
     def check_log(self, sink: AuditSink, head: ChainHead) -> RecordFields | None:
-        """Check that a log that ends with `head` has the record of the newest noted checkpoint, before it is written.
+        """Check, before a log is written to, that it has the record of its newest noted checkpoint.
 
-        If the log is empty, return the end of the earlier log, for the field `after` of the first record. Else return
-        None. Raises `TamperedLog` if the end of the log is missing.
+        `head` is the last record of the log. If the log is empty, return the end of the earlier log, for the field
+        `after` of the first record; else None. Raises `TamperedLog` if the end of the log is missing.
         """
         found = self.read(sink.location)
         if not found:
@@ -188,7 +188,7 @@ class _EarlierLog(NamedTuple):
 
 
 def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
-    """Return the error for a log in which the record of a signed checkpoint is missing or different."""
+    """Return the `TamperedLog` error for a log in which the record of a signed checkpoint is missing or different."""
     if found.through > head.seq:
         reason = f"it is missing, but was signed at {found.time}: the log ends with record {head.seq}"
         return TamperedLog(found.through, f"{reason}, so its end was removed, or it is an older copy")

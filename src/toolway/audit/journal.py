@@ -39,7 +39,7 @@ class JournalBroken(SinkBroken):
 
 
 class JournalContent(NamedTuple):
-    """Records in the journal that the process before wrote; it ended before all of them were in the log."""
+    """Records that an earlier process left in the journal, because it ended before all were in the audit log."""
 
     run: str  # hex; names the run in its `log.open` record
     entries: list[tuple[int, bytes]]  # number and record, in order
@@ -67,7 +67,7 @@ class Journal:
     def __init__(
         self, log: str | os.PathLike[str], key: bytes = b"", max_segment_bytes: int = MAX_SEGMENT_BYTES
     ) -> None:
-        """Create the journal of the log file `log`; the segments are next to it. `key` is the key of the log."""
+        """Create the journal of the audit log `log`. Its files (segments) are beside the log, with MACs under `key`."""
         self._log = Path(log)
         self._key = hmac.digest(key, b"toolway audit journal", "sha256")
         self._max_segment_bytes = max_segment_bytes
@@ -85,7 +85,7 @@ class Journal:
         self._run, self._segments, self._last_mac = bytes.fromhex(run), [], _NO_MAC
 
     def append(self, first: int, records: list[bytes]) -> None:
-        """Append records, the first of which has the number `first`. They are on disk when it returns.
+        """Append records to the journal, numbered from `first`. They are on disk when this method returns.
 
         Raises `OSError`. Then none of them counts as written, and the next call begins a new segment.
         """
@@ -108,7 +108,7 @@ class Journal:
         self._last_mac = mac
 
     def remove_through(self, number: int) -> None:
-        """Delete the segments whose records are all in the log: those with numbers up to `number`."""
+        """Delete the journal files (segments) that have only records with numbers up to `number`: the log has them."""
         while len(self._segments) > 1 and self._segments[1].first <= number + 1:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
@@ -198,7 +198,7 @@ class Journal:
         return JournalContent(run.hex(), sorted(entries.items()), torn)
 
     def _read_groups(self, data: bytes, run: bytes, mac: bytes) -> Iterator[_Group]:
-        """Yield the groups of a segment up to the first that is incomplete or has a wrong MAC."""
+        """Yield the groups of records in a segment file, up to the first that is incomplete or has a wrong MAC."""
         at = _HEADER.size
         while len(data) >= at + _GROUP_HEAD.size:
             first, count, size = _GROUP_HEAD.unpack_from(data, at)

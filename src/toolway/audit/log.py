@@ -58,7 +58,7 @@ def create_sink(settings: AuditSettings, *, read_only: bool = False) -> AuditSin
 
 
 def create_journal(settings: AuditSettings) -> Journal | None:
-    """Create the journal for a log in files.
+    """Create the journal of an audit log in files: it stores each record until the record is in the log.
 
     None for a log in PostgreSQL, whose records must not depend on this machine.
 
@@ -72,7 +72,7 @@ def create_journal(settings: AuditSettings) -> Journal | None:
 
 
 def read_journal(settings: AuditSettings) -> JournalContent | None:
-    """Return the records that are in the journal now; None if there is no journal.
+    """Return the records that are now in the journal of an audit log; None if there is no journal.
 
     Call this before you read the log: a record that is moved to the log meanwhile is then found twice, and not missed.
     Raises `SinkBroken` if the journal was changed, `OSError` if the key of the log is missing.

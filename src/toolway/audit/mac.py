@@ -55,7 +55,7 @@ class MacStart:
         self._log = log
 
     def read(self) -> int | None:
-        """Return the number of the last record that may have no MAC; None if the file does not exist."""
+        """Return the number of the last audit record that may have no MAC; None if the file does not exist."""
         try:
             found = re.match(rb"[0-9]{1,18}\b", self._file.read_bytes())
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class RecordMacs:
         return b'%b,"mac":"%b"}' % (body[:-1], self._compute(body).encode())
 
     def check(self, body: bytes) -> bool:
-        """Return True if the MAC of the record is valid. The record has one (`has_mac`)."""
+        """Return True if the MAC of a record is valid. Call it only for a record that has a MAC (`has_mac`)."""
         found = body[-_MAC_FIELD_BYTES:][len(b',"mac":"') : -len(b'"}')].decode()
         return hmac.compare_digest(found, self._compute(body[:-_MAC_FIELD_BYTES] + b"}"))
 

@@ -25,7 +25,7 @@ def _hash_node(left: bytes, right: bytes) -> bytes:
 
 
 class MerkleTree:
-    """Root of a growing tree. Stores one hash per level, not the leaves."""
+    """Merkle tree that grows by leaves and yields its root hash. Stores one hash per level, not the leaves."""
 
     def __init__(self) -> None:
         self._complete: list[bytes] = []  # roots of complete subtrees, the largest first
@@ -40,7 +40,7 @@ class MerkleTree:
         self._complete.append(node)
 
     def root(self) -> bytes:
-        """Return the root over all leaves that were added."""
+        """Return the root hash over all leaves that were added to the tree."""
         if not self._complete:
             return hashlib.sha256().digest()
         found = self._complete[-1]

@@ -42,14 +42,14 @@ class AuditMiddleware:
         return PlannedAudit(self._recorder, call)
 
     def adopt(self, call: Call) -> None:
-        """Arrange that a result of the call is recorded even if it arrives after the call has ended.
+        """Arrange that the result of a call is recorded in the audit log even if it arrives after the call has ended.
 
         The caller must then use `resume` or `record_cancelled`.
         """
         call.state.on_late_result = self._recorder.late_result_handler(call)
 
     async def resume(self, call: Call, next: CallHandler, intent: Awaitable[None] | None = None) -> CallResult:
-        """Await the result of a call with `next`, and record the outcome.
+        """Await the result of a call by calling `next`, and record the outcome of the call in the audit log.
 
         The intent of the call is on disk, or it is when `intent` is done; before that, `next` is not called. Raises
         `ServerUnavailable` if the intent could not be written.
@@ -71,7 +71,7 @@ class AuditMiddleware:
         return reply
 
     def record_cancelled(self, call: Call) -> None:
-        """Record the outcome of a call that was cancelled before `resume`."""
+        """Record in the audit log the outcome of a call that was cancelled before `resume` was called."""
         self._recorder.record_cancelled(call)
 
 

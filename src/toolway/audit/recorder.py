@@ -109,10 +109,10 @@ class AuditRecorder:
     def start_intent(
         self, id: str, shared: SharedFields, server: str, arguments: Json, on_done: CommitCallback
     ) -> None:
-        """Queue the intent of a tool call that has no idempotency key and no request id.
+        """Queue the intent record of a tool call that has no idempotency key and no request id.
 
-        `on_done` is called when the intent is on disk or cannot be written. `shared` are the encoded fields of the
-        call's plan. Raises `AuditUnavailable` if the log cannot be written now.
+        `on_done` is called when the intent is on disk or cannot be written. `shared` are the encoded fields
+        that similar calls have in common. Raises `AuditUnavailable` if the log cannot be written now.
         """
         optional = b"}"
         if self._record_arguments:

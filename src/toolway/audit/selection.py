@@ -1,4 +1,4 @@
-"""Selection of records for a signed export: chain verified on the way, records of the journal included."""
+"""Selection of audit records for a signed export: the hash chain is verified, and journal records are included."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def parse_checkpoint(line: bytes) -> tuple[ExportCheckpoint, bytes]:
 
 
 class _Proof(msgspec.Struct, frozen=True):
-    """One record of a signed export with its path to the root."""
+    """Proof that a record is in a signed export: the record, its path to the Merkle root, and the signed last line."""
 
     toolway: str
     index: int
@@ -193,9 +193,9 @@ def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes)
 
 
 def _check_proofs(lines: list[bytes], key: PublicKey) -> CheckedExport:
-    """Check the proofs of one export, in the order of its records.
+    """Check the proofs in a file: all must be from one export, in the order of its records.
 
-    Proofs of several exports in one file would all be shown with the selection of one of them.
+    Raises `AlteredExport` if one is invalid, repeated, moved, or from another export: its selection would not be shown.
     """
     first, checkpoint = check_proof(lines[0], key)
     last = first

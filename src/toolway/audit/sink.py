@@ -80,7 +80,7 @@ class AuditSink(Protocol):
         ...
 
     def prunable(self, before: str) -> ChainHead | None:
-        """Return the number and hash of the newest record that `remove` may delete; None if there is none.
+        """Return the number and hash of the newest record that is old enough to be removed; None if there is none.
 
         This record and all earlier ones are older than the time `before`.
         """

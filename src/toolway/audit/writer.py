@@ -17,8 +17,8 @@ With a journal (`journal.py`), a write goes there, and the records are then stor
 transaction. So a call waits only for the journal. Records that are not in the log yet are kept in memory, up to
 `MAX_UNSTORED`; beyond that no write starts until the log has caught up. Without a journal a write goes to the log.
 
-Writes may block for as long as the disk does. Each of the two has a `WriterThread`, which reports the end of each write
-to the loop. All state is changed in the event loop only, so there are no locks.
+Writes may block for as long as the disk does. Journal and log each have a `WriterThread`, which reports the end of each
+write to the loop. All state is changed in the event loop only, so there are no locks.
 
 The log has two states, distinguished by `failure`:
 
@@ -208,17 +208,17 @@ class AuditWriter:
 
     @property
     def location(self) -> str:
-        """Return the name of the log for messages. In PostgreSQL it is known only after the log was opened."""
+        """Return the name of the audit log for messages. In PostgreSQL it is known only after the log was opened."""
         return self._sink.location
 
     @property
     def head(self) -> ChainHead:
-        """Return the last record that is in the log, on stable storage."""
+        """Return number and hash of the last record that is in the audit log on stable storage."""
         return self._chain.head
 
     @property
     def pending(self) -> int:
-        """Return the number of records that are not on disk yet."""
+        """Return the number of queued audit records that are not on disk yet."""
         return len(self._intents) + len(self._records) + (len(self._group) if self._group is not None else 0)
 
     # -- queueing -----------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ _TERMINAL_CLIENTS: Final = frozenset(
 def plan_client_files(
     name: str, environ: Mapping[str, str], directory: Path, *, include_untrusted: bool = False
 ) -> CheckPlan:
-    """Check the existing config files of one MCP client; return their entries as check targets.
+    """Check the existing config files of one MCP client; return the results and the server entries to check next.
 
     A client without any file gets a failed check. With `include_untrusted`, servers of an untrusted project file
     are started too. Raises `ConfigError` for an unknown client name.
@@ -55,7 +55,7 @@ def plan_client_files(
 
 
 def plan_all_clients(environ: Mapping[str, str], directory: Path, *, include_untrusted: bool = False) -> CheckPlan:
-    """Check the config files of every known MCP client; return their entries as check targets.
+    """Check the config files of every known MCP client; return the results and the server entries to check next.
 
     With `include_untrusted`, servers of untrusted project files are started too.
     """

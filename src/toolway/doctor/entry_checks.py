@@ -65,7 +65,7 @@ class CheckTarget:
 
 
 def check_entry(target: CheckTarget, duplicate: str = "", same_elsewhere: Sequence[str] = ()) -> Iterator[Check]:
-    """Check a config entry without starting its server: problems, duplicates, overriding entry.
+    """Check a config entry without starting its server: invalid keys, duplicates, another entry that overrides it.
 
     `duplicate` is another entry of the same file for the same server. `same_elsewhere` are such entries in other
     files.

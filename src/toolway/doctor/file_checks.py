@@ -237,7 +237,7 @@ def _add_ok(file: CheckedFile) -> None:
 
 
 def _find_unread_key(value: Mapping[str, Any], rules: ReaderRules) -> str | None:
-    """Return a key of the file that holds servers but is not read by its program, or None.
+    """Return the key of a config file that holds server entries but that its program does not read, or None.
 
     It is the key of another client, or a misspelling.
     """
@@ -283,11 +283,11 @@ def plan_own_files(
     config_path: OptionalPath = None,
     gate: scopes.ApprovalGate | None = None,
 ) -> CheckPlan:
-    """Check Toolway's own config files; return their entries as check targets.
+    """Check Toolway's own config files; return the results and the server entries to check next.
 
     These are the file `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project
-    file gets a failed check, and its servers are not started; nor is an entry that waits for approval at the `gate`.
-    Raises `ConfigError` if there is no file.
+    file gets a failed check, and its servers are not started; nor is the server of an entry that, by `gate`, still
+    waits for approval. Raises `ConfigError` if there is no file.
     """
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):
         config_path = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
@@ -316,7 +316,7 @@ def plan_own_files(
 
 
 def _apply_lock_rule(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
-    """Return the plan whose servers start only from a lock, if the settings of the gateway require it."""
+    """Return the check plan; if the gateway settings require locks, its servers run only packages of `toolway.lock`."""
     if gateway is not None and gateway.requires_lock:
         plan.targets = [replace(target, requires_lock=True) for target in plan.targets]
     return plan
@@ -476,7 +476,7 @@ def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
 
 
 def _check_log_location(file: Path) -> Check | None:
-    """Return a check if the audit log file is not writable or its disk is nearly full.
+    """Return a failed check or a warning if the audit log file is not writable or its disk is nearly full.
 
     Return None if neither is true.
     """

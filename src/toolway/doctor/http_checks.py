@@ -81,9 +81,9 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
 
 
 def _status_hint(status: int | None) -> str:
-    """Return the hint for a server whose URL answered with this HTTP status.
+    """Return the hint for an unusable server whose URL answered with this HTTP status.
 
-    None means with a response that is not MCP.
+    `status` is None if the status was fine, but the response was not MCP.
     """
     if status in (502, 503, 504):
         return "a proxy answers, and the server behind it does not: start that server, or see its log"

@@ -141,7 +141,7 @@ def _has_reaper(pid: int) -> bool:
 
 
 def _command_words(server: Server) -> tuple[str, ...]:
-    """Return the words that a process which runs this server has at the end of its command line."""
+    """Return the words with which the command line of a process ends if the process runs this server."""
     program = os.path.basename(server.command or "")
     if program == "npx":
         rest = itertools.dropwhile(lambda word: word.startswith("-"), server.args)
@@ -266,7 +266,7 @@ def _listening_sockets() -> Iterator[tuple[int, str]]:
 
 
 def _open_pipes(pipes: set[str]) -> set[str]:
-    """Return those of `pipes` whose write end is open in a process of this user."""
+    """Return those of `pipes` that some process of this user can still write to (has the write end open)."""
     open_ones: set[str] = set()
     if not pipes:
         return open_ones

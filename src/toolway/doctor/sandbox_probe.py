@@ -30,7 +30,7 @@ _SCRIPT: Final = (
 
 
 def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    """Return files that no server must read, by what they are: of Toolway, of keys and clouds, of other processes.
+    """Return private files that no server must read, by a description: Toolway's own, credentials, process variables.
 
     `more` are further files, such as a `.env`. Return nothing if there is no file of Toolway to try.
     """
@@ -48,7 +48,7 @@ def find_private_files(environ: Mapping[str, str], more: Iterable[str] = ()) -> 
 
 
 def _first_file(place: Path, skipped: Iterable[str] = ()) -> str:
-    """Return a readable file with content: `place` itself, or one in this folder; "" if there is none."""
+    """Return the path of a readable file with content: `place` itself, or a file in the folder `place`; "" if none."""
     return next((path for path in islice(_files(place, skipped), MAX_SEARCHED_FILES) if _is_readable(path)), "")
 
 
@@ -110,7 +110,7 @@ async def probe_sandbox(
 
 
 def _read_all(fd: int) -> str:
-    """Return what an ended process wrote to a pipe. The little that the script writes fits into the pipe."""
+    """Return what the ended test program wrote to a pipe. Its output is small enough to fit into the pipe."""
     os.set_blocking(fd, False)
     data = b""
     with suppress(BlockingIOError):

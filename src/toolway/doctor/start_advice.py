@@ -1,4 +1,4 @@
-"""Causes of a failed start that only the entry shows: names of variables, relative paths, options of docker, scripts.
+"""Causes of a failed start that the config entry shows: variable names, relative paths, docker options, scripts.
 
 Messages name keys, variables and paths of an entry, never the values of its variables.
 """

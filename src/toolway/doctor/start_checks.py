@@ -33,7 +33,7 @@ _PORT_NUMBER: Final = compile_pattern(r"(?<![\d.])(\d{2,5})(?![\d.])")  # not pa
 def check_process(target: CheckTarget, server: Server, trial: TrialStart) -> Iterator[Check]:
     """Yield the checks of a stdio server's process after its trial start: its start, its stdout, too much stderr.
 
-    `server` is the one of `target`, with its secrets.
+    `server` is the server of `target`, with the values of its secrets.
     """
     yield _check_start(target, server, trial)
     if trial.spawned_at is not None:
@@ -208,7 +208,7 @@ def _port_in_message(stderr: str) -> int | None:
 
 
 def _path_with_command_folder(server: Server, cause: Diagnosis) -> str:
-    """Return a PATH with the folder of the server's command, if the missing program is in it.
+    """Return a PATH with the folder of the server's command, if that folder has the program that the server missed.
 
     Return "" otherwise. Example: npx of nvm needs the node of nvm.
     """

@@ -53,7 +53,7 @@ def check_protocol(server: Server, trial: TrialStart) -> Check:
 def _describe_bare(server: Server, took: float) -> Check:
     """Return the check of a "bare" server, which knows neither `initialize` nor `server/discover`.
 
-    It works; the check advises how to add one of them.
+    Such a server works; the check advises how to add one of these methods.
     """
     text = f"none (era bare): the server answers tools/list without initialize, in {format_seconds(took)}"
     hint = "it works, without progress, cancellation, prompts and resources; an MCP SDK adds them to the server"

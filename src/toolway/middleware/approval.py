@@ -38,17 +38,17 @@ class ApprovalRequired(CallError):
 
 
 class ApprovalReply(NamedTuple):
-    """Reply of a client to an approval question: the state of the question, decrypted, and the answer of its user."""
+    """Reply of a client to an approval question: the decrypted state of the question, and the answer of the user."""
 
     state: str
     answer: Json | None
 
 
 class ApprovalResult(ToolResult, frozen=True):
-    """Result `input_required` of a call that waits for an answer of its client, with a state that the gate wrote.
+    """Result `input_required` of a call that waits for an answer of its client, with a state of the approval gate.
 
-    It is a question of the gate itself (`is_question`), or a question of the server in a call that was approved
-    already.
+    It is the gate's own question about the call (`is_question`), or a question of the server in a call that was
+    approved already.
     """
 
     approval_state: str = ""
@@ -73,16 +73,16 @@ class CallGate(Protocol):
         ...
 
     async def admit(self, call: Call) -> Call | ApprovalResult:
-        """Return the call if it needs no approval or has one; else a question to be sent to the client.
+        """Return the call if it needs no approval or was approved; else an approval question to send to the client.
 
         Raises `ApprovalRequired` if an operator has to approve it first, and other `CallError`s if it is denied.
         """
         ...
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
-        """Return the server's result `input_required` with a one-time state of the gate instead of its own.
+        """Return the `input_required` result of an approved call with a one-time state instead of the server's state.
 
-        The new state lets the client continue the call without a second approval.
+        The one-time state lets the client continue the call without a second approval.
         """
         ...
 
@@ -92,10 +92,11 @@ def approval(
     wait_for_definition: Callable[[Call], Awaitable[Call]],
     definition_of: Callable[[str, str], str],
 ) -> Middleware:
-    """Return middleware that sends a call only if the gate admits it.
+    """Return middleware that sends a call only if the approval gate `gate` allows it.
 
-    `wait_for_definition` returns a call with the policy of its tool, after the server has listed it. `definition_of`
-    returns the hash of the current definition of a tool, by server and name.
+    `wait_for_definition` waits until the server has listed the called tool, and returns the call with the policy of the
+    tool. `definition_of` returns the hash of the current definition of a tool, by server and name: a call is not sent
+    if the definition changed after the approval.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
@@ -151,7 +152,7 @@ class ApprovalBinding(NamedTuple):
 
 
 def bind_call(call: Call) -> ApprovalBinding:
-    """Return the hashes that an approval of this call is bound to."""
+    """Return the hashes (caller, call, arguments, tool definition) to which an approval of this call is bound."""
     params = {name: value for name, value in call.params.items() if name not in _UNBOUND_PARAMS}
     digest = _hash({**params, "name": call.name, "arguments": call.arguments})
     definition = call.policy.definition_hash

@@ -81,7 +81,7 @@ class ArgumentValidator:
         return entry[1]
 
     def problems(self, server: str) -> tuple[str, ...]:
-        """Return the tools of a server whose arguments are not checked, with the reasons."""
+        """Return the tools of a server whose arguments cannot be checked against their schemas, with the reasons."""
         return tuple(
             f"arguments of tool {name!r} are not checked: {validator.skip_reason}"
             for (owner, name), (_, validator) in self._compiled.items()

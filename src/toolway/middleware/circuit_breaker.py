@@ -120,7 +120,7 @@ class CircuitBreaker:
         return 0.0
 
     def begin_trial(self) -> bool:
-        """Register the start of an attempt. Return True if it is a trial of a half-open breaker."""
+        """Register the start of a call attempt. Return True if it is a trial, because the breaker is half open."""
         self._trial = self.state is BreakerState.HALF_OPEN
         return self._trial
 
@@ -345,9 +345,9 @@ class CircuitBreakerMiddleware:
         return await self._observe(call, next, server, tool, trial)
 
     async def resume(self, call: Call, wait: CallHandler) -> CallResult:
-        """Await an attempt that was sent before its call entered the middleware chain.
+        """Await a call attempt that was sent before its call entered the middleware chain.
 
-        Its outcome counts for the breakers, but no breaker rejects it.
+        The outcome counts for the breakers, but no breaker rejects the attempt.
         """
         server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
         return await self._observe(call, wait, server, tool, False)
@@ -394,7 +394,7 @@ def record_success(server: CircuitBreaker, tool: CircuitBreaker, now: float, *, 
 async def _require_closed(
     call: Call, breakers: CircuitBreakers, server: CircuitBreaker, now: Callable[[], float], probe: Probe
 ) -> None:
-    """Return if the server's breaker is closed, or as soon as two successful probes close it.
+    """Wait until the circuit breaker of a server is closed; if it is half open, two successful probes close it.
 
     Raises `ServerUnavailable` if the breaker is open, opens again after a failed probe, or is being probed already.
     """
@@ -504,7 +504,7 @@ class SlidingWindow:
         self.newest.failures += 1
 
     def count(self, now: float) -> tuple[int, int]:
-        """Return (attempts, failures): how many attempts ended within the window, and how many of these failed."""
+        """Return (attempts, failures): how many call attempts ended within the window, and how many of these failed."""
         self._drop_expired(now)
         failures = sum(slot.failures for slot in self._slots)
         return failures + sum(slot.successes for slot in self._slots), failures
@@ -522,7 +522,7 @@ class SlidingWindow:
         return len(self._slots)
 
     def start_slot(self, now: float) -> None:
-        """Begin the time slot that counts the attempts from now on."""
+        """Begin a new time slot of the window; attempts are counted in it from now on."""
         self._drop_expired(now)
         self.newest = _Slot(now)
         self.until = now + self._window / WINDOW_SLOTS

@@ -23,7 +23,7 @@ PAUSE_CODE: Final = "E-RETRY-AFTER"
 
 
 class _Evicted(Exception):
-    """Raised in a queued call that was evicted by a caller with fewer queued calls."""
+    """Raised in a queued call that lost its place in the queue to a call of a caller with fewer queued calls."""
 
 
 class ConcurrencyLimiter:
@@ -89,7 +89,7 @@ class ConcurrencyLimiter:
     def _evict_from_longest(self, caller: str) -> bool:
         """Evict the last call of the caller with the longest queue, to make room for `caller`.
 
-        Return False if nothing was evicted, because `caller` has not at least two fewer queued calls.
+        Return False, and evict nothing, unless `caller` has at least two queued calls fewer than that caller.
         """
         longest = max(self._queues, key=lambda each: len(self._queues[each]), default=caller)
         if len(self._queues.get(longest, ())) <= len(self._queues.get(caller, ())) + 1:
@@ -150,7 +150,7 @@ def concurrency(
 
     `queue_timeout_for` returns how many seconds a call may wait for a slot; after that it fails with `Overloaded`. If a
     server requests a pause (`Retry-After`), it gets no calls until then: `on_pause` is called with its name and the
-    seconds. `describe_time` returns the clock time in a number of seconds.
+    seconds. `describe_time` returns the text for the clock time that is so many seconds ahead.
     """
 
     return ConcurrencyMiddleware(limiter_for, queue_timeout_for, now, describe_time, on_pause)
@@ -182,9 +182,9 @@ class ConcurrencyMiddleware:
         return await self.resume(call, next, limiter)
 
     async def resume(self, call: Call, next: CallHandler, limiter: ConcurrencyLimiter) -> CallResult:
-        """Await an attempt that was sent before its call entered the middleware chain.
+        """Await a call attempt that was sent before its call entered the middleware chain.
 
-        It holds a slot of `limiter`, which is released at its end.
+        The attempt holds a slot of `limiter`, which is released at its end.
         """
         now, attempt = self._now, call.state
         attempt.on_release_slot = partial(limiter.release, call.caller)

@@ -90,7 +90,7 @@ class CrashSafeIdempotencyStore(IdempotencyStore, Protocol):
     """Idempotency store that survives a crash. Only such a store returns records with the state `interrupted`."""
 
     async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
-        """Claim a key whose call was interrupted: store it as running. Return False if it is no longer interrupted.
+        """Claim the key of an interrupted call: store it as running. Return False if it is no longer interrupted.
 
         Atomic. `release` makes the key interrupted again.
         """
@@ -319,7 +319,7 @@ async def _claim(
 async def _reclaim(
     store: IdempotencyStore, id_: IdempotencyKey, known: IdempotencyRecord, digest: str, call: Call
 ) -> bool:
-    """Claim the key of a call that a crash interrupted, so that the call can be sent again.
+    """Claim the idempotency key of a call that a crash interrupted, so that the call can be sent again.
 
     Return False if that is not safe. It is safe only if the server detects repeated keys. A call whose outcome is
     unknown for another reason is not sent again: the server may have executed it and answered with an error, and not
@@ -335,7 +335,7 @@ async def _reclaim(
 
 
 def _honours_key(call: Call) -> bool:
-    """Return True if the server of a call detects repeated keys, so that the call may be sent again."""
+    """Return True if the server detects repeated idempotency keys, so that a call with a key may be sent again."""
     policy = call.policy
     return call.effect is not Effect.UNSAFE and policy is not None and policy.server.idempotency_meta_key is not None
 
@@ -366,7 +366,7 @@ _IS_SHARED: Final[dict[type, bool]] = {}
 
 
 async def _persist(write: Awaitable[None]) -> None:
-    """Await a write to the key store; log an error instead of raising it.
+    """Await a write to the store of idempotency keys; log an error instead of raising it.
 
     After an error the key stays claimed, so the call never runs twice.
     """

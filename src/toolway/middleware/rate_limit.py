@@ -38,7 +38,7 @@ class RateWindow:
         self._last = float("-inf")
 
     def next_time(self, now: float) -> float:
-        """Return the earliest time at which the limit allows another call, after those that were reserved already."""
+        """Return the earliest time at which the rate limit allows another call, after all calls reserved so far."""
         at = max(now, self._last)
         if not self._in_batch and len(self._batch_ends) == self._batch_ends.maxlen:
             at = max(at, self._batch_ends[0] + self.rate.period_s)
@@ -61,7 +61,7 @@ class RateWindows:
         self._windows: dict[tuple[str, str], RateWindow] = {}
 
     def get(self, server: str, tool: str, limit: str) -> RateWindow:
-        """Return the window of a tool, or of the whole server if `tool` is "", with the rate `limit`."""
+        """Return the rate-limit window (times of recent calls) of a tool, or of the whole server if `tool` is ""."""
         found = self._windows.get((server, tool))
         if found is None or str(found.rate) != limit:
             if len(self._windows) >= MAX_WINDOWS:
@@ -83,8 +83,8 @@ def rate_limit(
 ) -> RateLimitMiddleware:
     """Return middleware that delays calls, or rejects them, so that the rate limits of servers and tools are kept.
 
-    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the clock time in a number
-    of seconds.
+    `limits_for` returns (tool or "", rate) for each limit of a call. `describe_time` returns the text for the clock
+    time that is so many seconds ahead.
     """
     return RateLimitMiddleware(limits_for, now, sleep, describe_time)
 
@@ -117,14 +117,14 @@ class RateLimitMiddleware:
         return next(call)
 
     def windows(self, server: str, limits: RateLimits) -> list[RateWindow]:
-        """Return the rate windows for these limits of a server.
+        """Return the rate-limit windows (times of recent calls) for these limits of a server.
 
         Do not store them: an unused window may be replaced by a new one.
         """
         return [self._windows.get(server, tool, limit) for tool, limit in limits]
 
     async def _wait(self, call: Call, next: CallHandler, limits: RateLimits, windows: list[RateWindow]) -> CallResult:
-        """Wait until all limits allow the call. Raises `Overloaded` at once if its deadline is before that."""
+        """Wait until all rate limits allow the call. Raises `Overloaded` at once if its deadline is before that."""
         now = self._now
         for (tool, _), window in zip(limits, windows, strict=True):
             wait = window.next_time(now()) - now()

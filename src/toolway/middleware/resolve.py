@@ -31,10 +31,10 @@ def resolve(
     attach_policy: Callable[[Call, Tool | None], Call],
     wait_for_lists: WaitForLists,
 ) -> Middleware:
-    """Return middleware that finds the server and the tool that the name in a call means, and the tool's policy.
+    """Return middleware that finds server and tool from the name in a call, and adds the tool's policy to the call.
 
-    `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call without a server
-    in its name waits, with `wait_for_lists`.
+    `attach_policy` adds the policy from settings and tool definition to a resolved call. Only a call whose name
+    contains no server waits, with `wait_for_lists`, until the tools of all servers are known.
     """
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:

@@ -184,7 +184,7 @@ def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[
 
 
 def _with_overall_outcome(failure: CallError, certainty: Certainty) -> CallError:
-    """Return the error of the whole call: the last failure, or `OutcomeUnknown`.
+    """Return the error of a call after its last attempt: the last failure, or `OutcomeUnknown`.
 
     `OutcomeUnknown` replaces the failure if an earlier attempt may have been executed.
     """
@@ -234,7 +234,7 @@ class RetryBudget:
         self._attempts[self._second % BUDGET_WINDOW_S] += 1
 
     def try_acquire(self, now: float) -> bool:
-        """Take a retry from the budget. Return False if the budget is used up.
+        """Take one retry from the server's retry budget. Return False if the budget is used up.
 
         Call `release` after the retry.
         """
@@ -248,7 +248,7 @@ class RetryBudget:
         return True
 
     def release(self) -> None:
-        """Record that a retry has ended. Call it once for each True of `try_acquire`."""
+        """Record that a retry has ended. Call this method once for each retry that `try_acquire` allowed."""
         self.active -= 1
 
     def _advance(self, now: float) -> None:

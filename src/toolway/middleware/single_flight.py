@@ -77,7 +77,7 @@ class InFlightCall:
 
 
 class InFlightCalls:
-    """Running calls by key. A call is cancelled when its last waiting caller is cancelled."""
+    """Running calls that callers may share, by key. A call is cancelled if its last waiting caller is cancelled."""
 
     def __init__(self) -> None:
         self._calls: dict[Hashable, InFlightCall] = {}
@@ -97,7 +97,7 @@ class InFlightCalls:
         return call
 
     async def join(self, call: InFlightCall, attempt: CallState) -> CallResult:
-        """Wait for the result of a running call.
+        """Wait for the result of a running call that several callers share.
 
         If this caller is cancelled, the call continues for the other waiting callers; without any, it is cancelled too.
         """

@@ -14,10 +14,10 @@ from toolway.types import Call, CallHandler, CallResult, Certainty, Middleware, 
 
 
 def user_middleware(middlewares: Iterable[Middleware], on_error: Callable[[CallError], None]) -> tuple[Middleware, ...]:
-    """Return each of `middlewares` wrapped, so that an exception in it becomes a `CallError`.
+    """Wrap each of the program's `middlewares`, so that an exception in it becomes a `CallError`; return them.
 
-    `on_error` gets the error of a call before a middleware does, and may change its texts. Raises `TypeError` if one is
-    not callable.
+    `on_error` gets the error of a call before a middleware does, and may change its texts. Raises `TypeError` if a
+    middleware is not callable.
     """
     return tuple(_guard(middleware, on_error) for middleware in middlewares)
 

@@ -34,7 +34,7 @@ Entries: TypeAlias = defaultdict[str, list[float]]
 
 
 class Field(NamedTuple):
-    """Searched part of a tool definition, such as its name, and how it counts.
+    """Searched part of a tool definition, such as its name, and how much a word in it counts.
 
     `usual_words` is its usual number of words, `max_words` how many of them are read at most.
     """
@@ -82,9 +82,9 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         return float(memoryview(self.weights).cast("f")[position])
 
     def without(self, ranges: Sequence[range]) -> Posting | None:
-        """Return a copy of the posting without the tools whose numbers are in `ranges` (ascending).
+        """Return a copy of this posting (the tools that contain one word) without the tools with numbers in `ranges`.
 
-        None if no tool remains.
+        `ranges` is ascending. None if no tool remains.
         """
         numbers = memoryview(self.numbers).cast("I")
         kept, begin = list[slice](), 0
@@ -98,7 +98,7 @@ class Posting(msgspec.Struct, frozen=True, gc=False):
         return Posting(left, b"".join([self.weights[part] for part in kept]), self.max_weight, len(left) // 4)
 
     def with_entries(self, entries: Sequence[Any]) -> Posting:
-        """Return a copy of the posting with more tools at its end.
+        """Return a copy of this posting (the tools that contain one word) with more tools at its end.
 
         `entries` alternates the number of a tool and the weight of the word in it: number, weight, number, weight, …
         """
@@ -273,7 +273,7 @@ class Index:
             _put(self._postings, word, self._postings[word].without(cut))
 
     def postings(self) -> Iterable[Posting]:
-        """Return the postings of all words."""
+        """Return the postings of all words in the index; a posting lists the tools that contain one word."""
         return self._postings.values()
 
     def posting(self, word: str) -> Posting | None:
@@ -286,12 +286,12 @@ class Index:
         return math.log(1 + (len(self.documents) - having + 0.5) / (having + 0.5))
 
     def find_name(self, key: str) -> tuple[int, ...]:
-        """Return the numbers of the tools that are called `key` (see `words.name_key`), with or without server."""
+        """Return the numbers of the tools with the name key `key` (`words.name_key`), with or without server."""
         return self._names.get(key, ())
 
 
 def _name_keys(tool: Tool) -> tuple[str, str]:
-    """Return the tool's name, and server plus name, in the form that is equal for all spellings (`words.name_key`)."""
+    """Return the keys (`words.name_key`, equal for all spellings) of a tool's name, without and with its server."""
     name = name_key(tool.name)
     return name, name_key(tool.server) + name
 

@@ -25,14 +25,14 @@ ToolKey = tuple[str, str]  # server and tool
 
 @dataclass(slots=True)
 class _History:
-    """Successful queries for one tool: those after which it was called, oldest first, by principal and words."""
+    """Search queries after which one tool was called successfully, oldest first, by principal and words."""
 
     definition: str
     queries: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)  # (principal, words) → words
 
 
 class CallHistory:
-    """Queries after which tools were called, by tool and by word."""
+    """Search queries after which tools were called successfully, by tool and by word."""
 
     def __init__(self) -> None:
         self._tools: dict[ToolKey, _History] = {}
@@ -64,7 +64,7 @@ class CallHistory:
             self.forget(next(iter(self._tools)))
 
     def forget(self, key: ToolKey) -> None:
-        """Forget the queries after which a tool was called."""
+        """Forget the search queries after which a tool was called, for instance because its definition changed."""
         self._forget_words(key, self._tools.pop(key, None))
 
     def _forget_words(self, key: ToolKey, history: _History | None) -> None:
@@ -124,7 +124,7 @@ class CallHistory:
         return history
 
     def _restore(self, words: str, principal: str, key: ToolKey, definition: str) -> None:
-        """Add a query of a principal from storage. Its words are stems already."""
+        """Add a stored search query of a principal to the history. Its words are stems already."""
         stems = frozenset(words.split()[:MAX_QUERY_WORDS])
         if stems:
             self._add(stems, principal, key, definition)

@@ -134,7 +134,7 @@ def _import_onnxruntime() -> Any:
 
 
 def _find_package() -> Path:
-    """Return the folder of the installed model, without running code of it."""
+    """Return the folder of the installed MiniLM model package, without running code of the package."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise EmbeddingError(f"the model is not installed: {INSTALL_HINT}")

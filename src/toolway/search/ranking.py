@@ -52,7 +52,7 @@ class Query:
 
 @dataclass(slots=True)
 class Ranked:
-    """The ranking of one query: numbers of tools with their scores, best first."""
+    """Ranking of tools for one search query: numbers of tools with their scores, best first."""
 
     query: Query
     numbers: list[int]
@@ -202,7 +202,7 @@ def fuse(words: Mapping[int, float], meaning: Mapping[int, float], total: int) -
 
 
 def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
-    """Return mean and standard deviation of `values`, filled up with zeros to `count` numbers."""
+    """Return mean and standard deviation of `count` numbers: `values`, and zeros for the rest."""
     total = squares = 0.0
     for value in values:
         total += value

@@ -48,7 +48,7 @@ class ToolMatch:
 
 @dataclass(frozen=True, slots=True)
 class SearchNotes:
-    """Limits of a search result: servers whose tools may be missing or cannot be called, tools held for approval."""
+    """Limits of a search result: servers that are down or have sent no list yet, and tools that wait for approval."""
 
     down: tuple[str, ...] = ()  # servers that are not available now; their known tools are found
     not_listed: tuple[str, ...] = ()  # servers that have not sent a list of tools yet
@@ -58,7 +58,7 @@ class SearchNotes:
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """Result of a tool search: the matches, best first, and the extent of the search.
+    """Result of a tool search: the matches, best first, and notes on what the search could not cover.
 
     `fits` is False if nothing fits well: the matches are then only the nearest tools.
     """

@@ -73,9 +73,9 @@ class SearchLog:
         self._unmet[query] = unmet
 
     def open_query(self, principal: str, tool: ToolKey) -> str | None:
-        """Return the newest query of a principal that found this tool.
+        """Return the newest query of a principal that found this tool; None if there is none.
 
-        None if a call after that query is known already.
+        None also if a found tool was already called after that query.
 
         A query that the tool fits is preferred to one for which it was only the nearest.
         """

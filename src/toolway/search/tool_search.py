@@ -94,7 +94,7 @@ class AllowedTools:
         return (server, tool) in self._tools
 
     def numbers(self, index: Index) -> tuple[frozenset[int], frozenset[str]]:
-        """Return the index numbers of these tools, and the names of their servers."""
+        """Return the numbers of the allowed tools in a search index, and the names of their servers."""
         known = self._numbers
         if known is None or known[0] is not index:
             allowed = {key: number for key, number in index.numbers.items() if key in self._tools}
@@ -299,8 +299,8 @@ class ToolSearch:
     def _changes(self) -> Generator[None, None, _Changes]:
         """Return which servers must be indexed again, and which must be removed.
 
-        A server that is indexed again gets new numbers for its tools. It is a generator that yields between slices of
-        work, so that the event loop can run.
+        A server that is indexed again gets new numbers for its tools. This generator yields between slices of work, so
+        that the event loop can run, and then returns the changes.
         """
         generation, facts = self._catalog.generation, self._get_facts()
         changed: list[tuple[str, str, tuple[Tool, ...], int]] = []
@@ -458,7 +458,7 @@ def _are_same(segment: Segment, tools: Sequence[Tool]) -> bool:
 
 
 def _clean(queries: str | Sequence[str]) -> list[str]:
-    """Return the queries as a list, limited in number and length; [""] if there is none."""
+    """Return search queries as a list, limited in number and length; [""] if there is none."""
     texts = [queries] if isinstance(queries, str) else list(queries)[:MAX_QUERIES]
     return [text[:MAX_QUERY_CHARS] for text in texts] or [""]
 
@@ -480,7 +480,7 @@ def _visible(index: Index, allowed: Allowed | None, server: str | None) -> Set[i
 
 
 def _fill(matches: list[ToolMatch], tools: Iterable[Tool], count: int) -> list[ToolMatch]:
-    """Fill up the matches with tools of score 0, so that a search never returns an empty list."""
+    """Fill up the matches of a search with visible tools of score 0, so that a search never returns an empty list."""
     known = {(match.tool.server, match.tool.name) for match in matches}
     further = (ToolMatch(tool, 0.0) for tool in tools if (tool.server, tool.name) not in known)
     return [*matches, *itertools.islice(further, count - len(matches))]

@@ -34,7 +34,7 @@ class FileVectorStore:
     """Vector store in one file. Reading and writing happen in a thread; disk errors are ignored."""
 
     def __init__(self, folder: Path, key_file: Path, identity: str, max_vectors: int = MAX_VECTORS) -> None:
-        """Create the store of a model. The key of its MAC is in `key_file`, which is created with the first vectors."""
+        """Create the store of one model's vectors. `key_file` has the MAC key; it is created with the first vectors."""
         self._model = hashlib.sha256(identity.encode()).digest()
         self._path = folder / f"{self._model.hex()[:16]}.vectors"
         self._key_file = key_file

@@ -185,12 +185,12 @@ class ModelVectors:
 
     @property
     def problem(self) -> str:
-        """Return why the last query or the tools have no vectors; "" if they have, or will have soon."""
+        """Return why the last query or some tools have no vectors; "" if all have vectors or will have them soon."""
         return self._query_problem or self._document_problem
 
     @property
     def embedded(self) -> tuple[int, int]:
-        """Return how many of the tools have a vector already, and how many tools there are."""
+        """Return how many tools of the last search have a vector already, and how many tools there are."""
         return int(self._table.known.sum()) if self._table.tools is self._wanted else 0, len(self._wanted)
 
     async def wait_complete(self) -> None:
@@ -299,7 +299,7 @@ class ModelVectors:
             self._assembled.set()
 
     def _keep(self, rows: Sequence[int], vectors: Sequence[Vector], unsaved: dict[bytes, bytes]) -> None:
-        """Put new vectors into these rows of the matrix, and add them to `unsaved`, which is stored later."""
+        """Put new tool vectors into these rows of the matrix, and add them to `unsaved`, which is stored later."""
         table, width = self._table, len(vectors[0])
         if table.matrix.shape[1] != width:  # the first vectors, or a service that changed: the old ones are useless
             rows_in_all = len(table.keys)
@@ -329,7 +329,7 @@ def describe_tool(tool: Tool) -> str:
 
 
 def to_unit_length(values: Any) -> Vector:
-    """Return a vector of length 1. Raises `EmbeddingError` if there is none: no numbers, not finite, or zero."""
+    """Return `values` as a vector of length 1. Raises `EmbeddingError` if they are no finite, non-zero vector."""
     try:
         with np.errstate(over="ignore"):
             vector = np.asarray(values, np.float32)

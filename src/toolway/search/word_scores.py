@@ -189,12 +189,12 @@ def _select(bounds: array[int], count: int, slack: int, mask: int | None) -> set
 
 
 def _reach(high: bytes, level: int) -> bytes:
-    """Return one byte for each byte of `high`: 1 if it is at least `level`, else 0."""
+    """Return a flag for each tool: 1 if its byte in `high`, the top byte of its bound, is at least `level`; else 0."""
     return high.translate(_REACHED[256 - level : 512 - level])
 
 
 def _places(high: bytes, level: int, mask: int | None) -> list[int]:
-    """Return the positions of the bytes in `high` that are at least `level`; with `mask`, only of visible tools."""
+    """Return the numbers of the visible tools whose byte in `high`, the top byte of the bound, is at least `level`."""
     if level:
         flags = _reach(high, level)
     elif mask is not None:
@@ -248,7 +248,7 @@ def _to_native(values: array[int]) -> array[int]:
 
 
 def _keep(cache: dict[int, Any], key: int, value: Any, most: int, lock: threading.Lock) -> None:
-    """Add a value to a cache of at most `most` values; the oldest one is removed."""
+    """Add a value to a cache of at most `most` values; if the cache is full, the oldest value is removed."""
     with lock:
         while len(cache) >= max(1, most):
             del cache[next(iter(cache))]
