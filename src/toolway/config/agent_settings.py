@@ -77,7 +77,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def within(self, limit: Budget) -> Budget:
-        """Return a budget with the smaller one of both limits for each unit."""
+        """Return a budget that has, for each unit (USD, tokens …), the smaller limit of this budget and `limit`."""
         return self._combine(
             limit, lambda own, other: own if other is None else other if own is None else min(own, other)
         )
@@ -87,14 +87,14 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self._combine(used, lambda own, other: None if own is None else max(0, own - (other or 0)))
 
     def plus(self, other: Budget) -> Budget:
-        """Return the sum of two used amounts. A unit that one of them does not have counts as 0."""
+        """Return the sum of two budgets that hold used amounts. A missing amount counts as 0."""
         return self._combine(other, lambda own, more: (own or 0) + (more or 0))
 
     @property
     def is_used_up(self) -> bool:
-        """Return True if nothing is left of one unit.
+        """Return True if this rest of a budget has no USD, tokens, model requests or seconds left.
 
-        Tool calls do not count: without them an agent can still answer.
+        One of them is enough. Tool calls do not count: without them an agent can still answer.
         """
         return any(value is not None and value <= 0 for value in (self.usd, self.tokens, self.requests, self.seconds))
 

@@ -230,9 +230,10 @@ def find_server_map(document: jsonc.JsonDocument, file: str) -> tuple[jsonc.Json
 
 
 def find_server_map_key(config: Mapping[str, Any]) -> str | None:
-    """Return the key of a Python mapping under which its servers are; None if the mapping itself maps names to servers.
+    """Return the key, such as `mcpServers`, that holds the servers in a Python mapping; None if there is no such key.
 
-    A server may have the name `servers`: its value has the keys of an entry, or is no map.
+    Then the mapping itself maps names to servers, and a server may have the name `servers`: its value has the keys of
+    a server entry, or is no map.
     """
     for key in SERVER_MAP_KEYS:
         value = config.get(key)

@@ -31,11 +31,11 @@ def camel_case(name: str) -> str:
 
 
 def parse_policy(fields: FieldReader, key: str, flat: P, flat_keys: Mapping[str, str] | None = None) -> P:
-    """Return the policy in the object under `key` of a server entry. Fields that it does not set are those of `flat`.
+    """Return the policy, such as a `RetryPolicy`, in the object under `key` of a server entry.
 
-    `flat_keys` maps keys of the entry itself, which were read into `flat`, to their fields. Raises `ConfigError` if a
-    value is invalid, or if a field is set in both places. An unknown key causes a warning and stays in
-    `fields.remaining`.
+    A field that the object does not set has its value in `flat`, the policy read from keys of the entry itself.
+    `flat_keys` maps these keys to their fields. Raises `ConfigError` if a value is invalid, or if a field is set in
+    both places. An unknown key causes a warning and stays in `fields.remaining`.
     """
     given = fields.remaining.pop(key, None)
     if given is None:

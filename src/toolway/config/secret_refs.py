@@ -92,9 +92,10 @@ V = TypeVar("V")
 
 
 def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
-    """Return the unset variables in settings, each with the key that uses it first: `{"TOKEN": "env.TOKEN"}`.
+    """Return the variables without a value in settings, each with its first key, such as `{"TOKEN": "env.TOKEN"}`.
 
-    `value` is a dataclass of the configuration, such as a `Server`, or a part of one.
+    They were not set when the file was read. `value` is a dataclass of the configuration, such as a `Server`, or a
+    part of one.
     """
     if isinstance(value, SecretTemplate):
         return dict.fromkeys(value.variables, path)
@@ -117,9 +118,10 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 def substitute_variables(value: V, variables: Mapping[str, str]) -> V:
-    """Return the settings with each unset variable replaced by its value. References to secrets stay.
+    """Return settings with each variable that was not set when they were read replaced by its value in `variables`.
 
-    Raises `KeyError` if a value is missing, and `ConfigError` if the settings are invalid with the values.
+    References to secrets stay. Raises `KeyError` if a value is missing, and `ConfigError` if the settings are invalid
+    with the values.
     """
     return cast(V, _substitute(value, variables)) if find_unset_variables(value) else value
 

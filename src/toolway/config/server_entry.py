@@ -300,7 +300,7 @@ def _parse_behavior(fields: FieldReader) -> dict[str, Any]:
 
 
 def _parse_sandbox(fields: FieldReader) -> dict[str, Any]:
-    """Return the sandbox of a server. An object grants folders and hosts to one in the sandbox `strict`."""
+    """Return the `Server` arguments for `sandbox`, which is a name, or an object with the grants of `strict`."""
     if not isinstance(fields.remaining.get("sandbox"), Mapping):
         return {"sandbox": cast(Sandbox, fields.get_choice("sandbox", get_args(Sandbox), "auto"))}
     block = FieldReader(fields.remaining.pop("sandbox"), fields.variables)
@@ -339,7 +339,7 @@ def _parse_health(fields: FieldReader) -> HealthCheck:
 
 
 def _given(fields: FieldReader, **flat_keys: str) -> dict[str, str]:
-    """Return those of `flat_keys` that the entry contains, each with the field of the policy that it sets."""
+    """Return those keys of `flat_keys` that a server entry has, each with the name of the policy field that it sets."""
     return {key: name for key, name in flat_keys.items() if fields.remaining.get(key) is not None}
 
 
@@ -568,9 +568,10 @@ def parse_tool_lists(fields: FieldReader) -> tuple[tuple[str, ...] | None, tuple
 
 
 def _is_disabled(name: str, value: Any, list_keys: Sequence[str]) -> bool:
-    """Return True for `"NAME": false` and `"NAME": {"enabled": false}` in `tools`.
+    """Return True if `tools` of a server entry disables a tool: `"NAME": false` or `"NAME": {"enabled": false}`.
 
-    Raises `ConfigError` if the value is neither an object nor a boolean nor a list that was read.
+    Raises `ConfigError` if the value is neither an object nor a boolean, unless `name` is in `list_keys`, the keys of
+    lists such as `allow`.
     """
     if isinstance(value, Mapping):
         return value.get("enabled") is False

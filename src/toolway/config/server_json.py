@@ -201,7 +201,7 @@ class _OptionBuilder:
         return words
 
     def _value_text(self, given: Mapping[str, Any], name: str, target: str) -> str | None:
-        """Return the text for one input: its fixed value, else the user's answer, its default, or a reference.
+        """Return the text for one input of a `server.json`: its fixed value, else the answer, default or a reference.
 
         None if the input is optional and has neither value nor default.
         """
@@ -210,7 +210,7 @@ class _OptionBuilder:
         return self._add_input(given, name, target)
 
     def _expand_template(self, given: Mapping[str, Any], text: str, target: str) -> str:
-        """Replace each described `{variable}` of a template by its default, else by a reference."""
+        """Replace each `{variable}` that the document describes in the template `text` by the value of that input."""
         variables = given.get("variables")
         variables = variables if isinstance(variables, Mapping) else {}
 

@@ -104,9 +104,9 @@ def _removed_server() -> Server:
 
 
 class ToolPolicy:
-    """Policy of one tool that does not depend on the call: settings, timeout, effect class.
+    """Rules for all calls of one tool: its settings, timeout, retries, rate limits and effect class.
 
-    Computed once, and again when the definition of the tool or the settings of its server change.
+    They are computed once, and again when the definition of the tool or the settings of its server change.
     """
 
     def __init__(self, server: Server, name: str, tool: Tool | None, approval: Sequence[Any] = ()) -> None:
@@ -239,7 +239,7 @@ class CallPolicies:
         return call.timeout if call.timeout is not None else self._policy_for(call).timeout
 
     def validates_arguments(self, server: str) -> bool:
-        """Return True if arguments are checked before they are sent to the server."""
+        """Return True if arguments of calls are checked against the tool's schema before they are sent to a server."""
         return self._server_settings(server).validate_arguments
 
     def ignores_null(self, server: str) -> bool:

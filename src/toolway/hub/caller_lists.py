@@ -70,9 +70,9 @@ class CallerLists:
         return list(self._items[key].values())
 
     def names(self, server: str, kind: ListKind, caller: str) -> frozenset[str] | None:
-        """Return the names in the list that a caller received from a server.
+        """Return the names of the items (tools, prompts …) in the list that a caller received from a server.
 
-        None if it has not received that list yet.
+        None if the caller has not received that list yet.
         """
         return self._names.get((server, kind), {}).get(caller)
 
@@ -132,9 +132,9 @@ class OwnLists:
         return is_on_behalf(self._servers.get(server))
 
     async def wait(self, servers: Iterable[str], kind: ListKind) -> None:
-        """Start the caller's own connections to servers whose lists are missing.
+        """Fetch the missing lists of these servers over the caller's own connections, which are started first.
 
-        Wait until they have fetched them or failed.
+        Wait until each connection has fetched its list or failed, or the time is over.
         """
         missing = [server for server in servers if self.is_missing(server, kind)]
         if missing:
@@ -143,9 +143,9 @@ class OwnLists:
                     await asyncio.gather(*(self._fetch(server, kind) for server in missing))
 
     async def error(self, server: str, kind: ListKind) -> CallError | None:
-        """Return why the caller's own connection has not fetched a list.
+        """Fetch a list of a server over the caller's own connection, if it was not fetched yet. Return why that failed.
 
-        None if it has, if the time is over, or if the server is not called on behalf of callers.
+        None if the list was fetched, if it did not arrive in time, or if the server is not called on behalf of callers.
         """
         found = self._servers.get(server)
         if not is_on_behalf(found) or self._lists.names(server, kind, self._caller) is not None:

@@ -161,7 +161,11 @@ class LoginService:
         return await self._context.resolve_secrets(self._upstreams.servers[name])
 
     def on_login(self, name: str, caller: str) -> None:
-        """Apply a stored or deleted login: start its connection again if that failed, or refresh the tool list."""
+        """Let a server's connection use a login that was just stored or deleted.
+
+        If the connection is ready, fetch its tool list again. Otherwise start it, even if earlier starts failed. A
+        caller without a connection of its own gets one only if the tool list is missing.
+        """
         upstreams = self._upstreams
         if not upstreams.is_open or name not in upstreams.upstreams:
             return
@@ -534,7 +538,7 @@ class HubCore:
         return self._observed(call) if is_observed else self._unobserved(call)
 
     def begin_call(self, name: str, arguments: Json, meta: Json | None, timeout: float | None) -> LibraryFlight | None:
-        """Send a tool call without the middleware chain and return it; await its `wait()` for the result.
+        """Send a tool call without the middleware chain; return an object whose `wait()` returns the result.
 
         None, with nothing sent, if the call must be sent with `request`.
         """
@@ -598,7 +602,7 @@ class HubCore:
     # -- approvals ----------------------------------------------------------------------------------------------------
 
     def use_approvals(self, gate: CallGate) -> None:
-        """Send a call only if `gate` allows it, which may ask a person first.
+        """Let `gate` decide about every call before it is sent; the gate may ask a person for approval.
 
         Call this method before the hub is opened.
         """
@@ -797,9 +801,9 @@ class HubCore:
         return [*self._instrumentation.running_calls.values(), *self.flights.calls()]
 
     def find_plan(self, tool: Tool, caller: str) -> Plan | None:
-        """Return the plan for calls of `caller` to `tool` that skip the middleware chain.
+        """Return the plan (decisions made in advance) by which calls of `caller` to `tool` skip the middleware chain.
 
-        None if they must use `request`.
+        None if these calls must be sent with `request`.
         """
         return self._planner.find(tool, caller)
 
@@ -966,7 +970,7 @@ class HubCore:
             self._search_vectors = None
 
     def _server_facts(self) -> Mapping[str, ServerFacts]:
-        """Return description, failure and number of held tools of each enabled server, for the tool search."""
+        """Return facts for the tool search about each server: description, failure, number of unapproved tools."""
         from toolway.search.tool_search import LazyFacts, ServerFacts
 
         def facts_of(upstream: Upstream) -> ServerFacts:

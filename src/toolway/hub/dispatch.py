@@ -123,9 +123,9 @@ class Dispatcher:
     async def _exchange(
         self, call: Call, upstream: Upstream, tool: Tool, sent: tuple[Session, RequestExchange] | None = None
     ) -> CallResult:
-        """Send a tool call, or wait for it if `sent` is given.
+        """Send a tool call and return its result, with the output validated and secrets removed.
 
-        Return its result, with the output validated and redacted.
+        If `sent` is given, the call was sent before: only wait for its result.
         """
         try:
             result = await upstream.call(call, tool.input_schema if tool.has_header_params else None, sent)
@@ -246,10 +246,10 @@ class Dispatcher:
         return require_tool(self._catalog, ref)
 
     async def _check_arguments(self, call: Call, tool: Tool, upstream: Upstream) -> Tool:
-        """Check the arguments of a call whose tool was unknown or outdated when the call began. Return the tool's
-        definition.
+        """Check the arguments of a call against the current definition of its tool, and return that definition.
 
-        If the definition was stored by an earlier run, wait for the current one first. Raises `InvalidArguments`.
+        Called if the tool was unknown when the call began, or known only from the storage of an earlier run. In the
+        second case, wait for the current definition first. Raises `InvalidArguments`.
         """
         if not self._policies.validates_arguments(call.server):
             return tool

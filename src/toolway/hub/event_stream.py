@@ -130,9 +130,9 @@ _log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Detector of a blocked event loop: a thread that has an event emitted after `stall_threshold` seconds.
+    """Thread that detects a blocked event loop: one that did not run for `stall_threshold` seconds.
 
-    `emit` is called in the loop. The threshold 0 disables the watchdog.
+    It reports this by `emit`, which is called in the loop. The threshold 0 disables the watchdog.
     """
 
     def __init__(

@@ -113,7 +113,7 @@ class Flight(ABC):
 
     @abstractmethod
     def build_call(self) -> Call:
-        """Return the `Call` that the middleware chain would have got, with a new state.
+        """Return this call as a `Call`, the form in which the middleware chain gets calls, with a new state.
 
         Its `name` is the tool name that the server uses.
         """
@@ -127,13 +127,13 @@ class Flight(ABC):
 
     @abstractmethod
     def hand_over(self, taken: TakenOverCall) -> None:
-        """Let a coroutine of the caller await `taken.resume()`.
+        """Pass the call to a coroutine of the caller, which must await `taken.resume()` for the result.
 
-        If that coroutine never starts, call `taken.discard()`.
+        If that coroutine never starts, `taken.discard()` must be called.
         """
 
     def origin(self) -> CallOrigin | None:
-        """Return the client data to forward with the call in a cluster; None if only the pipeline may forward it."""
+        """Return the client data to forward with the call in a cluster; None if the middleware chain must do that."""
         return None
 
     # -- the life of a call -------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ class Flight(ABC):
         settle_future(self._intent, error)
 
     def _send_request(self, now: float) -> bool:
-        """Take a slot and send the call.
+        """Take one of the server's slots for concurrent calls, and send the call.
 
-        Return False, with nothing sent and no slot taken, if it would have to wait.
+        Return False, with nothing sent and no slot taken, if the call would have to wait.
         """
         plan, flights = self.plan, self._flights
         limiter = plan.limiter
@@ -287,9 +287,9 @@ class Flight(ABC):
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """Hand the call to a coroutine, which waits for its result.
+        """Pass the call from callbacks to a coroutine, which waits for its result.
 
-        Return what the coroutine gets; None if the call has ended, or was handed over before.
+        Return the object that the coroutine gets; None if the call has ended, or was passed to a coroutine before.
         """
         if self._is_over:
             return None
@@ -429,7 +429,7 @@ class Flights:
             self._sweep_timer = self._loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _before_message(self, session: Session, is_request: bool) -> None:
-        """Hand the calls that a server's message may belong to over to coroutines, which then get the message.
+        """Pass calls to coroutines before a message of their server is handled, because only these can handle it.
 
         A log message may belong to any call that wants log messages, a request to any call of the session.
         """

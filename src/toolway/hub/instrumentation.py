@@ -396,7 +396,7 @@ class Instrumentation:
 
 
 def _server_name(call: Call) -> str:
-    """Return the server of a call, taken from its target name if it is not resolved yet."""
+    """Return the name of the server of a call: as resolved, else the part of the target before its first dot."""
     return call.server or call.target.partition(".")[0]
 
 

@@ -23,7 +23,10 @@ MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
-    """Sends tool calls of a program as flights (calls driven by callbacks), and remembers a plan for each tool name."""
+    """Sends tool calls of a program as flights (calls driven by callbacks).
+
+    It keeps a plan (hub/plan.py) for each tool name, so that decisions are made once for all calls of a tool.
+    """
 
     def __init__(self, hub: HubCore, catalog: Catalog, planner: Planner) -> None:
         self._hub = hub

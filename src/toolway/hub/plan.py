@@ -40,7 +40,7 @@ SWITCH: Final = "TOOLWAY_PLANS"  # environment variable; "off" sends every call 
 
 
 class Plan:
-    """Settings and objects that all calls of one caller to one tool share.
+    """Decisions, settings and objects that all calls of one caller to one tool share, so that they are found once.
 
     A plan is valid until one of them changes.
     """

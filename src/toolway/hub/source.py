@@ -144,9 +144,9 @@ def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
-    """Open the catalog storage in `folder`.
+    """Open the storage of tool lists in `folder`; None if there is no state folder.
 
-    None if there is no state folder, which has the key that authenticates it.
+    The key that authenticates the stored lists is in the state folder.
     """
     state = gateway_state_folder(environ)
     return FileCatalogStorage(folder, state / "lists.key") if state is not None else None

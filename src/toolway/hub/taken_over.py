@@ -29,7 +29,10 @@ class TakenOverCall(ABC):
     __slots__ = ("_began", "_flights", "_plan", "_resumed", "call", "task")
 
     def __init__(self, flights: Flights, call: Call, plan: Plan, began: float, started_at: float) -> None:
-        """Take over a call that began at `began` (clock of the event loop), `started_at` on the clock of its phases."""
+        """Take over a call from callbacks, and record it as running.
+
+        `began` and `started_at` are the time when the call began: by the clock of the event loop, and by `phase_clock`.
+        """
         self._flights = flights
         self._plan = plan
         self._began = began
@@ -51,7 +54,10 @@ class TakenOverCall(ABC):
         return await self._wait()
 
     def discard(self) -> None:
-        """Record the call as cancelled, if `resume` was never awaited: the caller was cancelled before that."""
+        """Give the call up and record it as cancelled; do nothing if `resume` was awaited.
+
+        Called if the caller was cancelled before it could await `resume`.
+        """
         if self._resumed:
             return
         self._resumed = True

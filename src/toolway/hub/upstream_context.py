@@ -1,4 +1,4 @@
-"""Upstream context of a hub: opens transports, receives events and lists of upstreams."""
+"""Context that a hub gives its upstreams (server connections): opens transports, receives their events and lists."""
 
 from __future__ import annotations
 

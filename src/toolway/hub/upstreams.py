@@ -69,7 +69,7 @@ class DrainingUpstreams:
         await upstream.stop()
 
     def pending(self, name: str) -> asyncio.Task[None] | None:
-        """Return the task that stops a replaced upstream of this server without running calls. None if there is none.
+        """Return the task that stops the previous upstream of a server, if that has no running calls; else None.
 
         The new upstream of the server awaits this task before it starts.
         """

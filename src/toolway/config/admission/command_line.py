@@ -148,9 +148,9 @@ _STARTS_PROGRAMS: Final = frozenset(
 
 
 def split_line(line: str) -> tuple[str, ...]:
-    """Split a listed command line into words, as a shell does.
+    """Split a line of the operator's list of allowed command lines into words, as a shell does.
 
-    Raises `ValueError` if it is empty or a quote is not closed.
+    Raises `ValueError` if the line is empty or a quote is not closed.
     """
     words = tuple(shlex.split(line))
     if not words:
@@ -172,9 +172,9 @@ def is_interpreter(command: str) -> bool:
 def check_command_line(
     words: Sequence[str], lines: Iterable[str], *, volumes: Collection[str] = (), variables: Collection[str] = ()
 ) -> Rejection | None:
-    """Return why a command line is rejected, or None if one of the listed lines allows it.
+    """Return why a command line is rejected; None if one of `lines`, the operator's allowed command lines, allows it.
 
-    A container may mount the folders `volumes`, and may be given the variables `variables`.
+    `volumes` are the folders that a container may mount, `variables` the environment variables that it may get.
     """
     words = tuple(words)
     listed = sorted((split_line(line) for line in lines), key=len)

@@ -52,12 +52,12 @@ class AdmissionPolicy:
 
 
 def as_untrusted(server: Server) -> Server:
-    """Return the server with a network policy that allows no private address only because its own entry names it."""
+    """Return the server with a network policy in which the URLs of its own entry do not allow private addresses."""
     return replace(server, network_policy=replace(server.network_policy, trusts_entries=False))
 
 
 def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolicy = PUBLIC_ONLY) -> Rejection | None:
-    """Return why a server is rejected, or None if the policy allows it."""
+    """Return why an admission policy rejects a server entry of an untrusted author; None if the policy allows it."""
     for reference in list_secret_refs(server):
         if reference.kind != "keyring" or reference.target not in policy.secrets:
             return Rejection("a secret reference would read files or run commands on this machine")
@@ -83,10 +83,10 @@ def check_entry(server: Server, policy: AdmissionPolicy, addresses: NetworkPolic
 
 
 def check_written(entry: Mapping[str, Any], server: Server, addresses: NetworkPolicy) -> Rejection | None:
-    """Return why an entry that `check_entry` allows may not be written to a config file; None if it may.
+    """Return why an untrusted server entry is not safe to write to a config file; None if it is safe.
 
-    In a file it would count as an entry of the operator: its references would be resolved, and private addresses would
-    be allowed because the entry names them.
+    `check_entry` has accepted the entry before. In a config file it would count as an entry of the operator: its
+    references would be resolved, and its private addresses would be allowed.
     """
     from toolway.config.approval.accesses import iter_texts  # loads the parser of entries, which settings do not need
     from toolway.config.variables import split_references

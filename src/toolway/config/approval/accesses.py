@@ -109,7 +109,7 @@ def _command_line(entry: Mapping[str, Any]) -> str:
 
 
 def _receiver(entry: Mapping[str, Any], key: str, command_line: str) -> str:
-    """Return where the value of a key in a server entry is sent: to the entry's command, or to the URL for this key."""
+    """Return the receiver of the value under `key` of a server entry: its command line, or the host of a URL in it."""
     auth, openapi = entry.get("auth"), entry.get("openapi")
     if key == "healthCheckUrl":
         return _origin(entry[key])

@@ -100,10 +100,10 @@ class HeldEntry:
 
 
 class ApprovalGate:
-    """Check which entries of the user's own files this process may use, by the approvals in the trust store.
+    """Gate that decides which entries of the user's own config files may be used, by the approvals in the trust store.
 
-    The first load of the process may approve all entries that it finds (`start`); every later one uses only approved
-    entries. What the process approved stays so for it even if the store cannot be written.
+    The first load of the files may approve all entries that it finds (`start`); every later load uses only approved
+    entries. An entry that this process approved stays approved for it even if the trust store cannot be written.
     """
 
     def __init__(self, store: TrustStore | None, named: NamedFileRule = "ignore") -> None:
@@ -126,9 +126,10 @@ class ApprovalGate:
         return self._named != "ignore"
 
     def start(self, named_file: str | None = None) -> bool:
-        """Return True if this load must approve all entries that it finds: the first load of a user or of a named file.
+        """Register a load of config files. Return True if the caller must approve all entries that it finds in them.
 
-        Later loads of the same process return False.
+        True only at the first load in this process: if no approvals are stored yet for this user or for `named_file`,
+        or if all entries of a named file count as approved.
         """
         is_first_load, self._is_started = not self._is_started, True
         if not is_first_load:
@@ -227,7 +228,7 @@ def _used_variables(entry: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_passed_value(key: str) -> bool:
-    """Return True if the value of this key, such as a token, is only passed to the server and selects no program."""
+    """Return True if the value of this key of an entry, such as a token, is only passed on and selects no program."""
     return key.startswith(_PASSED_VALUES) and not (key.startswith("env.") and is_never_allowed(key[4:]))
 
 

@@ -107,7 +107,7 @@ def _parse_amounts(path: str, value: Any) -> tuple[CallBudget, ...]:
 
 
 def check_budgets(budgets: Sequence[CallBudget]) -> tuple[CallBudget, ...]:
-    """Return the budgets of one group or API key as a tuple.
+    """Check the budgets of one group or API key, and return them as a tuple.
 
     Raises `ValueError` if two are for the same unit and period, or if there are too many.
     """

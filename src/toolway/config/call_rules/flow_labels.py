@@ -54,7 +54,7 @@ def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str
 
 
 def current(window: Window, now: float) -> dict[str, LabelledCall]:
-    """Return the labelled calls in `window` that are less than half an hour old, by label."""
+    """Return those calls of a caller's `window` (its last call per label) that are less than half an hour old."""
     return {label: each for label, each in window.items() if now - each.at < WINDOW_S}
 
 

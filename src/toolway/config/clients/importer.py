@@ -276,7 +276,7 @@ class _EntryNormalizer:
         return parse_transport(self._unread.get("type")) or parse_transport(self._unread.get("transport"))
 
     def _read_type(self) -> None:
-        """Set `type` for SSE and WebSocket, because a URL implies HTTP.
+        """Set `type` of the converted entry if its transport is SSE or WebSocket; a URL without a type means HTTP.
 
         An unusual spelling of the type is kept under `extras`.
         """

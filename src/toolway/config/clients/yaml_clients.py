@@ -178,9 +178,10 @@ def _secret_name(text: Any) -> str | None:
 
 
 def _pop_named_objects(unread: EntryDict, key: str, value: EntryDict) -> list[dict[str, Any]]:
-    """Remove the list of named objects under `key` from a catalog entry and return it.
+    """Remove the list under `key`, whose items are objects with a name, from a Docker catalog entry and return it.
 
-    The list is in `unread`, or already in `value`. Anything but a list of objects with a name stays; then return [].
+    `unread` is the part of the entry that is not converted yet, `value` the converted part. If the value of `key` is
+    no such list, it stays, and the result is [].
     """
     found = unread.get(key, value.get(key))
     if not isinstance(found, list) or not all(isinstance(each, dict) and "name" in each for each in found):

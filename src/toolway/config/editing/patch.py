@@ -61,10 +61,9 @@ def apply_value(text_format: TextFormat, text: str, path: KeyPath, value: Any, f
 
 
 def _apply_patches(text_format: TextFormat, text: str, current: Any, target: Any, file: str) -> str:
-    """Return `text` with all patches that should change its value from `current` to `target`.
+    """Apply the patches that change the value of a config text from `current` to `target`; return the new text.
 
-    The effect of each patch is computed, because parsing the text after each patch is slow. The caller parses the
-    result.
+    The text is not parsed after each patch, because that is slow. The caller must parse the result and compare it.
     """
     patch = next_patch(current, target)
     while patch is not None:

@@ -189,9 +189,9 @@ class _TomlPatcher:
         return text
 
     def _orphaned_header(self, parent: KeyPath, removed: list[int]) -> str:
-        """Return a header line for `parent`, if the removed statements were its only definition.
+        """Return the line `[parent]` if the removed statements were the only definition of the table; else "".
 
-        Else an empty text. Without that header, the now empty table would disappear.
+        Without this line, the table, which is empty now, would disappear from the file.
         """
         remaining = (each for at, each in enumerate(self.statements) if at not in removed)
         if not parent or isinstance(parent[-1], int) or any(each.path[: len(parent)] == parent for each in remaining):

@@ -175,7 +175,7 @@ class _YamlPatcher:
         return next((each for each in (parent.members or []) if each.key == path[-1]), None) if parent else None
 
     def _is_in_block(self, path: KeyPath) -> bool:
-        """Return True if no parent of the value at `path` is a flow collection (in brackets)."""
+        """Return True if the value at `path` is in indented blocks only, not inside a list or map in brackets."""
         above = [find_node(self.root, path[:depth]) for depth in range(len(path))]
         return all(node is not None and not node.is_flow for node in above)
 
