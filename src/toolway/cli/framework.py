@@ -329,7 +329,7 @@ def _bold_heading(text: str) -> str:
 
 
 class _PlainParam:
-    """Replacement for typer's runtime parameter that converts plain values itself.
+    """Replacement for typer's conversion of an argument that converts plain values (texts, paths, numbers) itself.
 
     Typer's own conversion loads a type library, which takes as long as loading typer. It converts all other values,
     and those that are wrong, for its messages.
@@ -369,7 +369,7 @@ _PLAIN_NUMBER: Final = compile_pattern(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 def use_plain_values(command: Any) -> Any:
-    """Make all parameters of a typer command convert plain values without typer's type library.
+    """Make all parameters of a typer command convert texts, paths and numbers without typer's slow type library.
 
     Returns the command.
     """
@@ -379,7 +379,7 @@ def use_plain_values(command: Any) -> Any:
 
 
 def use_plain_value(param: Any) -> Any:
-    """Make one typer parameter convert plain values without typer's type library, which is slow.
+    """Make one typer parameter convert texts, paths and numbers without typer's slow type library.
 
     Does nothing if typer's internals differ from those known here. Returns the parameter.
     """

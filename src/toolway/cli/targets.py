@@ -132,9 +132,10 @@ async def find_target(output: Output, target_options: TargetOptions) -> Target:
 
 
 def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
-    """Return the servers of the config file as the target of a command. None if a gateway may have to be used.
+    """Return the servers of the config file as the target of a command, if certainly no gateway is to be used.
 
-    Sends no request. Raises `ConfigError` if the config file cannot be used.
+    None if --gateway is given, or if a gateway seems to run on this machine. Sends no request. Raises `ConfigError` if
+    the config file cannot be used.
     """
     if target_options.gateway is not None or (
         not target_options.no_gateway and find_local_gateway(target_options.config, target_options.token) is not None

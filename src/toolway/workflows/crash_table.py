@@ -95,10 +95,10 @@ def _row(step: ToolStep, terms: Callable[[str], CallTerms | None], per_item: boo
 
 
 def _verified(verify: Verify, timeout: float, is_local: bool) -> tuple[str, str]:
-    """Return how a step with `verify` continues after a crash, and advice for its author ("" for none), as texts.
+    """Return two texts about a step with `verify`: how it continues after a crash, and advice for its author or "".
 
-    Without `after`, the result "not executed" counts only if the process of the server has ended. A local server ends
-    together with our process.
+    If `verify` has no `after`, its result "not executed" counts only if the process of the server has ended. A local
+    server ends together with our process.
     """
     wait = timeout + verify.delay(timeout, has_ended=is_local)
     condition = "else" if is_local or verify.after is not None else "if it is not there,"

@@ -41,7 +41,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Verify(msgspec.Struct, frozen=True):
-    """A read that finds out if a call with an unknown outcome was executed."""
+    """Call of a read-only tool that finds out if an earlier call with an unknown outcome was executed."""
 
     tool: str
     params: Any
@@ -182,9 +182,9 @@ class ChildStep(Step, frozen=True, kw_only=True):
 
 
 class AgentRuns(msgspec.Struct, frozen=True):
-    """Placeholder for the Python workflow that executes agents.
+    """Reference to the built-in Python workflow that executes agents, for definitions and for `Workflows.start`.
 
-    The engine has that workflow if it was passed in `code`.
+    The engine must have got that workflow in its argument `code`.
     """
 
     name: str = AGENT_WORKFLOW

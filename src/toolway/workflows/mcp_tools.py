@@ -454,9 +454,9 @@ def _agent_tool(name: str, agent: ConfiguredAgent) -> Json:
 
 
 def _result_of(record: RunRecord) -> Json:
-    """Return the tool result for a run that has ended well.
+    """Return the tool result for a run that has ended without a failure.
 
-    If it is an agent run, its text is the answer of the agent.
+    If the run is that of an agent, the text of the result is the agent's answer.
     """
     if record.workflow == AGENT_WORKFLOW:
         value = {"output": record.output["output"], "usage": record.output["usage"], "run": record.id}

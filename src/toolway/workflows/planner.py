@@ -281,7 +281,7 @@ class _DefinitionPlanner(StepPlanner):
 
 
 def budget_of(definition: Definition, run: RunRecord) -> Budget | None:
-    """Return the limits for all agent steps of a run: those of its definition, at most those of its parent run."""
+    """Return the budget for all agent steps of a run: that of its definition, limited by that of its parent run."""
     limits = (run.variables or {}).get(BUDGET_VARIABLE)
     if limits is None:
         return definition.budget

@@ -423,7 +423,7 @@ class _Reader:
         return AgentStep(**common, params=params, settings=settings, assign=self._variable(step.get("assign"), at))
 
     def _mark_prompts(self, definition: Definition) -> None:
-        """Store in each agent step which tools' results may be in its prompt: those of the tools of all other steps."""
+        """Store in each agent step the tools whose results its prompt may contain: all tools that other steps use."""
         names = definition.tool_names()
         for name, settings in self._agents:
             others = {pattern for other, each in self._agents if other != name for pattern in each["tools"]}

@@ -118,7 +118,7 @@ def _form_of(question: Json) -> Json:
 
 
 async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) -> list[RunRecord]:
-    """Return those of a run and its child runs, at any depth, that wait for the answer of a person now."""
+    """Return the runs that wait for a person's answer now, among the run `id` and its child runs at any depth."""
     found: list[RunRecord] = []
     todo = [id]
     for _ in range(MAX_CHILD_RUNS):
@@ -134,7 +134,10 @@ async def find_asking_runs(workflows: Workflows | TemporalWorkflows, id: str) ->
 async def watch_questions(
     workflows: Workflows | TemporalWorkflows, id: str
 ) -> AsyncGenerator[tuple[RunRecord, list[RunRecord]]]:
-    """Yield a run, and those of it and its child runs that ask a person, at each change, until the run has ended."""
+    """Yield (run, runs that ask a person now) at each change, until the run `id` has ended.
+
+    The runs that ask are the run itself or child runs of it.
+    """
     seen: Any = None
     changes = aiter(workflows.watch(id))
     next_change: asyncio.Task[RunRecord] | None = None

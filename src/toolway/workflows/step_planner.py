@@ -454,10 +454,10 @@ class StepPlanner:
         return "done"
 
     def _grant(self, budget: Budget, own: Budget | None, path: str) -> Budget | None:
-        """Return the budget for the agents of a new child run: what running and ended child runs leave over.
+        """Return the budget for the agents of a new child run: the part of `budget` that other child runs leave over.
 
-        The budget is at most the child's own limit (`own`). None if nothing is left now, but child runs that run now
-        may leave something when they end.
+        It is at most the child's own limit (`own`). None if nothing is left now, but running child runs may leave
+        something when they end.
         """
         known = self._memory.granted.get(path)
         if known is not None:
@@ -474,7 +474,7 @@ class StepPlanner:
         return granted
 
     def _read_child(self, path: str, entry: Entry) -> Entry:
-        """Return the entry of a child run, updated by the message that the child has ended, if that has arrived."""
+        """Return the journal entry of a child run; if the message that the child has ended has arrived, update it."""
         for message in self._messages:
             if message.kind == "child" and message.path == path:
                 return self._record(child_outcome(entry, message.body, self._now))
@@ -519,9 +519,9 @@ class StepPlanner:
         return "done"
 
     def _has_failed_as_unknown(self, step: ToolStep, entry: Entry) -> bool:
-        """Return True if this step failed with an unknown outcome (`on_unknown: fail`) that a person has stated since.
+        """Return True if the step failed because its outcome was unknown, and a person has stated the outcome since.
 
-        The run stays failed: the statement only decides what is undone.
+        Only steps with `on_unknown: fail` fail so. The run stays failed: the statement only decides what is undone.
         """
         return step.on_unknown == "fail" and entry.via == "settle"
 
@@ -574,11 +574,11 @@ class StepPlanner:
     def _verify(
         self, step: ToolStep, verify: Verify, path: str, entry: Entry, scope: Scope
     ) -> Literal["pending", "failed", "open"] | None:
-        """Find out by a read (`verify`) if a call with an unknown outcome was executed.
+        """Find out if a call with an unknown outcome was executed, by a call of the read-only tool in `verify`.
 
-        None if the outcome is known now. That the call was not executed is known only if it cannot be executed any
-        more: the process of its server has ended, or the author stated how long the server may take (`after`).
-        Otherwise return "open". Return "pending" if the read has not ended, and "failed" if it failed.
+        Return None if the outcome is known now, "pending" if the read has not ended, "failed" if it failed. Return
+        "open" if the read does not show the call, but the server may still execute it: its process has not ended, and
+        the author did not state how long the server may take (`after`).
         """
         delay = verify.delay(time_limit(step, self._terms(step.tool)), has_ended=_server_has_ended(entry, self._life))
         ready = max(entry.settles or 0.0, entry.ended or 0.0) + delay
@@ -647,7 +647,7 @@ class StepPlanner:
         return self._call(step, path, entry.attempt + 1, entry.args)
 
     def _is_resumed(self, attempts: Sequence[Entry], limit: int) -> bool:
-        """Return True if a person has resumed the run since its last attempt of this step, which was not executed.
+        """Return True if the last attempt of a step was not executed, and a person has resumed the run since.
 
         Each attempt after which the run became stuck needs its own `resume` message.
         """
@@ -740,7 +740,10 @@ def child_outcome(entry: Entry, child: Json, now: float) -> Entry:
 
 
 def _is_last_attempt(entry: Entry, limit: int) -> bool:
-    """Return True if no further attempt follows a call that was not executed, unless a person resumes the run."""
+    """Return True if no automatic attempt follows this one: `limit` is reached, or its error is not retryable.
+
+    After that, only a person can let the step be attempted again, by resuming the run.
+    """
     return entry.attempt >= limit or (isinstance(entry.body, dict) and entry.body.get("retryable") is False)
 
 

@@ -287,9 +287,10 @@ def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None,
 
 
 def select_server(scene: CheckPlan, name: str | None) -> CheckPlan:
-    """Return a check plan for only the server `name` and its files; for the broken files if there is no such server.
+    """Return the check plan reduced to the server `name` and its files; unchanged if `name` is None.
 
-    Raises `NotFound` if there is neither such a server nor a broken file.
+    If there is no such server, it has only the broken files, one of which may name the server. Raises `NotFound` if
+    there is no broken file either.
     """
     from toolway.middleware.resolve import require_server
 
@@ -376,7 +377,7 @@ def _is_usable(subject: SubjectReport) -> bool:
 
 
 async def run_company(context: CommandContext) -> ExitCode:
-    """Judge the five statements for the gateway of this machine, or for that of --gateway, and print them."""
+    """Print if the five statements that a company may rely on hold for the gateway of this machine or of --gateway."""
     from toolway.cli.gateway_client import find_local_gateway
     from toolway.cli.targets import find_gateway
     from toolway.doctor.company import all_hold, judge, render_company

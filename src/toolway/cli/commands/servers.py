@@ -173,7 +173,7 @@ def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
-    """Return the status keys about cluster nodes that are shown: ("nodes",) if a server is in a cluster, else ()."""
+    """Return the extra columns for the table of server statuses: ("nodes",) if a server runs in a cluster, else ()."""
     return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 
@@ -251,7 +251,7 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
 
 
 def _shown_state(status: ServerStatus) -> str:
-    """Return the state for people: a server that failed and is tried again is `down`, not `starting`."""
+    """Return the state of a server to print: `down` instead of `starting` if an earlier start failed."""
     failed_before = status.state == "starting" and bool(status.last_error)
     return "down" if status.state == "backing_off" or failed_before else status.state
 

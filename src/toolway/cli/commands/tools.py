@@ -449,7 +449,10 @@ async def _check_names(servers: HubApi, tool: str, server: str | None, arguments
 
 
 async def _find_definition(servers: HubApi, tool: str, server: str | None) -> Tool | None:
-    """Return the definition of a tool from the known lists, from the gateway, or from its server as it starts."""
+    """Return the definition of a tool, from the gateway, from known lists, or by waiting for its server to list it.
+
+    None if it cannot be found.
+    """
     from toolway.cli.commands.catalogs.tool_details import find_named
     from toolway.cli.remote_hub import RemoteHub
     from toolway.protocol import tool_names
@@ -562,9 +565,10 @@ def _content_text(block: dict[str, Any]) -> str:
 
 
 def convert_texts(arguments: Mapping[str, Any], error: InvalidArguments) -> dict[str, Any] | None:
-    """Return the arguments with rejected texts parsed as JSON: `count=5` becomes a number.
+    """Parse those arguments as JSON that the schema rejects because they are texts: `5` in `count=5` becomes a number.
 
-    `error` names the arguments that the schema rejects. None if one is rejected for another reason than being a text.
+    `error` names the rejected arguments. Return all arguments; None if one was rejected for another reason, or is not
+    valid JSON.
     """
     converted = dict(arguments)
     for violation in error.violations:

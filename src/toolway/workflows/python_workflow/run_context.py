@@ -113,8 +113,8 @@ class RunContext:
     ) -> Any:
         """Run a function without arguments as a step and return its result, which must be JSON.
 
-        It counts as unsafe unless `effect` says otherwise. An exception of the function is a failure of the step.
-        With `span`, it is a span of the run's trace.
+        The step counts as unsafe unless `effect` says otherwise. An exception of the function is a failure of the
+        step. `span` has the name and attributes of the step in the run's trace.
         """
         label = name or str(getattr(function, "__name__", "function"))
         path = current_branch.get().path(name, FUNCTION_PREFIX + label)
@@ -148,7 +148,7 @@ class RunContext:
         return (await self._code.request(step, path))["data"]
 
     async def wait(self, duration: str | float, *, name: str | None = None) -> None:
-        """Wait for some seconds, or a text such as `3d`. The run needs no memory meanwhile."""
+        """Wait for a duration: seconds, or a text such as `3d`. Meanwhile the run needs no memory."""
         path = current_branch.get().path(name, "wait")
         await self._code.request(WaitStep(name=path, seconds=read_seconds("wait", duration)), path)
 

@@ -211,9 +211,9 @@ def load_locked_config(context: CommandContext) -> LoadedConfig:
 
 
 def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:
-    """Return the locker, which accepts only packages of at least a minimum age.
+    """Return a `Locker`, which finds and installs the exact packages of npx and uvx entries.
 
-    `min_age` is that age; None uses the one of the configuration.
+    It accepts only packages that are at least `min_age` old, such as `7d`; None uses the age in the configuration.
     """
     from toolway.config.field_reader import parse_duration
     from toolway.packages.locker import Locker

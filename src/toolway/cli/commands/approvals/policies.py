@@ -284,7 +284,10 @@ async def _list_tools(context: CommandContext, wait: float) -> tuple[list[Tool],
 
 
 def _access_of(config: LoadedConfig, case: PolicyTest) -> bool | None:
-    """Return True if `toolway.access` allows the person of a test case to use its tool. None if it does not apply."""
+    """Return True if the setting `toolway.access` allows the person of a test case to use the tool of the case.
+
+    None if there is no such setting, the caller is not a person, or the action is `read`.
+    """
     access = config.gateway.access
     if not access or case.caller.kind != "person" or case.action == "read":
         return None

@@ -199,9 +199,9 @@ def run_audit_ls(
 
 
 def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
-    """Return the settings of the audit log `file`, the configured log, or the default log.
+    """Return the settings of an audit log: of `file` if given, else of the configured log, else of the default log.
 
-    Without `--config`, the file of the running gateway is used, which may be any. Raises `ConfigError` if the config
+    Without `--config`, the config file of the running gateway is read, wherever it is. Raises `ConfigError` if a config
     file cannot be read.
     """
     from toolway.cli.targets import load_masked_config

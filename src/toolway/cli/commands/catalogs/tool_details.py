@@ -130,8 +130,8 @@ def _example_value(schema: Mapping[str, Any], name: str) -> Any:
 def check_names(tool: Tool, names: Iterable[str]) -> InvalidArguments | None:
     """Return the error for argument names that the schema of a tool does not have; None if all are known.
 
-    A JSON schema allows further names unless it says otherwise, so a server often ignores a misspelt one. All names are
-    accepted if the schema says anything about further names.
+    A JSON schema allows unknown names by default, so a server often ignores a misspelt one. If the schema itself has a
+    rule about further names, such as `additionalProperties`, no name is rejected here: the usual check does that.
     """
     schema = tool.input_schema
     properties = properties_of(schema)
