@@ -1,4 +1,4 @@
-"""Start of a cluster node: dependency errors, first settings, database wait, own address.
+"""Start of a cluster node: check dependencies, load the first settings, wait for the database, find the own address.
 
 A node that starts without a configuration file loads the gateway settings from the database (`load_initial_config`):
 audit, telemetry and the address are fixed when a gateway is created, and must be known then. The servers are loaded
@@ -208,7 +208,7 @@ def require_cluster_extra() -> None:
 
 @contextmanager
 def reporting_database_errors() -> Iterator[None]:
-    """Convert an error of the database inside the `with` block into `ServerUnavailable`; our own errors stay."""
+    """Convert database errors inside the `with` block into `ServerUnavailable`; Toolway's own errors stay unchanged."""
     try:
         yield
     except ToolwayError:

@@ -37,7 +37,7 @@ class HeartbeatClock:
         self._last_heartbeat = max(self._last_heartbeat, now)
 
     def seconds_silent(self, now: float) -> float:
-        """Return the seconds since the last heartbeat, without the times of no reception that `check` has found."""
+        """Return the seconds since the last heartbeat; times in which none could be received (`check`) do not count."""
         return now - self._last_heartbeat
 
     def check(self, now: float, disconnected: bool) -> float:

@@ -19,7 +19,8 @@ _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC) 
 class Lease:
     """Lease of this node in the database: while it is valid, the node may own server instances.
 
-    `on_acquired` and `on_lost` are called synchronously and must not block. `load()` is published with each renewal.
+    `on_acquired` and `on_lost` are called synchronously and must not block. `load()` returns the sum of the costs of
+    owned instances, which is published with each renewal.
     """
 
     def __init__(

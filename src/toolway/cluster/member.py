@@ -47,7 +47,8 @@ __all__ = ["Member", "OnOwnershipChanged", "OwnershipHandler"]
 class Member:
     """Membership of this node in the cluster: keeps its lease, claims and releases servers.
 
-    `now` is a clock that runs on while the machine sleeps. `shares` is False if no other node owns servers.
+    `now` is a clock that runs on while the machine sleeps. `shares` is False for a worker process (`--workers`), which
+    claims servers without the first delay and has its own poll interval.
     """
 
     def __init__(

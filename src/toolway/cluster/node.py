@@ -278,7 +278,7 @@ class ClusterNode:
         return found
 
     async def publish_servers(self, servers: Mapping[str, Server]) -> None:
-        """Store the names of the servers that need an owner, for the workers of one machine.
+        """Store the names of the servers that need an owner node, so that the workers of this machine can claim them.
 
         Each worker reads the configuration itself.
         """
@@ -287,11 +287,11 @@ class ClusterNode:
         self.context.wake()
 
     async def publish_config(self, file: LoadedConfig, *, force: bool = False, only_changes: bool = False) -> None:
-        """Store a configuration file as that of all nodes, unless it was imported before.
+        """Store a configuration file as the shared configuration of all nodes, unless it was imported before.
 
-        A file without servers does not replace an existing configuration. `force` skips both checks. With
-        `only_changes`, a file whose content is that of the last call is not stored: what other nodes have stored
-        since then stays. The workflows in the files that it names are stored with it, except those with an error.
+        A file without servers does not replace an existing configuration. `force` skips both checks. If `only_changes`,
+        a file that is unchanged since the last call is not stored again, so that later changes of other nodes stay.
+        The workflows in the files that it names are stored with it, except those with an error.
         """
         if not file.file:
             return
@@ -539,7 +539,7 @@ class GatewayAttachment(ClusterHooks):
         )
 
     def handle_call(self, token: CallToken, message: Message, notify: Notify) -> Awaitable[RpcResult]:
-        """Handle a session request or forwarded call that another node sent on a link, over HTTP or over NATS.
+        """Handle a request of another node: a forwarded call, or a request about a client session or to a worker.
 
         The call token is the sealed statement of the sending node: caller, server and ownership number. Raises
         `RpcFailure` if it does not allow the request: it is for another server, or this node owns the server no longer.
@@ -605,10 +605,10 @@ class GatewayAttachment(ClusterHooks):
         return gauges if self.workers is None else {name: gauges[name] for name in gauges if name != "nats"}
 
     def _begin_flight(self, token: CallToken, message: Message, call: NodeCall) -> NodeFlight | None:
-        """Begin to execute a forwarded tool call without a coroutine, if it is a usual one.
+        """Begin to execute an ordinary forwarded tool call by callbacks, without a coroutine (as a flight).
 
-        Return None, with nothing executed, if it is not: then `handle_call` must execute it. Raises `RpcFailure` as
-        `handle_call`.
+        Return None, with nothing executed, if the call is not ordinary: then `handle_call` must execute it. Raises
+        `RpcFailure` as `handle_call`.
         """
         if message.method != "tools/call" or self._gateway is None:
             return None

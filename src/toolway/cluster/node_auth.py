@@ -67,7 +67,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class CallTokenSealer(Protocol):
-    """Encrypts values with the cluster key (`gateway/sealing.py`)."""
+    """Interface of the object that encrypts and decrypts values with the cluster key (`gateway/sealing.py`)."""
 
     def seal(self, kind: str, value: Any, seconds: float) -> str: ...
 
@@ -120,7 +120,7 @@ def issue_call_token(sealer: CallTokenSealer, token: CallToken) -> str:
 
 
 class OpenedCall(msgspec.Struct, frozen=True):
-    """Request of another node whose call token was opened: the token, the request, or why it is rejected."""
+    """Opened request of another node: its call token, the JSON-RPC request, and why it is rejected, if it is."""
 
     token: CallToken
     cipher: CallCipher  # seals the replies
@@ -191,9 +191,10 @@ class CallTokenVerifier:
         return OpenedCall(token, cipher, request or b"", rejection)
 
     def check_link_call(self, token: CallToken, expires: float) -> TokenRejection | None:
-        """Mark the call token of a call on a link as used. Return why the call is rejected, or None if it is accepted.
+        """Check a call that arrived on a link (connection between nodes), and mark its token as used.
 
-        `expires` is the wall time of the sender until which the call may begin.
+        Return why the call is rejected, or None if it is accepted. `expires` is the wall time of the sender until which
+        the call may begin.
         """
         if token.target_node != self._node or not token.use_id:
             return "elsewhere"
@@ -301,13 +302,13 @@ class NodeProofs:
     # -- links --------------------------------------------------------------------------------------------------------
 
     def hello(self, target_node: str) -> tuple[bytes, bytes]:
-        """Return our first message on a link to a node, and the random bytes in it."""
+        """Return a hello, our first message on a link (connection) to another node, and the random bytes in it."""
         random = new_random()
         value = [LINK_VERSION, self._id, target_node, random.hex()]
         return self._sealer.seal(HELLO_KIND, value, PROOF_LIFETIME_S).encode(), random
 
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
-        """Return our answer to the hello of another node, the keys of the link, and the id of that node.
+        """Return our welcome, the answer to the hello that opens a link, with the link's keys and the other node's id.
 
         None if the hello is invalid or not for us. The keys are made of random bytes of both sides. So a recorded hello
         leads to keys that its sender does not know.
@@ -327,7 +328,10 @@ class NodeProofs:
     def keys_from_welcome(
         self, welcome: bytes, node: str, epoch: int, address: str, caller_random: bytes
     ) -> LinkKeys | None:
-        """Return the keys of a link; None unless this is the answer of the node, at this address, to our hello."""
+        """Verify the welcome by which a node answered our hello, and return the keys of the link between both nodes.
+
+        None if it is not the answer of this node, at this address, to our hello.
+        """
         found: Any = self._sealer.open(WELCOME_KIND, welcome.decode("ascii", "replace"))
         if not isinstance(found, list) or len(found) < 7 or not isinstance(found[2], int) or found[2] < epoch:
             return None
@@ -344,7 +348,7 @@ class NodeProofs:
 
 
 def _decode_random(text: object) -> bytes | None:
-    """Return the random bytes of a hello or welcome; None if they are malformed."""
+    """Return the random bytes in a hello or welcome (first messages of a link between nodes); None if malformed."""
     try:
         random = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
@@ -353,18 +357,20 @@ def _decode_random(text: object) -> bytes | None:
 
 
 class ForwardedCallVerifier:
-    """Finds who makes a call that another node forwards to this node (its principal), and the view of its server.
+    """Finds the principal of a call that another node forwards, and the view of its server.
 
-    `view_for(endpoint)` returns the view of a server endpoint, or None if there is none.
+    `view_for(endpoint)` returns the view (visible tools, prompts, resources) of a server endpoint, or None if there is
+    none.
     """
 
     def __init__(self, view_for: Callable[[str], EndpointView | None]) -> None:
         self._view_for = view_for
 
     def resolve(self, token: CallToken) -> tuple[Principal, EndpointView, ForwardedCall]:
-        """Return who makes the call with this token (principal), the view of its server, and its forwarded data.
+        """Return the principal who makes the call with this token, the view of its server, and its forwarded data.
 
-        Raises `RpcFailure` if the server is unknown; then nothing was executed.
+        The view has the visible tools, prompts and resources. Raises `RpcFailure` if the server is unknown; then
+        nothing was executed.
         """
         if not token.server:
             raise rejection_error("elsewhere")

@@ -1,4 +1,4 @@
-"""Context of this node for its transports and stores: ownership, other nodes, connections.
+"""Context of this node, used by its transports and stores: owned servers, other nodes, and connections to them.
 
 Before it has joined, a node owns nothing and knows no other node.
 """

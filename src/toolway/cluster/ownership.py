@@ -77,8 +77,8 @@ class OwnedInstances:
     def resync(self, stored: Collection[Ownership], released: Collection[Ownership]) -> None:
         """Make the owned instances equal to those stored in the database.
 
-        `released` are instances with a pending release, when the query was sent or since. They do not become ours
-        again: the query result may be older than the release.
+        `released` are instances whose release was not yet stored when the query was sent, or began since. They do not
+        become ours again: the query result may be older than the release.
         """
         by_instance = {ownership.instance: ownership for ownership in stored}
         self.lose([ownership for ownership in self if by_instance.get(ownership.instance) != ownership])
@@ -185,7 +185,7 @@ class Rebalancer:
         self._release_log = LogThrottle("cluster database unavailable, releases delayed")
 
     def on_claimed(self, claimed: Sequence[Ownership]) -> None:
-        """Remember the nodes with a better rank that did not claim these instances before this node: they may be dead.
+        """Remember which better-ranked nodes did not claim these instances before this node: they may be dead.
 
         Until a lease duration has passed, the instances are not handed over to them (`_expire_skipped`).
         """
@@ -258,7 +258,7 @@ class Rebalancer:
         return selected
 
     def _expire_skipped(self) -> None:
-        """Forget the better-ranked nodes skipped by claims that are older than one lease.
+        """Forget nodes that did not claim an instance before this node, if that was more than a lease duration ago.
 
         A node that did not claim an instance in time may have died, which is certain only when its lease has ended.
         Until then no instance is handed over to it: the instance would have no owner.

@@ -75,7 +75,7 @@ def pool_for(labels: Iterable[str]) -> str:
 
 
 def can_own_pool(node: Node, pool: str) -> bool:
-    """Return True if a node can own servers of a pool: it has capacity and all its labels."""
+    """Return True if a node can own servers of a pool: it has capacity, and all labels that the pool requires."""
     return node.capacity > 0 and (pool == DEFAULT_POOL or node.labels.issuperset(pool.split(",")))
 
 
@@ -90,7 +90,7 @@ class PlacementPlan:
         self.version = 0  # grows with every change
 
     def update(self, nodes: Collection[Node], pools: Iterable[str]) -> Iterator[None]:
-        """Update the plan to the nodes that may own servers and to the existing pools (label sets).
+        """Update the rankings for the current nodes that may own servers, and for the current pools (label sets).
 
         It is a generator that yields between steps, so that the event loop can run: ranking hundreds of nodes takes a
         while.

@@ -91,7 +91,7 @@ async def forward_resume(
 async def execute_node_request(
     legacy_sessions: LegacySessions, legacy_sse: LegacySseEndpoint, principal: str, params: Json, notify: Notify
 ) -> Json:
-    """Execute a session request that another node forwards, as if the client had sent it here.
+    """Execute a request about a client session that another node forwards, as if the client had sent it here.
 
     `params["do"]` is the action: "post" a message, "answer" a server request, "resume" a stream. Return the reply for
     that node. It is empty if the session is not on this node or the action is unknown.
@@ -187,7 +187,7 @@ class NodeRequestContext(Protocol):
 
 
 class NodeRequests:
-    """Sends session requests to other nodes, over HTTP or NATS."""
+    """Sends requests about client sessions to the nodes that hold the state of the sessions, over HTTP or NATS."""
 
     def __init__(self, context: NodeRequestContext, tenant: str) -> None:
         self._context = context
@@ -201,7 +201,7 @@ class NodeRequests:
         on_update: OnUpdate | None = None,
         timeout: float | None = NODE_REQUEST_TIMEOUT_S,
     ) -> Json | None:
-        """Send a session request to the node with this tag and return its result.
+        """Send a request about a client session to the node with this tag, and return its result.
 
         None if the node is gone, rejects the request or does not answer within `timeout` seconds. `on_update` is called
         with each notification that the node sends meanwhile.

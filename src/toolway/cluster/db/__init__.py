@@ -1,3 +1,4 @@
-"""Shared state of a cluster: nodes, ownership, servers, keys.
+"""Database that all nodes of a cluster share: nodes, servers and their owners, keys, and further state.
 
-PostgreSQL, or SQLite for tests and small clusters."""
+PostgreSQL, or SQLite for tests and small clusters.
+"""

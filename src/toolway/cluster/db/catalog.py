@@ -90,9 +90,10 @@ class ListStore:
         return await self._put_in_transaction(row)
 
     async def _claim_if_identical(self, row: Json) -> bool:
-        """Return True if the stored lists are identical; then only the fence of their row is set to ours.
+        """Set the fence of the stored lists, if they are identical to those of `row`. Return False if they are not.
 
-        The fence is the number of the ownership under which the lists were written.
+        The fence is the number of the ownership under which lists were written. Nothing is set, and False returned, if
+        a later owner wrote them.
         """
         names = ("tenant", "server", "identity", "body", "mac")
         same = and_(

@@ -140,7 +140,7 @@ class SessionStateStore:
         self._engine = engine
 
     async def load_many(self, tenant: str, ids: Collection[str]) -> Mapping[str, SessionState]:
-        """Return the stored state by session id; sessions without a row are left out.
+        """Return the stored state of these sessions, by session id; sessions without a row are left out.
 
         For hundreds of ids, not thousands.
         """
@@ -158,9 +158,10 @@ class SessionStateStore:
     async def update(
         self, tenant: str, id: str, modify: Callable[[SessionState], SessionState], ttl: float
     ) -> SessionState:
-        """Modify the state of a session under a row lock and return it.
+        """Replace the state of a session by the result of `modify`, under a row lock. Return the new state.
 
-        The row expires after `ttl` seconds."""
+        The row expires after `ttl` seconds.
+        """
         is_session = (SessionRow.tenant == tenant) & (SessionRow.id == id)
         until = db_now() + ttl
         async with self._engine.begin() as db:

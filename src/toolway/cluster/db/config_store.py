@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ConfigConflict(Exception):
-    """Raised if all attempts to write the configuration failed, as other nodes changed it."""
+    """Raised if all attempts to write the configuration failed, because other nodes changed it meanwhile."""
 
 
 class ConfigStore:
@@ -77,11 +77,11 @@ class ConfigStore:
         )
 
     async def load_changes(self, tenant: str, revision: int, marks: Mapping[str, int]) -> ConfigChanges | None:
-        """Return the configuration changes after `revision`, and the integrity marks of all servers after them.
+        """Return the configuration changes after `revision`; None if the whole configuration must be loaded again.
 
-        `marks` are those of the servers at `revision` (keyed hashes of rows, `integrity.py`). Return None if everything
-        must be loaded again, because the changes do not add up to the stored state. Removals of servers are known for a
-        week only.
+        `marks` are keyed hashes of the server rows at `revision` (`integrity.py`); the result has those after the
+        changes. All must be loaded again if the changes do not add up to the stored state: removed servers are
+        remembered for a week only.
         """
         newest = self._integrity.newest(tenant)
         async with self._snapshot_engine.connect() as db:

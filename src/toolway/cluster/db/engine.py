@@ -172,7 +172,7 @@ def _prepare_sqlite(connection: Any, connection_record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin every transaction as a writer: SQLite cannot make a reader wait until it may write."""
+    """Begin every SQLite transaction as a writer, because SQLite cannot make a reader wait until it may write."""
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
@@ -249,9 +249,10 @@ def _has_rows(db: Connection) -> bool:
 
 
 def _is_compatible(current: str, newest: str) -> bool:
-    """Return True if the newer schema `current` only adds to `newest`: both versions can use it.
+    """Return True if the newer schema `current` only adds to `newest`, the newest one that this version knows.
 
-    This is the normal state during a rolling upgrade. A schema change that removes something starts a new hundred."""
+    Then this version can use it, as in a rolling upgrade. A schema change that removes something starts a new hundred.
+    """
     return current.isdigit() and int(current) > int(newest) and int(current) // 100 == int(newest) // 100
 
 

@@ -317,7 +317,7 @@ _UNKNOWN_STATEMENT: Final = (
 
 
 def _build_claim_statement(dialect: str) -> Executable:
-    """Build the INSERT that claims an idempotency key; it returns a row only if that was free."""
+    """Build the INSERT that claims an idempotency key; it returns a row only if the key was free."""
     names = ("tenant", "id", "fingerprint", "state", "call", "attempt", "node", "epoch")
     row: Json = {name: bindparam(name) for name in names}
     dialect_insert = sqlite.insert if dialect == "sqlite" else postgresql.insert

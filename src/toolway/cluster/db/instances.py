@@ -1,6 +1,7 @@
 """Server instances in the database: their owners, and their desired number.
 
-A node claims an instance only if it has no live owner. Every claim increases the fence of the instance.
+A node claims an instance only if it has no live owner. Every claim increases the fence (ownership number) of the
+instance.
 """
 
 from __future__ import annotations
@@ -111,9 +112,9 @@ class InstanceStore:
         return claimed[0].fence if claimed else None
 
     async def claim_many(self, instances: Collection[ServerInstance], node: str, epoch: int) -> Sequence[Ownership]:
-        """Make `node` the owner of several server instances. Return those that it owns now.
+        """Make `node` the owner of several server instances, in one transaction. Return those that it owns now.
 
-        One transaction. Instances that another node owns are left out; none are claimed without a lease of this epoch.
+        Instances that another node owns are left out. Without a valid lease with the number `epoch`, none is claimed.
         """
         async with self.engine.begin() as db:
             # Lock the rows before checking them: a statement that waits for a lock sees the other rows as of its start,
@@ -192,7 +193,7 @@ class InstanceStore:
         pool: str = DEFAULT_POOL,
         dead_nodes: Collection[str] = (),
     ) -> Sequence[UnownedInstance]:
-        """Return the unowned server instances of a pool in the hash slots that `slots_by_rank` allows.
+        """Return the unowned server instances of a pool that a node may claim, which are in the given hash slots.
 
         Item n of `slots_by_rank` has the allowed slots of the instances whose number modulo `RANKS` is n. `dead_nodes`
         have an expired lease: their instances count as unowned.
@@ -228,7 +229,7 @@ class InstanceStore:
     async def _list_unowned_where(
         self, condition: ColumnElement[bool], dead_nodes: Collection[str], min_wait: float, limit: int
     ) -> Sequence[UnownedInstance]:
-        """Return instances that match a condition: first those of dead nodes, then unowned ones; longest wait first."""
+        """Return unowned instances that match a condition, those of dead nodes first, each group by longest wait."""
         async with self._autocommit.connect() as db:
             found: list[UnownedInstance] = []
             if dead_nodes:

@@ -71,7 +71,7 @@ class ClusterPoll:
 
 
 def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
-    """Build the poll query. The caller caches it, since building costs as much as executing it."""
+    """Build the SQL statement of the poll. The caller caches it, since building costs as much as executing it."""
     node, tenant = bindparam("node", type_=String), bindparam("tenant", type_=String)
     is_nodes_change = and_(ChangeRow.kind == NODES_CHANGE, ChangeRow.tenant == tenant)
     now = db_now()
@@ -80,9 +80,10 @@ def _build_poll_query(pools: Sequence[str]) -> CompoundSelect[Any]:
     is_unowned = and_(InstanceRow.node.is_(None), InstanceRow.tenant == tenant, InstanceRow.wanted)
 
     def select_unowned_pool(pool: str) -> Select[str, str]:
-        """Select one row if the pool has any unowned server instance, found in index order.
+        """Build a query that returns one row if the pool has any unowned server instance, and no row if it has none.
 
-        `EXISTS` makes PostgreSQL scan the whole table if its statistics predict many matches and there are none.
+        It reads in index order. `EXISTS` makes PostgreSQL scan the whole table if its statistics predict many matches
+        and there are none.
         """
         index_order = (InstanceRow.tenant, InstanceRow.pool, InstanceRow.slot)
         first = (

@@ -151,9 +151,10 @@ class ChangeRow(Base):
 
 
 class TenantRow(Base):
-    """Settings of a tenant beside its servers.
+    """Settings of a tenant, without its servers.
 
-    Every writer of the tenant's configuration locks this row."""
+    Every writer of the tenant's configuration locks this row.
+    """
 
     __tablename__ = "tenants"
 
@@ -325,7 +326,7 @@ class ApprovalRow(Base):
 
 
 class SpentAnswerRow(Base):
-    """Answer of a client to the question if a call is approved, which was used and is not accepted again."""
+    """Nonce of an answer by which a client approved a call. It was used, and is not accepted a second time."""
 
     __tablename__ = "spent_answers"
 
@@ -357,7 +358,7 @@ class FlowWindowRow(Base):
 
 
 class RunDefinitionRow(Base):
-    """Definition of a workflow as its runs were started with it. It never changes."""
+    """Definition of a workflow, as it was when runs of it were started. The row never changes."""
 
     __tablename__ = "run_definitions"
 

@@ -119,7 +119,7 @@ class _Takeover:
         self._sums[kind] = self._sums.get(kind, 0) + self._integrity.mark(kind, self._tenant, id, content)
 
     def _reseal(self, sealed: object, *binding: str) -> str | None:
-        """Return a stored encrypted value as encrypted with the key of the tenant; None if it cannot be decrypted."""
+        """Return a stored value, encrypted again with the tenant's key if needed; None if it cannot be decrypted."""
         try:
             value = self._stored.decrypt(sealed if isinstance(sealed, str) else "", *binding)
         except DecryptionError:

@@ -35,7 +35,10 @@ class BatchTarget(Protocol):
         """Return NATS subject and reply subject for a batch of frames about the calls `ids`."""
 
     def on_unsent(self, ids: list[str]) -> None:
-        """Fail the calls `ids`, whose frames NATS did not accept. Do nothing if the receiver asks for them again."""
+        """Fail the calls `ids`, whose frames NATS did not accept.
+
+        A target whose receiver asks again for missing frames does nothing here.
+        """
 
 
 class _Batch:

@@ -191,8 +191,8 @@ async def _ignore_error(exc: Exception) -> None:
 class NatsTransport(OwnerTransportBase):
     """Transport over NATS to a node that owns servers, for one lease epoch of that node.
 
-    `get_client()` returns the RPC client, which all transports share. Its requests are `ForwardedRequest`s. The
-    owner is one more modern server: its replies are validated as strictly as those of any server.
+    `get_client()` returns the RPC client, which all transports share. All requests are `ForwardedRequest`s. The owner
+    acts as an MCP server of the modern era: its replies are validated as strictly as those of any server.
     """
 
     def __init__(
@@ -580,7 +580,7 @@ class NatsRpcClient:
         self._query_status(silent_ids)
 
     def _query_status(self, call_ids: Iterable[str]) -> None:
-        """Ask the owner nodes of these calls if they still run, or for a reply that was lost."""
+        """Ask the owner nodes if these calls still run; an owner that has replied already sends the reply again."""
         by_owner: dict[str, list[str]] = {}
         for id_ in call_ids:
             by_owner.setdefault(self._pending[id_].owner_subject, []).append(id_)

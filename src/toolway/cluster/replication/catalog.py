@@ -63,7 +63,7 @@ class SharedCatalog:
         return _to_summary(found) if found is not None else None
 
     def get_list(self, server: str, kind: ListKind) -> list[Json] | None:
-        """Return a server's list of this kind as stored in the database; None if there is none.
+        """Return a server's list of this kind (such as tools) as stored in the database; None if none is stored.
 
         The hub may know the list only from its cache, and waits until the database confirms it.
         """
@@ -71,9 +71,10 @@ class SharedCatalog:
         return found.lists.get(kind, []) if found is not None else None
 
     async def refresh(self, since: int | None = None) -> list[str]:
-        """Read changed lists from the database into memory and the hub. Return their servers.
+        """Load tool, prompt and resource lists that changed in the database. Return the names of their servers.
 
-        With `since` 0 all lists are read again: the database was restored from a backup. Raises SQLAlchemy errors.
+        Lists of servers that this node does not own are also passed to the hub. If `since` is 0, all lists are loaded
+        again, as after a restore of the database from a backup; other values are not used. Raises SQLAlchemy errors.
         """
         if since == 0:
             self._revision = 0

@@ -92,8 +92,8 @@ class ChangeHandlers:
 def announce_ownership(feed: ChangeFeed, acquired: Sequence[Ownership], released: Sequence[Ownership]) -> None:
     """Publish to the other nodes which server instances this node acquired.
 
-    At most MAX_ANNOUNCED acquisitions are announced, so that not every node receives every server. Nodes find the other
-    owners in the database on demand. Releases are announced by a message without instances.
+    At most MAX_ANNOUNCED acquisitions are announced, to keep the message small. Nodes find the other owners in the
+    database on demand. Releases are announced by a message without instances.
     """
     rows = [
         [each.instance.tenant, each.instance.server, each.instance.index, each.node, each.fence]

@@ -180,12 +180,12 @@ class SharedPins:
                 self._is_loading = False
 
     def _use(self, pins: ServerPins) -> None:
-        """Compare with these stored pins from now on, and review the known lists of their server again."""
+        """Use these stored pins for comparisons from now on, and compare the known lists of their server again."""
         self._review.adopt(pins)
         self._on_changed(pins.name)
 
     async def _write(self) -> None:
-        """Store the findings of all servers in `_waiting` in the database. A failed write is tried again."""
+        """Store new pins and deviations of all servers in `_waiting` in the database. A failed write is tried again."""
         try:
             while self._waiting and not self._is_closed:
                 server = self._waiting.pop()
@@ -201,7 +201,7 @@ class SharedPins:
             self._writer = None
 
     async def _store(self, server: str) -> None:
-        """Store what this node has found in the lists of a server, then use the pins that the database has."""
+        """Store the pins and deviations that this node found in a server's lists, then use those of the database."""
         state = self._review
         own = state.servers[server]
         kinds, proposed = state.changed.pop(server, set()), dict(state.proposed.get(server, {}))

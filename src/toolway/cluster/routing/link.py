@@ -2,7 +2,7 @@
 
 The caller sends a hello and gets a welcome, both sealed with the key of the cluster (`LinkIdentity`). From then on all
 bytes are sealed records of frames (`link_frames.py`). A `CallerLink` sends calls, a `CalledLink` executes them by its
-handler; what a call contains is not its business.
+handler; neither interprets what a call contains.
 
 Rule 1. A call is NOT_SENT until the record with the end of its request was passed to the socket. After that it is
         UNKNOWN until its reply has arrived. A request of which only a part was sent is never executed.
@@ -61,11 +61,11 @@ class LinkIdentity(Protocol):
     """Identity of a caller, and of the node that it expects at the other end of a link."""
 
     def hello(self) -> bytes:
-        """Return the first message of a caller, sealed for the node that it wants to reach."""
+        """Return a hello, the first message on a link, sealed for the node that the caller wants to reach."""
         ...
 
     def accept_welcome(self, welcome: bytes) -> LinkKeys | None:
-        """Return the keys of the link; None if this is not the answer of the expected node to our `hello`."""
+        """Return the keys of the link if `welcome` is the answer of the expected node to our `hello`, else None."""
         ...
 
 

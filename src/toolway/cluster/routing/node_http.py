@@ -191,7 +191,7 @@ class NodeEndpoint:
         self._handler = handler
 
     async def handle(self, exchange: Exchange, refusal: RpcFailure | None) -> None:
-        """Open, execute and answer the request of another node. `refusal` is the reason not to execute it."""
+        """Decrypt, execute and answer the request of another node. If `refusal` is given, answer with it instead."""
         request = exchange.request
         if request.path != NODE_PATH or request.method != "POST":
             exchange.reply(*json_error(403, "nodes may only forward calls"))

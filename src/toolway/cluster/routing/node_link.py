@@ -1,7 +1,7 @@
 """Calls between nodes on a link (`link.py`): what a call consists of, how it is sent, and how it is executed.
 
-A call has three parts: `LinkCallHead`, the same for many calls, so that the called node finds what it has settled about
-them; `LinkCallTicket`, for one call, accepted once and for seconds; and the JSON-RPC request. Head and ticket together
+A call has three parts: `LinkCallHead`, the same for many calls, so that the called node decodes it only once;
+`LinkCallTicket`, for one call, accepted once and for seconds; and the JSON-RPC request. Head and ticket together
 are what a call token says (`node_auth.py`).
 
 A node of an earlier version, or a proxy that does not pass the switch on, does not know links. Then calls are POSTs.
@@ -81,7 +81,7 @@ _ticket_decoder = msgspec.msgpack.Decoder(LinkCallTicket)
 
 
 def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
-    """Encode head and ticket of a call, which are sent before its JSON-RPC request."""
+    """Encode what precedes the JSON-RPC request of a call: its head (same for many calls) and ticket (for this one)."""
     first, second = _encoder.encode(head), _encoder.encode(ticket)
     return _LENGTHS.pack(len(first), len(second)) + first + second
 
@@ -122,7 +122,7 @@ class CallerIdentity:
 
 
 class LinkServer:
-    """All links that other nodes have opened to this one, and the calls that they send (`LinkHandler`).
+    """All links (connections) that other nodes have opened to this one, and the calls that they send; a `LinkHandler`.
 
     `handler` executes a call; `begin_flight` does so without a coroutine, or returns None. `refusal(overloaded)`
     returns the reason to execute nothing now, or None.
@@ -190,7 +190,7 @@ class LinkServer:
             call.reply(_encode_failure(number, _INTERNAL_FAILURE))
 
     def _execute(self, call: LinkCall, token: CallToken, request: bytes) -> None:
-        """Begin to execute a call, as a flight if it is a usual one. Raises `RpcFailure` if it is rejected."""
+        """Begin to execute a call, by callbacks if it is ordinary, else in a task. Raises `RpcFailure` if rejected."""
         if len(request) > MAX_LIGHT_BYTES:
             call.run(self._handle_large(token, request, call))
             return
@@ -304,7 +304,7 @@ class LinkServer:
 
 
 class LinkCall:
-    """One call of another node that is being executed, by a flight or a task."""
+    """One call of another node that is being executed, by callbacks (a flight) or in a task."""
 
     __slots__ = ("_link", "_server", "_task", "flight", "number")
 

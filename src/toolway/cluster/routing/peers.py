@@ -156,7 +156,7 @@ class Peer:
         self._avoid_until = self._wrong_process_at
 
     def server_config(self) -> Server:
-        """Return the server configuration with which requests are sent to the HTTP endpoint of this node."""
+        """Return the server configuration with which requests are sent to the HTTP endpoint of the other node."""
         return Server(
             url=f"{self._url}{NODE_PATH}",
             headers=self._headers,
@@ -166,7 +166,7 @@ class Peer:
         )
 
     def _network_policy(self) -> NetworkPolicy:
-        """Return a network policy that allows the address of this node: its operator configured it."""
+        """Return a network policy that allows the address of the other node, which its operator has configured."""
         return NetworkPolicy((urlsplit(self._url).hostname or "",))
 
     async def _check_connection(self, connection: ClientConnection) -> None:
@@ -264,10 +264,9 @@ class Peer:
 
     @property
     def unavailable_reason(self) -> str:
-        """Reason not to send to this node now, or "" if there is none.
+        """Reason not to send to this node now, such as another process at its address, or "" if there is none.
 
-        A process that just started at the node's address may reject calls late; meanwhile their outcome would be
-        unknown.
+        If that process has just started, it may reject calls late, and until then their outcome would be unknown.
         """
         if self.is_silent:
             return "the owner node sends no heartbeat"

@@ -1,4 +1,4 @@
-"""Transport to the node that owns a server. To the hub, the owner is one more modern server.
+"""Transport to the node that owns a server. The hub uses that node like any MCP server of the modern era.
 
 Rule 1. The owner is determined when a request is sent. While there is none, or it is unreachable and nothing was sent,
         the request waits for the next owner, at most OWNER_TIMEOUT_S seconds; nothing was executed.
@@ -264,7 +264,7 @@ class RemoteTransport(OwnerTransportBase):
         self._stopped = True
 
     def _select_instance(self, caller: str) -> ServerInstance:
-        """Return the server instance for a caller: always the same, as it may hold state for it.
+        """Return the server instance for a caller: always the same one, because it may hold state of the caller.
 
         Requests without a caller rotate through the instances.
         """
@@ -535,7 +535,7 @@ def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
 
 
 def _parse_certainty(code: Any) -> Certainty:
-    """Return the certainty by its wire code; an unknown code means an unknown outcome."""
+    """Return the certainty (was a call executed?) for its code in a message; UNKNOWN for an unknown code."""
     found = Certainty.from_code(code)
     return Certainty.UNKNOWN if found is None else found
 

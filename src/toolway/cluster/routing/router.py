@@ -150,9 +150,9 @@ class TransportRouter:
         return summary is not None and summary.era == "legacy" and self.is_remote(server)
 
     def has_owner(self, server: str) -> bool:
-        """Return True if a failure of a server at one node says nothing about calls at other nodes.
+        """Return True if nodes need not share failures of a server, because one owner node calls it for all nodes.
 
-        That is so if one owner node calls the server for all nodes, or if each node has a server of its own.
+        Also True if each node has a server of its own, in its process: then a failure says nothing about other nodes.
         """
         return self._is_in_process(server) or not self.can_call_from_any_node(server)
 

@@ -199,7 +199,7 @@ class LegacySseTransport:
             channel.remove(id_)
 
     async def _channel_for(self, method: str) -> SseChannel:
-        """Return the event stream on which to send a request for `method`; for `initialize`, open one if there is none.
+        """Return the event stream for the response to `method`; for `initialize`, open a stream if there is none.
 
         Raises `TransportError` (not sent) for other methods without a stream, because the server has lost the session.
         """

@@ -1,8 +1,8 @@
 """Add signatures of rows and the sealed state of each tenant.
 
-It starts a new hundred: earlier versions write rows without signatures, which are not used any more. The rows of an
-earlier version are taken over by an operator (`takeover.py`), never by a migration: otherwise who can write to the
-database could lower its version and have new rows signed.
+The revision starts a new hundred, because it is not compatible: earlier versions write rows without signatures, which
+are not used any more. The rows of an earlier version are taken over by an operator (`takeover.py`), never by a
+migration: otherwise who can write to the database could lower its version and have new rows signed.
 """
 
 from __future__ import annotations
