@@ -84,7 +84,7 @@ class ClusterHooks:
         return ()
 
     def on_metrics_shown(self) -> None:
-        """Save the counters of all workers, because they are being shown: after a crash they must not be lower."""
+        """Save the counters of all workers before they are shown, so that they are not lower after a crash."""
 
     def gauges(self) -> Mapping[str, float]:
         """Return cluster metrics of this node: value by name without prefix `toolway_cluster_`."""

@@ -536,7 +536,7 @@ class Router:
     def _reject(
         self, exchange: Exchange, status: int, code: int, message: str, id_: jsonrpc.MessageId | None = None
     ) -> None:
-        """Reply with a JSON-RPC error that says: not executed, retry after one second."""
+        """Reply with a JSON-RPC error which says that the request was not executed; ask to retry after one second."""
         exchange.reply(status, encode_error(id_, code, message, NOT_EXECUTED), (*JSON_HEADERS, ("retry-after", "1")))
 
     # -- views --------------------------------------------------------------------------------------------------------
@@ -593,7 +593,7 @@ class Router:
         return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
 
     def allows(self, principal: Principal, ref: ToolRef, arguments: Json) -> bool:
-        """Return True if the policy of the gateway permits a call; a denied one is reported to the audit log."""
+        """Return True if the policy of the gateway permits a tool call; report a denied call to the audit log."""
         permission = self._permission_for(principal)
         tool = self._hub.catalog.tool(ref)
         if permission is None or (tool is not None and permission.allows_call(tool, arguments)):
@@ -604,7 +604,7 @@ class Router:
         return False
 
     def _permission_for(self, principal: Principal) -> ItemPermission | None:
-        """Return what the policy of the gateway permits to a principal; None if there is no policy.
+        """Return the decisions of the gateway's policy about a principal; None if there is no policy.
 
         None too for calls that another node forwards: that node has decided about them.
         """

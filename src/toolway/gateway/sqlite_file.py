@@ -1,6 +1,6 @@
-"""A SQLite file of the state folder, which all workers of a gateway share: requests for approval, budgets, flows.
+"""SQLite file in the state folder that all workers of a gateway share; approvals, budgets and flows each have one.
 
-Each store has one, with a thread of its own, so that the event loop never waits for the disk or for another worker.
+Each file is used by a thread of its own, so that the event loop never waits for the disk or for another worker.
 """
 
 from __future__ import annotations

@@ -51,17 +51,11 @@ class ToolFilter:
         return _decide(self._compiled, name)
 
     def lists(self, name: str) -> bool:
-        """Return True if `tools/list` shows a tool that the filter includes.
-
-        With tool search, most are only found by search.
-        """
+        """Return True if `tools/list` shows a tool that the filter includes; with tool search, it shows few of them."""
         return not self.search or _decide(self._compiled_shown, name)
 
     def may_list(self, server: str) -> bool:
-        """Return True if `tools/list` may show any tool of a server.
-
-        The server's list of tools is not needed for it.
-        """
+        """Return True if `tools/list` may show any tool of a server, judged by the patterns alone."""
         return not self.search or any(_may_match(each.removeprefix("!"), server) for each in self.show)
 
     @staticmethod
@@ -86,7 +80,7 @@ class ToolFilter:
         return included
 
     def may_include(self, server: str) -> bool:
-        """Return True if the filter may include any item of a server. The lists of the server are not needed for it."""
+        """Return True if the filter may include any item of a server, judged by the patterns alone."""
         if self.patterns == _EVERYTHING or (self.resources is not None and self.includes_server(server)):
             return True
         found = False
@@ -124,7 +118,7 @@ class _UnionFilter(_CombinedFilter):
 
 
 class _AccessFilter(_CombinedFilter):
-    """Filter that includes what at least one of several filters includes and none of them excludes."""
+    """Filter that includes a tool if one of several filters includes it and none excludes it by a `!` pattern."""
 
     def __contains__(self, name: str) -> bool:
         verdicts = [_last_match(each._compiled, name) for each in self.filters]
@@ -181,7 +175,7 @@ def _last_match(compiled: _Compiled, name: str) -> bool | None:
 
 
 def _whole_server_name(server: str) -> str:
-    """Return an artificial tool name that only those patterns match which match all tools of a server.
+    """Return an artificial tool name that a pattern matches only if it matches all tools of a server.
 
     It is longer than any tool name.
     """

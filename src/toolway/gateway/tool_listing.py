@@ -59,7 +59,7 @@ class ToolNaming:
         self._servers: dict[str, _ServerTools] = {}
 
     def has_large_changes(self, servers: Iterable[str]) -> bool:
-        """Return True if so many tools must be named or listed that building the list takes more than one slice."""
+        """Return True if so many tools have changed that `build` should run in slices instead of at once."""
         known, total = self._servers, 0.0
         for server in servers:
             source = self._catalog.tools_of(server)
@@ -72,9 +72,9 @@ class ToolNaming:
         return False
 
     def build(self, servers: Sequence[str]) -> Generator[None, None, ToolListing]:
-        """Return the named tools of these servers, in this order.
+        """Build the list of the tools of these servers, in this order, with the names that clients see.
 
-        It is a generator that yields after each slice of work.
+        This generator yields after each slice of work, and returns the list at its end.
         """
         named: dict[str, _ServerTools] = {}
         done = 0.0  # part of a slice

@@ -143,7 +143,7 @@ class AgentsAdmin:
     async def _engines(self, reader: AgentReader) -> AsyncIterator[tuple[list[tuple[str, Workflows]], str]]:
         """Open the journals with agent runs: that of the gateway, and that of the command `toolway agent`.
 
-        Yield them with the reason why one of them cannot be read ("" if all can).
+        Yield the engines that read them, and the reason why the journal of the command cannot be read ("" if it can).
         """
         own = self._get_engine()
         engines = [("gateway", own)] if own is not None else []
@@ -225,7 +225,7 @@ class AgentsAdmin:
         return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"]), "effect": call["effect"]}
 
     def _action(self, action: Json, calls: dict[str, Json | None]) -> Json:
-        """Return an action of a run; the text of an approval names the tool that the model wants to call."""
+        """Return an action on a run for display; the texts of an approval name the tool that the model calls."""
         call = calls.get(action["step"])
         if action["action"] != "approve" or call is None:
             return action

@@ -66,7 +66,10 @@ class FlowsAdmin:
         self._key_names = key_names
 
     async def show(self) -> Json:
-        """Return the mode of flows, and for each caller the last call with each label."""
+        """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
+
+        A label says what a tool does: it reads private data, reads untrusted texts, or sends data out.
+        """
         flows = self._approvals.flows if self._approvals is not None else None
         if flows is None or not flows.is_on:
             return {"enabled": False, "mode": "note", "callers": []}
@@ -85,7 +88,7 @@ class FlowsAdmin:
         }
 
     def suggest(self) -> Json:
-        """Return, for each tool, the labels that it has and those that its name and hints suggest."""
+        """Return, for each tool, its configured labels about data flows, and those that its name and hints suggest."""
         from toolway.config.call_rules.flow_labels import labels_of, suggest_labels
 
         found = []
@@ -100,9 +103,9 @@ class FlowsAdmin:
         return {"tools": found}
 
     async def reset(self, who: str) -> Json:
-        """Clear the labels that are recorded for a caller. `who` is a caller id, or the name of a key or person.
+        """Clear the labels that are recorded for a caller's recent calls, so that only its new calls count.
 
-        Raises `NotFound` if none are recorded.
+        `who` is a caller id, or the name of a key or person. Raises `NotFound` if no labels are recorded.
         """
         flows = self._approvals.flows if self._approvals is not None else None
         callers = [who, *(caller for caller, name in self._key_names().items() if name == who)]

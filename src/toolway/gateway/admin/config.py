@@ -212,7 +212,10 @@ class ConfigHistory:
         return {"held": bool(held), "hint": f"toolway trust {held[0]}" if held else "", **result}
 
     def _preview(self, edit: Edit) -> str:
-        """Return the diff of an edit, with secrets masked. Raises `ConfigError` if it makes an entry invalid."""
+        """Return the diff of an edit to the configuration file, with secrets masked; the file is not changed.
+
+        Raises `ConfigError` if the edit makes an entry invalid.
+        """
         before = parse_config((edit.before or b"{}").decode(), str(self._file)).issues
         known = {(each.server, each.message) for each in before}
         for each in parse_config(edit.after.decode(), str(self._file)).issues:
@@ -309,7 +312,7 @@ def summarize_changes(before: bytes, after: bytes) -> list[str]:
 
 
 def _parts(data: bytes) -> Json:
-    """Return the parts of a config file by name: all server entries, and the settings of its `toolway` block."""
+    """Return the parts of a config file by name: its server entries, and the settings of its `toolway` block."""
     parsed = jsonc.parse_jsonc(data.decode(errors="replace"))
     block = parsed.value.get(TOOLWAY_BLOCK) if isinstance(parsed.value, dict) else None
     settings = {f"{TOOLWAY_BLOCK}.{key}": value for key, value in block.items()} if isinstance(block, dict) else {}

@@ -201,9 +201,9 @@ PAGE_KEY_HEADER: Final = "x-toolway-page"
 
 
 class EndedSessions:
-    """Browser sessions that ended by a logout. Each is remembered until it would have expired.
+    """Set of browser sessions that ended by a logout. Each is kept until it would have expired.
 
-    `file` keeps them over a restart; None keeps them in memory only.
+    They are also stored in `file`, so that a restart does not lose them. If `file` is None, they are in memory only.
     """
 
     def __init__(self, file: Path | None = None, now: Callable[[], float] = time.time) -> None:
@@ -313,7 +313,7 @@ class BrowserSessions:
         return self._api_keys.credential_hash(id_) if self._api_keys is not None else ""
 
     def _current_principal(self, id_: str) -> Principal | None:
-        """Return the principal of this id with its current rights; None if its key was revoked."""
+        """Return the principal with this id, with the rights it has now; None if its API key was revoked."""
         if id_ == LOCAL_ADMIN.id:
             return LOCAL_ADMIN
         return self._api_keys.principal_for(id_) if self._api_keys is not None else None

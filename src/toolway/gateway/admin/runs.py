@@ -90,7 +90,7 @@ class RunsAdmin:
         return await self._answer(id, body, {"data": body["data"]}, principal)
 
     async def settle(self, id: str, body: Json, principal: Principal) -> Json:
-        """Store the statement of an administrator if a call of a step, whose outcome is unknown, was executed."""
+        """Store if a call with an unknown outcome was executed, as an administrator says, so that the run can go on."""
         happened = body.get("happened")
         if not isinstance(happened, bool):
             raise ValueError("happened must be true or false")
@@ -228,7 +228,7 @@ def possible_actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
 
 
 def find_effect(actions: list[Json], action: str, step: str | None, body: Json) -> str:
-    """Return the text about the effect of an action on a run; "" if it is impossible now, or fits several steps."""
+    """Return the text that says what an action would do to a run; "" if no possible action matches, or several do."""
     found = [
         str(each["effect"])
         for each in actions

@@ -77,7 +77,10 @@ class SearchAdmin:
         }
 
     def get_status(self) -> Json:
-        """Return the state of the search by meaning: its model ("" if off), its problem, and its progress in tools."""
+        """Return the state of the search by meaning, which uses an embedding model: model, problem, embedded tools.
+
+        The model is "" if this search is off.
+        """
         vectors = self._hub.search_vectors
         embedded, tools = vectors.embedded if vectors is not None else (0, 0)
         problem = vectors.problem if vectors is not None else ""
@@ -139,7 +142,7 @@ class SearchAdmin:
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
-        """Return the number of characters of each known tool definition.
+        """Return the number of characters of the definition of each known tool, with the tool, by server and name.
 
         Computed in batches, so that other requests are served.
         """

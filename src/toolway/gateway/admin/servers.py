@@ -214,9 +214,9 @@ class ServersAdmin:
             raise rejection_error(name, rejection, _admission_hint(rejection))
 
     def _admit(self, name: str, body: Json) -> tuple[Server, list[ConfigIssue]]:
-        """Return the server that an entry in a request defines, and warnings.
+        """Return the server that an entry in a request defines, and warnings about the entry.
 
-        Raises `ConfigError` if the rules reject it.
+        Raises `ConfigError` if the admission rules, which say what the operator allows, reject it.
         """
         entry, problems = parse_entry_with_issues(body, {})
         server = as_untrusted(entry)

@@ -111,7 +111,7 @@ class CallApprovals:
         return True
 
     async def close(self) -> None:
-        """Close the stores of approvals and flows."""
+        """Close the stores of requests for approval and of data flows."""
         if self._expressions is not None:
             self._expressions.close()
             self._expressions = None
@@ -130,10 +130,10 @@ class CallApprovals:
         return (*self._rules.find(server, name, destructive=destructive), *flows)
 
     def quick_check(self, rules: Sequence[ApproveRule | FlowLabels], caller: str) -> Callable[[], bool] | None:
-        """Return a function that returns True if a call of a caller needs no full check now.
+        """Return a function that says if the next call of a caller needs no full check; None if all calls need one.
 
-        None if it always needs one. It is for tools that have labels, send nothing out, and have no other rule: if
-        their labels were stored a moment ago, a further call adds nothing.
+        There is one only for tools whose only rule is data-flow labels, and which send no data out: a further call
+        changes nothing if their labels were stored a moment ago.
         """
         (first, *others) = rules
         if others or self.flows is None or not isinstance(first, FlowLabels) or not first.is_read:
@@ -173,7 +173,7 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
 
     def _basis(self, definition: str) -> str:
-        """Return a hash of a tool definition and the rules for approvals.
+        """Return a hash of a tool definition and the rules for approvals, by which an outdated answer is recognised.
 
         An answer counts only while both stay the same.
         """
@@ -206,7 +206,7 @@ class CallApprovals:
     # -- the user of the client ---------------------------------------------------------------------------------------
 
     def _ask_later(self, call: Call, binding: ApprovalBinding) -> ApprovalResult:
-        """Return the result `input_required` that asks a modern client about its call.
+        """Return the result `input_required`, which asks the user of a modern client to approve its call.
 
         The client sends its sealed state back with the answer. Nothing else is stored about the question.
         """
@@ -217,9 +217,9 @@ class CallApprovals:
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
 
     async def _ask_now(self, call: Call) -> Json | None:
-        """Ask a legacy client about its call, on the stream of the call.
+        """Ask the user of a legacy client to approve its call, by a request on the stream of the call.
 
-        Return its answer; None if it cannot be asked.
+        Return the answer; None if the client cannot be asked.
         """
         assert call.callbacks is not None
         clock = asyncio.get_running_loop().time
@@ -469,9 +469,9 @@ def _store_unavailable(exc: StoreError) -> ServerUnavailable:
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
-    """Content of the sealed state that a client gets with a question or an input request, and sends back.
+    """Content of the sealed request state that a client gets with a question or an input request, and sends back.
 
-    Kind `asked` is a question of the gateway. Kind `rest` is an approved call whose server needs input.
+    Kind `asked`: the gateway asked for an approval. Kind `rest`: the call was approved, and its server needs input.
     """
 
     kind: Literal["asked", "rest"]

@@ -45,7 +45,10 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 class ClaimOutcome(NamedTuple):
-    """Result of `ApprovalStore.claim`: its outcome, its request, and requests that expired without an answer."""
+    """Result of `ApprovalStore.claim`: the outcome, and the request for approval that it is about.
+
+    `expired` are other requests, which expired without an answer.
+    """
 
     outcome: Literal["used", "denied", "pending", "asked", "full"]
     request: ApprovalRequest
@@ -56,14 +59,14 @@ class ApprovalStore(Protocol):
     """Store of requests for approval. Methods raise `StoreError` if the store is unusable; then no call is sent."""
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:
-        """Use up the operator's approval of a call, if there is one.
+        """Use up the operator's approval of the call in `request`, if there is one; otherwise ask for it.
 
-        Else store `request`, unless one for the same call waits or was denied, or too many wait.
+        To ask is to store `request`, unless a request for the same call waits or was denied, or too many requests wait.
         """
         ...
 
     async def spend(self, nonce: str) -> bool:
-        """Record that the answer with this nonce was used.
+        """Record that a client's answer to an approval question was used. `nonce` is the unique name of the question.
 
         Return False if it was used before, or if too many answers are recorded.
         """

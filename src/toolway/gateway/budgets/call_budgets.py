@@ -243,7 +243,10 @@ class CallBudgets:
         await self._ledger.close()
 
     def _hold(self, account: BudgetAccount, now: float) -> HeldUnits | None:
-        """Return the leased units of an account, created at first use; None if this process has too many accounts."""
+        """Return the leased units that this process holds for an account, created at first use.
+
+        None if this process has too many accounts.
+        """
         found = self._held.get(account.id)
         if found is not None:
             found.account = account  # its amount may have changed
@@ -260,7 +263,7 @@ class CallBudgets:
         return found
 
     async def _wait_settled(self, short: Sequence[HeldUnits]) -> None:
-        """Wait until the next requests to the ledger have ended, which ask for units of these accounts."""
+        """Wait until the ledger was asked for more units of the accounts in `short`, whose leased units are too few."""
         if self._settled is None:
             self._settled = asyncio.get_running_loop().create_future()
         if self._task is None:
@@ -323,7 +326,10 @@ class CallBudgets:
             each.apply(leases[each.account.id], request, sent_at, now)
 
     def _report_open(self, *, is_open: bool) -> None:
-        """Emit one event when calls begin to pass without a ledger, and one when that ends, with their number."""
+        """Report by an event when calls begin to pass uncharged because the ledger fails, and when that ends.
+
+        The last event has the number of calls that passed.
+        """
         if is_open == self._is_open_reported:
             return
         self._is_open_reported = is_open

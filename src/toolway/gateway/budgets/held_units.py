@@ -134,7 +134,7 @@ class HeldUnits:
             self.over_until = now
 
     def restore(self, request: LeaseRequest) -> None:
-        """Take over the debt of a request that failed, to report it again.
+        """Take back the debt that a failed request should have reported, so that the next request reports it.
 
         Units that the request returned are lost: the ledger may have them.
         """

@@ -35,7 +35,7 @@ MAX_REMEMBERED: Final = 10_000  # callers and labels that were stored a moment a
 
 
 class CallFlows:
-    """Windows of all callers of a gateway (their last labelled calls), and the decision about each labelled call.
+    """Windows of all callers (the last call with each data-flow label), and the decision about each labelled call.
 
     `servers` returns the server entries, `emit` reports events. `now` returns wall time.
     """
@@ -56,9 +56,10 @@ class CallFlows:
         self._stored: dict[tuple[str, frozenset[str]], float] = {}  # when labels of a caller were stored
 
     def set_mode(self, mode: FlowMode | None) -> bool:
-        """Use this mode from now on: `note`, `ask` or `deny`. None means `note` if any tool has labels, else off.
+        """Set what happens if the recent calls of a caller have all three labels: a note, an approval, or a denial.
 
-        Return True if the mode has changed.
+        `note` reports it, `ask` requires the approval of an operator, `deny` refuses the call. None means `note` if any
+        tool has labels, else the check is off. Return True if the mode has changed.
         """
         has_labels = any(
             each.labels or any(tool.labels for tool in each.tools.values()) for each in self._servers().values()
@@ -67,7 +68,7 @@ class CallFlows:
         return before != (self.mode, self.is_on)
 
     def rules_for(self, server: str, name: str) -> Sequence[FlowLabels]:
-        """Return the labels of a tool in the form of an approval rule; () if it has none or flows are off."""
+        """Return the data-flow labels of a tool as an approval rule; () if it has none, or if flows are not checked."""
         if not self.is_on:
             return ()
         labels = labels_of(self._servers().get(server), name, self.mode)
@@ -110,7 +111,7 @@ class CallFlows:
         return "ask" if self.mode == "ask" else "pass"
 
     async def add(self, call: Call, rule: FlowLabels) -> None:
-        """Add the labels of a call to the window of its caller, after an operator approved the call."""
+        """Add the labels of a call that an operator approved to the window of its caller (its last labelled calls)."""
         now = self._now()
         tool = LabelledCall(f"{call.server}.{call.name}", now)
         await self._change(call, lambda window: current(window, now) | dict.fromkeys(rule.labels, tool))
@@ -139,13 +140,13 @@ class CallFlows:
             raise _unavailable(exc) from exc
 
     async def close(self) -> None:
-        """Close the store of windows."""
+        """Close the store of the callers' last labelled calls."""
         await self._store.close()
 
     def was_just_stored(self, caller: str, labels: frozenset[str]) -> bool:
-        """Return True if these labels of a caller were stored a moment ago, so one more read need not store them.
+        """Return True if these labels were stored for a caller a moment ago, so that a read need not store them again.
 
-        That is true only for reads. A call that sends data out must be checked: other processes may have added labels.
+        Use it only for reads. A call that sends data out must be checked: other processes may have added labels.
         """
         return 0 <= self._now() - self._stored.get((caller, labels), 0.0) < REFRESH_S
 
@@ -155,9 +156,9 @@ class CallFlows:
         self._stored[caller, labels] = now
 
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
-        """Change the stored window of a caller. Return False if the store failed and the mode is only `note`.
+        """Change the stored window of a call's caller (its last labelled calls). Return False if the store failed.
 
-        Raises `ServerUnavailable` if it failed in another mode.
+        If it fails, the call passes only in the mode `note`; in another mode `ServerUnavailable` is raised.
         """
         try:
             await self._store.change(call.caller, change, self._now())

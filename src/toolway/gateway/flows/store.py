@@ -22,22 +22,25 @@ _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
 class FlowStoreError(Exception):
-    """Raised if the stored windows of callers cannot be read or written."""
+    """Raised if the stored windows of callers (their last labelled calls) cannot be read or written."""
 
 
 class FlowStore(Protocol):
     """Store of the windows of callers: their last call with each label. Methods raise `FlowStoreError` if it fails."""
 
     async def change(self, caller: str, change: Change, now: float) -> None:
-        """Replace the window of a caller by the result of `change`. No other process reads or writes it meanwhile."""
+        """Replace the window of a caller (its last labelled calls) by the result of `change`, in one transaction.
+
+        No other process reads or writes the window meanwhile.
+        """
         ...
 
     async def load(self, now: float) -> Mapping[str, Window]:
-        """Return the windows of all callers with a call in the last half hour."""
+        """Return the last labelled calls (window) of each caller that made one in the last half hour."""
         ...
 
     async def remove(self, caller: str) -> bool:
-        """Delete the window of a caller. Return False if there is none."""
+        """Delete the stored window of a caller (its last labelled calls). Return False if there is none."""
         ...
 
     async def close(self) -> None: ...
@@ -48,7 +51,10 @@ def encode_window(window: Window) -> str:
 
 
 def decode_window(text: str) -> dict[str, LabelledCall]:
-    """Decode a stored window. Raises `FlowStoreError` if it is invalid, because a label may be missing from it."""
+    """Decode the stored window of a caller: its last call with each label. Raises `FlowStoreError` if it is invalid.
+
+    An invalid window is not read as empty, because a label would then be missing.
+    """
     try:
         return _WINDOW.decode(text)
     except msgspec.MsgspecError as exc:

@@ -197,7 +197,7 @@ class TokenRules:
 
 
 def _check_kind(token: ParsedToken) -> None:
-    """Raise `InvalidToken` if a token of the provider is no access token, or is bound to a key of its client.
+    """Raise `InvalidToken` if a token is no access token (an ID token, for example), or needs a key of its client.
 
     Some providers (Keycloak, Entra) write `JWT` as the type of access tokens, or none (Okta). Such a token must have a
     claim that only access tokens have, and none that only ID tokens have.

@@ -128,7 +128,7 @@ class IdentityProvider:
             await self.introspection.close()
 
     def set_access(self, access: Mapping[str, Iterable[str]]) -> None:
-        """Use these groups of `toolway.access` from now on, after a reload of the configuration."""
+        """Use the groups of `toolway.access` from a reloaded configuration; all tokens are then verified again."""
         self._groups = frozenset(access)
         self._forget_tokens()
 
@@ -181,9 +181,10 @@ class IdentityProvider:
     # -- tokens of people for servers that are called on their behalf -------------------------------------------------
 
     def _keep_token(self, id_: str, new: SubjectToken, issued_at: float | None) -> None:
-        """Keep a token of a person for requests in its name, unless the one kept so far is valid for longer.
+        """Keep a person's token, to exchange it for tokens of servers that are called on the person's behalf.
 
-        It is sent to the token endpoint of its issuer only.
+        The token kept before stays if it is valid for longer. A kept token is sent to the token endpoint of its issuer
+        only.
         """
         known = self._subject_tokens.pop(id_, None)
         if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
@@ -202,14 +203,14 @@ class IdentityProvider:
         return found[0]
 
     def is_login_ended(self, caller: str) -> bool:
-        """Return True if an administrator ended the last login of the person `caller`, or if no login is known here."""
+        """Return True if the person `caller` has no valid login: an administrator ended it, or none is known here."""
         person = self._people.get(caller)
         return person is None or self._is_ended(caller, person.identity.issued_at)
 
     def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
         """Raise `RequestDenied` if an administrator ended the login to which a token belongs.
 
-        A token that does not say when it was issued is refused as well.
+        If logins of the person were ended, a token that does not say when it was issued is refused as well.
         """
         if self._is_ended(id_, issued_at):
             raise self.deny_token("the login was ended")
@@ -245,7 +246,7 @@ class IdentityProvider:
     def _verify(self, token: str) -> TokenIdentity:
         """Verify claims and signature of a JWT, and return the identity that it states.
 
-        Raises `InvalidToken`, or `RequestDenied` if its key is not known (yet).
+        Raises `InvalidToken` if one of them is wrong, `RequestDenied` if the key is unknown or still being fetched.
         """
         parsed = parse_token(token)
         identity = self._rules.check(parsed, self._now())  # before a key is fetched because of it
@@ -253,9 +254,9 @@ class IdentityProvider:
         return identity
 
     def verify_signature(self, token: str, parsed: ParsedToken) -> None:
-        """Verify the signature of a token whose claims were checked.
+        """Verify the signature of a token whose claims were checked before.
 
-        Raises `InvalidToken` if it is wrong, `RequestDenied` if the key is not known, or not yet.
+        Raises `InvalidToken` if it is wrong, `RequestDenied` if the key is unknown or still being fetched.
         """
         keys = self.keys.current
         key = keys.find(parsed.key_id, parsed.algorithm) if keys is not None else None
@@ -276,9 +277,10 @@ class IdentityProvider:
         )
 
     def _remember(self, identity: TokenIdentity) -> Principal:
-        """Return the principal of a verified token, and record the login of the person.
+        """Record the login of the person whom a verified token names, and return the person's principal.
 
-        A principal that has not changed is the same object as before, so that plans of calls stay valid.
+        A principal that has not changed is the same object as before, because cached plans of calls compare it by
+        identity.
         """
         principal, now = self._principal_of(identity), self._now()
         known = self._people.pop(principal.id, None)
@@ -290,7 +292,7 @@ class IdentityProvider:
         return principal
 
     def _report(self, identity: TokenIdentity, principal: Principal) -> None:
-        """Emit an event about the first use of a token: it connects the principal id with issuer and subject."""
+        """Emit an event at the first use of a token: it names the issuer and subject behind the principal id."""
         by = f" with {identity.client}" if identity.client else ""
         reason = f"{self.settings.issuer}#{identity.subject}{by}, groups: {', '.join(self._used_groups(identity))}"
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
@@ -317,7 +319,7 @@ class IdentityProvider:
         )
 
     def _used_groups(self, identity: TokenIdentity) -> list[str]:
-        """Return the groups of a person to which the configuration gives tools, with the group of all people."""
+        """Return those groups of a person that have tools in `toolway.access`, with `*`, the group of all people."""
         return sorted(self._groups.intersection((*(each for each in identity.groups if each != EVERYONE), EVERYONE)))
 
     # -- scopes -------------------------------------------------------------------------------------------------------

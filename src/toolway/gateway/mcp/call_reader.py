@@ -41,7 +41,7 @@ _MAX_ID_DIGITS: Final = 15  # of an id that is certainly a safe integer
 
 
 class ClientMeta(msgspec.Struct, frozen=True, gc=False):
-    """The `_meta` of a tool call that agrees with the HTTP headers and does not require the middleware chain."""
+    """Checked `_meta` of a tool call that does not need the middleware chain, and the capabilities of its client."""
 
     value: Json
     capabilities: Json  # of the client
@@ -49,7 +49,7 @@ class ClientMeta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClientCall(msgspec.Struct, frozen=True, gc=False):
-    """Id, arguments and `_meta` of a tool call that needs no feature that only the middleware chain has."""
+    """Id, arguments and `_meta` of a usual tool call, which can be sent without the middleware chain."""
 
     id: bytes  # encoded
     arguments: Json
@@ -198,9 +198,9 @@ class ListReader:
 
 
 def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] | None:
-    """Return id, tool name and content of a tool call of a legacy client.
+    """Return id, tool name and content of a usual tool call in the request body of a legacy client.
 
-    None if the router must handle the request.
+    None if the call is unusual or invalid, so that the router must handle the request.
     """
     found = _decode_call(body)
     if found is None:
@@ -214,7 +214,10 @@ def read_session_call(body: bytes) -> tuple[jsonrpc.MessageId, str, ClientCall] 
 
 
 def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
-    """Return id and params of the tool call in a request body; None if it is invalid or has unusual params."""
+    """Return id and params of the tool call in a request body; None if the body is invalid or has unusual params.
+
+    The router then handles the request, and reports what is wrong with it.
+    """
     try:
         value: Any = jsonrpc.decode_json(body)
         params, id_ = value["params"], value["id"]
@@ -226,7 +229,7 @@ def _decode_call(body: bytes) -> tuple[jsonrpc.MessageId, Json] | None:
 
 
 def check_meta(value: Json, capabilities: object) -> ClientMeta | None:
-    """Return the checked `_meta` of a request; None if it requires a feature that only the middleware chain has."""
+    """Return the checked `_meta` of a request; None if it is invalid, or if only the middleware chain can handle it."""
     if not value and type(capabilities) is dict:
         return ClientMeta(value, capabilities, None)
     if not _PIPELINE_META_KEYS.isdisjoint(value):

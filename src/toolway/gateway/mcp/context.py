@@ -65,7 +65,7 @@ class RequestContext:
         return any(name in self.capabilities for name in CALLBACK_CAPABILITIES.values())
 
     def set_ids(self, exchange: Exchange) -> None:
-        """Set the ids of this request from an HTTP request.
+        """Set the ids of this request from an HTTP request: the client's `X-Request-ID`, or the gateway's own id.
 
         An id that the gateway generated is the id of the call too.
         """
@@ -115,10 +115,11 @@ SERVER_META_KEY: Final = "toolway/server"
 
 
 def name_server(server: str, method: str, params: Json) -> Json:
-    """Return the params of a server request with the name of its server, in `_meta` and before the message.
+    """Return the params of a server's request to a client with the server's name, so that the client sees who asks.
 
-    To the client all requests come from the gateway. Without the name, a server could ask in the name of another one.
-    Control and invisible characters of the message are removed, so that it cannot hide the name.
+    The name is in `_meta`, and before the message to the user. To the client all requests are from the gateway: without
+    the name, a server could ask in the name of another one. Control and invisible characters of the message are
+    removed, so that it cannot hide the name.
     """
     named = {**params, "_meta": {**get_meta(params), SERVER_META_KEY: server}}
     if method == "elicitation/create":
@@ -130,7 +131,7 @@ def name_server(server: str, method: str, params: Json) -> Json:
 
 
 def name_input_requests(server: str, result: Json) -> Json:
-    """Return a result or task in which every input request to the client contains the name of the server.
+    """Add the server's name to every input request in a result or task, so that the user of the client sees who asks.
 
     An input request that must not reach a client is left out: a task may have one.
     """

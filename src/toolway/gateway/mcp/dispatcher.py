@@ -222,7 +222,7 @@ class RequestDispatcher:
             return finalize_result(context.era, explained)
 
     async def _call_unlisted(self, context: RequestContext, params: Json) -> RpcResult:
-        """Answer a `call_tool` whose tool is in no list: it is denied, unknown, or of a server that is starting."""
+        """Answer a `call_tool` whose tool is in no list: it is denied, unknown, or its server is still starting."""
         name, view = params["name"], context.view
         if view.find_denied(name) is None:
             ref = view.ref_for(name)
@@ -378,7 +378,10 @@ class RequestDispatcher:
     async def _forward_in_budget(
         self, principal: Principal, method: str, target: str, work: Coroutine[Any, Any, RpcResult]
     ) -> RpcResult:
-        """Run `work` if the budgets of the principal allow it; charge its result. Raises `RpcFailure`."""
+        """Run `work` within the budgets and the limit of concurrent calls of its principal; charge its result.
+
+        Raises `RpcFailure` if a budget is used up, the limit is reached, or it is unknown how much of a budget is used.
+        """
         budgets = self.budgets
         accounts = budgets.find(principal, target)
         if method in _TASK_METHODS:  # the call that created the task was counted; its result is that of the task
@@ -442,7 +445,10 @@ class RequestDispatcher:
         return await self._complete(context, call, self._hub.request(call), get_binding)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
-        """Return the `Call` object for a call that was sent as a flight (flights.py), as `dispatch` would build it."""
+        """Return the `Call` object of a tool call that was sent without one, as a flight (flights.py).
+
+        It is the same as `dispatch` would build.
+        """
         may_suspend = context.era == "modern" and self._hub.era(tool.server) == "legacy"
         call, forwarder = self._build_call(
             context, "tools/call", params, tool.server, tool.name, may_suspend=may_suspend, keep_raw=True
@@ -456,7 +462,7 @@ class RequestDispatcher:
         return msgspec.structs.replace(call, callbacks=callbacks)
 
     async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
-        """Wait for the result of a tool call that was sent as a flight (flights.py), without a task; return the result.
+        """Return the result of a tool call that was already sent as a flight (flights.py), when it has arrived.
 
         Raises `RpcFailure` if the call fails.
         """
@@ -583,9 +589,9 @@ class RequestDispatcher:
         return finalize_result(context.era, result)
 
     def _seal_approval(self, found: ApprovalResult, binding: tuple[str, ...]) -> Json:
-        """Return the result that asks a client for an approval, or for input to an approved call.
+        """Return the result that asks a client for an approval, or for input that the server of an approved call needs.
 
-        Its state is sealed, and can be used once.
+        The state in it, which the client sends back, is encrypted, bound to the call, and can be used once.
         """
         result = name_input_requests(ASKER if found.is_question else found.server, found.raw)
         kind = "question" if found.is_question else "approved"
@@ -597,10 +603,10 @@ class RequestDispatcher:
     async def _start_pending(
         self, context: RequestContext, call: Call, forwarder: NotificationForwarder, get_binding: GetBinding
     ) -> RpcResult:
-        """Start a call that may need client input, and wait for its result or first input request.
+        """Start a call that may need client input; return its result, or the first request for input.
 
-        A legacy server sends a request in mid-call. If the era of the server is unknown, its result may request input
-        too.
+        A legacy server requests input by a request in mid-call. If the era of the server is unknown, its result may
+        request input too.
         """
         pending = PendingCall(
             forwarder, context.capabilities, supports_server_request, call.params.get("inputResponses")
@@ -713,7 +719,7 @@ def _owner(context: RequestContext) -> tuple[str, str]:
 
 
 def _state_binding(context: RequestContext, method: str, server: str, params: Json) -> tuple[str, ...]:
-    """Return the values that a request state is bound to.
+    """Return the values to which a request state is bound: a client that sends it back must repeat the same request.
 
     These are principal, endpoint, server, method and a digest of the arguments.
     """
@@ -723,9 +729,10 @@ def _state_binding(context: RequestContext, method: str, server: str, params: Js
 
 
 def _split_answer(params: Json, state: str, *, is_question: bool) -> tuple[Json, ApprovalReply]:
-    """Split the answer to an approval question from the params of a repeated call. Return both.
+    """Split the params of a repeated call into those for the server, and the client's reply about an approval.
 
-    `state` is the opened state, which is returned with the answer.
+    `state` is the decrypted request state, which becomes a part of the reply. `is_question` is True if the client was
+    asked for an approval, and False if it was asked for input to an approved call.
     """
     responses = params.get("inputResponses")
     if not is_question:

@@ -67,14 +67,14 @@ MAX_TOOLS_OF_HEAD: Final = 64  # tools whose plans are kept for one head of a le
 
 
 class NamedPlan(NamedTuple):
-    """Plan for calls of a tool that the meta-tool `call_tool` or `read_tool` names in its arguments."""
+    """Plan (data that calls to one tool have in common) of a tool that `call_tool` or `read_tool` names."""
 
     plan: Plan
     start: bytes  # of the encoded arguments of the meta-tool: all that is before those of the tool
 
 
 class HeadPlan(msgspec.Struct, frozen=True, gc=False):
-    """Plan for requests with one HTTP head: all that calls of one principal to one tool of an endpoint share."""
+    """Plan for requests with one HTTP head: all that the calls of one principal to one tool have in common."""
 
     plan: Plan | None  # None for `call_tool` and `read_tool`, whose bodies name the tool, and for `tools/list`
     principal: Principal
@@ -260,9 +260,9 @@ class ClientFlights:
     def _find_session_plan(
         self, request: HttpRequest, head: SessionHead, name: str, authenticated: AuthenticatedRequest
     ) -> HeadPlan | None:
-        """Return the valid plan for calls of a legacy client to a tool, created if needed. None if there can be none.
+        """Return the plan for calls of a legacy client to a tool, created if needed; None if the router must handle it.
 
-        That there is none is remembered for a second.
+        That there is no plan is remembered for a second.
         """
         planned = head.plans.get(name)
         if type(planned) is HeadPlan and self._is_valid(planned, authenticated):
@@ -277,7 +277,7 @@ class ClientFlights:
         return created
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
-        """Return True if nothing has changed that a plan depends on: principal, views, tool filter, plan of the hub."""
+        """Return True if a plan can still be used: principal, views, tool filter and plan of the hub are the same."""
         router = self.router
         return (
             planned.principal is authenticated.principal
@@ -287,9 +287,9 @@ class ClientFlights:
         )
 
     def _find_plan(self, request: HttpRequest, authenticated: AuthenticatedRequest) -> HeadPlan | None:
-        """Return a new plan for requests with this HTTP head.
+        """Return a new plan for requests with this HTTP head; None if the router must handle them.
 
-        None if there can be none, which is remembered for a second.
+        That there is no plan is remembered for a second.
         """
         notes = request.notes
         if isinstance(notes.plan, float) and self.hub.flights.now() < notes.plan:
@@ -496,7 +496,7 @@ class SessionFlight(ClientFlight):
         self._response: ResumableResponse | None = None  # set if the pipeline has taken over
 
     def origin(self) -> None:
-        """Return None, so that calls of a session are not forwarded to another node as flights.
+        """Return None: calls of a legacy session are never forwarded to another node as flights.
 
         A session belongs to a node, and the pipeline forwards its calls with the messages that they may cause.
         """

@@ -57,7 +57,10 @@ class LegacyHttpEndpoint:
     def open_response(
         self, exchange: Exchange, session: LegacySession, id_: jsonrpc.MessageId | None
     ) -> ResumableResponse:
-        """Create the response to a request in a legacy session. The caller must send it with `send_response`."""
+        """Create the response to a request in a legacy session; a client that reconnects can resume it.
+
+        The caller must send it with `send_response`.
+        """
         buffer = session.replay_buffers.create()
         exchange.on_disconnect = lambda: None  # in the legacy era a lost connection does not cancel the request
         return ResumableResponse(exchange, id_, buffer, accepts_empty_events=session.version >= EMPTY_EVENTS_SINCE)

@@ -72,7 +72,7 @@ class LegacySession:
             self.stream.send(jsonrpc.encode_notification(method, params))
 
     def forward_log(self, fact: ServerLog) -> None:
-        """Forward a server's log message to the client if it is for this client and has a level that it wants."""
+        """Forward a server's log message to the client, if it belongs to this caller and has a wanted level."""
         if (
             fact.delivered_to_caller
             or fact.caller != self.principal.caller_id

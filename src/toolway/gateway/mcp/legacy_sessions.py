@@ -214,7 +214,7 @@ class LegacySessions:
         context: RequestContext,
         taken: TakenOverCall,
     ) -> bytes | None:
-        """Wait for a tool call that was sent as a flight (flights.py), without a task; return its encoded response.
+        """Return the encoded response to a tool call that was sent as a flight (flights.py), when it has arrived.
 
         None if the client cancelled the request.
         """
@@ -305,7 +305,10 @@ class LegacySessions:
         return {}
 
     async def sync_subscriptions(self, session: LegacySession) -> None:
-        """Make the subscriptions here equal to those in the session state, which another node may have changed."""
+        """Make the resource subscriptions of this process equal to those in the shared session state.
+
+        Another node may have changed the state.
+        """
         if session.subscriber is None:
             return
         subscribed = set(session.subscriber.topics.values())

@@ -145,7 +145,10 @@ class PendingCall:
             del self._input_requests[key]
 
     def _input_key(self, params: Json) -> str:
-        """Return the key under which the client gets a server request: the server's own if usable, or a new one."""
+        """Return a unique key for a server request to the client, under which the client responds.
+
+        It is the key that the server chose, if that is usable, or a new one.
+        """
         meta = params.get("_meta")
         name = meta.get(INPUT_KEY_META_KEY) if isinstance(meta, dict) else None
         if isinstance(name, str) and 0 < len(name) <= MAX_INPUT_KEY_CHARS and name not in self._input_requests:

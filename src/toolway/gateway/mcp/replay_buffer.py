@@ -106,9 +106,9 @@ class ReplayBudget:
         return self._total
 
     def add(self, principal_id: str, buffer: ReplayBuffer, drop: Callable[[], None]) -> None:
-        """Count the bytes of the buffer of a finished request.
+        """Count the bytes of the replay buffer of a finished request; drop other buffers if the limit is exceeded.
 
-        `drop` is called if the buffer must be dropped to save memory. `drop` then calls `remove`.
+        `drop` is called if this buffer must be dropped to save memory, and must call `remove`.
         """
         self._drops.setdefault(principal_id, {})[buffer] = drop
         self._bytes[principal_id] += buffer.size

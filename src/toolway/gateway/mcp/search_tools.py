@@ -182,7 +182,7 @@ class SearchTools:
         return known[2]
 
     def _find_coverage(self, view: EndpointView, tools: int, held: list[str]) -> Generator[None, None, Coverage]:
-        """Compute the extent of a search.
+        """Compute the extent of a search in a view: its servers and tools, and those which it cannot cover.
 
         This generator yields between slices of servers, so that other tasks can run.
         """
@@ -242,7 +242,7 @@ class SearchTools:
     # -- call_tool and read_tool ---------------------------------------------------------------------------------------
 
     def unwrap(self, context: RequestContext, params: Json) -> UnwrappedCall:
-        """Return the call that a call of the meta-tool `call_tool` or `read_tool` means: its tool and arguments.
+        """Return the tool call that a call of the meta-tool `call_tool` or `read_tool` contains: params and tool.
 
         If that call cannot be made, return a result that explains why. The client cannot repeat arguments of the named
         tool in HTTP headers, so headers are not compared.

@@ -240,9 +240,10 @@ class SubscriptionService:
         return True
 
     def _add_topic(self, subscriber: Subscriber, topic: Topic, name: str) -> bool:
-        """Add a topic (resource or task) to the subscriptions of a subscriber.
+        """Add a resource or task (a topic) to the subscriptions of a subscriber.
 
-        `name` is what the client calls it. Return False if all such names of its caller would exceed the byte limit.
+        `name` is the name that the client uses for it. Return False if all such names of the caller would exceed the
+        byte limit.
         """
         used = self._caller_bytes[subscriber.caller] + _topic_bytes(name)
         if used > MAX_CALLER_BYTES:
@@ -326,7 +327,10 @@ class SubscriptionService:
                             subscriber.notify(notice, {})
 
     async def _take_missing_snapshots(self) -> None:
-        """Store the current lists of views that have no snapshot yet: they replaced views of an earlier policy."""
+        """Store the current lists of views that have no snapshot yet, so that later changes can be detected.
+
+        Such views replaced those of an earlier policy.
+        """
         missing = {(each.view, kind) for each in self._subscribers for kind in each.kinds} - self._snapshots.keys()
         for view in {view for view, _ in missing}:
             await view.prepare()
@@ -334,7 +338,7 @@ class SubscriptionService:
             self._snapshots.setdefault((view, kind), view.snapshot(kind))
 
     def _changed_kinds(self) -> dict[EndpointView, set[ListKind]]:
-        """Return which kinds of lists (tools, prompts …) changed in each view since its snapshot, and renew it."""
+        """Return the kinds of lists (tools, prompts …) that changed in each view since its snapshot, and renew it."""
         changed: dict[EndpointView, set[ListKind]] = {}
         for (view, kind), previous in self._snapshots.items():
             now = view.snapshot(kind)

@@ -75,7 +75,7 @@ class EndpointView:
         permission: ItemPermission | None = None,
         own_lists: OwnLists | None = None,
     ) -> None:
-        """Create the view. `own_lists` has what the principal sees of servers that are called with its own login."""
+        """Create the view. `own_lists` filters the items of servers that are called with the principal's own login."""
         self._catalog = catalog
         self._servers = servers
         self._tool_filter = tool_filter
@@ -135,9 +135,9 @@ class EndpointView:
         return self.permission is None or self.permission.may_include(server)
 
     def includes_tool(self, tool: Item) -> bool:
-        """Return True if filters and policy let this view show a tool.
+        """Return True if the filters and the policy let this view show a tool.
 
-        Whether the tool is held or denied is not checked.
+        It is not checked if the tool is denied by a setting, or held because its changed definition waits for approval.
         """
         return self._is_included("tools", tool)
 
@@ -167,7 +167,7 @@ class EndpointView:
         return cached
 
     def is_complete(self, kind: ListKind) -> bool:
-        """Return True if every server of this view has listed its items of this kind."""
+        """Return True if no server of this view is missing that may still add items to the list of this kind."""
         listed = self._current_list(kind)
         if not listed.complete:
             listed.complete = not self.unlisted_servers(kind)
@@ -176,8 +176,8 @@ class EndpointView:
     def unlisted_servers(self, kind: ListKind) -> list[str]:
         """Return the servers of this view for whose items of this kind a list request must wait.
 
-        They have not listed them yet, and may have items on the list. With search, most tools are not on the list, so
-        that a client does not wait for their servers.
+        They have not listed their items yet, and may have some that the list shows. With tool search, the list shows
+        few tools, so that a client does not wait for most servers.
         """
         unlisted = self.unknown_servers(kind)
         return [each for each in unlisted if self._tool_filter.may_list(each)] if kind == "tools" else unlisted
@@ -202,9 +202,10 @@ class EndpointView:
             await self._own_lists.wait(self.servers() if server is None else [server], kind)
 
     async def own_list_error(self, kind: ListKind, name: object) -> CallError | None:
-        """Return why the server in a tool name has not listed its items to this principal; None if it has.
+        """Return the error of a server that could not list its items to this principal; None if there is none.
 
-        This is about servers that are called with the principal's own login; None for other servers.
+        `name` is the name of a tool of that server. Only servers that are called with the principal's own login have
+        such errors.
         """
         server = self.server_for(name) if self._own_lists is not None else None
         return await self._own_lists.error(server, kind) if self._own_lists is not None and server else None
@@ -244,13 +245,19 @@ class EndpointView:
         return ref, setting
 
     def _shows_denied(self, permission: ItemPermission, ref: ToolRef) -> bool:
-        """Return True if the policy would show a tool that a setting denies. False if its definition is not known."""
+        """Return True if the policy of the gateway would show the tool `ref`, which a setting denies.
+
+        False if the definition of the tool is not known.
+        """
         received = self._catalog.received_items("tools", ref.server)
         tool = next((each for each in received if each.name == ref.tool), None)
         return tool is not None and permission.shows("tools", tool)
 
     def find_hidden(self, kind: ListKind, name: object) -> Item | None:
-        """Return the tool or prompt of this name that only the policy of the gateway hides. It is for the audit log."""
+        """Return the tool or prompt with this name that only the policy of the gateway hides; None if there is none.
+
+        The caller reports it to the audit log.
+        """
         if self.permission is None or not isinstance(name, str):
             return None
         if self.single_server is not None:
@@ -356,7 +363,7 @@ class EndpointView:
 
     @property
     def needs_decisions(self) -> bool:
-        """Return True if the policy must decide about so many items that `prepare` should do it, in a thread."""
+        """Return True if the policy has yet to decide about many items, so that `prepare` should be called first."""
         permission = self.permission
         if permission is None or self._decided == (self._catalog.generation, permission.version):
             return False
@@ -390,7 +397,7 @@ class EndpointView:
 
     @property
     def needs_preparation(self) -> bool:
-        """Return True if the list of tools is outdated and so large that `prepare` should build it."""
+        """Return True if the list of tools must be built and is so large that `prepare` should be called first."""
         if self._is_current() and "tools" in self._lists:
             return False
         if self.needs_decisions:

@@ -113,7 +113,7 @@ class ItemPermission:
     # -- lists --------------------------------------------------------------------------------------------------------
 
     def shows(self, kind: ListKind, item: Item) -> bool:
-        """Return True if a list shows an item: a call of it is allowed, at least with some arguments."""
+        """Return True if lists may show an item: a call of it is allowed, at least with some arguments."""
         return self.verdict(kind, item) is not Verdict.DENY
 
     def verdict(self, kind: ListKind, item: Item) -> Verdict:
@@ -137,7 +137,7 @@ class ItemPermission:
         return engine.first_step(self.subject, self.policy.hour, facts, f"{item.server}.{item.name}").verdict
 
     def has_many_unknown(self, items: Iterable[tuple[ListKind, Item]]) -> bool:
-        """Return True if the decision about so many items is missing that a thread should make them."""
+        """Return True if so many of these items are undecided that `prepare` should decide about them in a thread."""
         count = 0
         for kind, item in items:
             known = self._known.get((kind, item.server, item.name))
@@ -157,7 +157,7 @@ class ItemPermission:
         await asyncio.to_thread(decide)
 
     def may_include(self, server: str) -> bool:
-        """Return False if no policy can permit any item of a server to this caller."""
+        """Return True if a policy may permit any item of a server to this caller; False if no policy can."""
         found = self._servers.get(server)
         if found is None:
             engine = self.policy.engine
@@ -170,7 +170,7 @@ class ItemPermission:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def needs_arguments(self, tool: Item) -> bool:
-        """Return True if each call of a tool needs a decision of its own: arguments or hour may change it."""
+        """Return True if each call of a tool needs its own decision, because arguments or the hour may change it."""
         return self.policy.reads_hour or self.verdict("tools", tool) is Verdict.READ_ARGUMENTS
 
     def allows_call(self, tool: Item, arguments: Mapping[str, Any]) -> bool:
@@ -185,7 +185,7 @@ class ItemPermission:
         return self._decide("tools", tool, arguments)
 
     def decide(self, kind: ListKind, item: Item) -> AccessDecision:
-        """Return the decision about an item, given no arguments, and the policies that made it."""
+        """Return the decision about an item as if it were called without arguments, and the policies that made it."""
         return self._decide(kind, item, {})
 
     def decide_read(self, server: str, uri: str) -> AccessDecision:

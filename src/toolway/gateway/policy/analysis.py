@@ -108,7 +108,7 @@ def analyse(definition: Json) -> PolicyUse:
 
 
 def relax(policy: Policy) -> Json:
-    """Return a policy without its conditions on arguments, as a permit.
+    """Return a policy as a permit without its conditions on arguments, to test if it may apply to a call.
 
     It applies to all requests to which the policy applies, whatever their arguments are, and perhaps to more.
     """
@@ -121,10 +121,9 @@ def relax(policy: Policy) -> Json:
 
 
 def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[str, str]]) -> bool:
-    """Return True if a scope of a policy includes an entity.
+    """Return True if `scope`, the part of a policy for principal, action or resource, includes an entity.
 
-    A scope is the part for principal, action or resource before the conditions. `parents` are the groups or the server
-    to which the entity belongs.
+    The entity is given by type and id. `parents` are the groups or the server to which it belongs.
     """
     own = (type_, id_)
     op = scope["op"]
@@ -143,7 +142,7 @@ def scope_reaches(scope: Json, type_: str, id_: str, parents: frozenset[tuple[st
 
 
 def may_reach_server(scope: Json, server: str) -> bool:
-    """Return True if the resource scope of a policy may include any item of a server."""
+    """Return True if `scope`, the part of a policy for its resource, may include any item of a server."""
     op = scope["op"]
     if op in ("==", "in"):
         named = [scope["entity"]] if "entity" in scope else scope["entities"]
@@ -181,7 +180,7 @@ def _walk(node: Any) -> Iterator[Json]:
 
 
 def _paths(node: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the attribute paths that a condition reads, each from a variable on.
+    """Yield the attribute paths that a condition reads, each beginning with a variable such as `context`.
 
     `context.args.a == 1 && principal in resource` has the paths (context, args, a), (principal,) and (resource,).
     """
@@ -190,7 +189,7 @@ def _paths(node: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _reads(node: Any) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Yield the attribute paths that a condition reads, each with True if it is only tested (`has`)."""
+    """Yield each attribute path that a condition reads, with True if only its existence is tested (`has`)."""
     path = _path_of(node)
     if path is not None:
         yield path, "has" in node

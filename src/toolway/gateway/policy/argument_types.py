@@ -30,7 +30,7 @@ class UnfitArgument(ValueError):
 
 
 def argument_types(input_schema: Json, names: Iterable[str]) -> ArgumentTypes:
-    """Return the Cedar types of the arguments in `names`, which policies read, from the input schema of a tool.
+    """Return the Cedar types of those arguments in a tool's input schema that policies read (`names`).
 
     An argument whose schema allows several types is left out: a policy that reads it is not valid for this tool, or
     finds no value (`has`). `check_reads` denies calls that have one.
@@ -59,9 +59,10 @@ def to_values(arguments: Mapping[str, Any], types: ArgumentTypes) -> Json:
 
 
 def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Iterable[ArgumentRead]) -> None:
-    """Raise `UnfitArgument` if a policy reads a value of a call that is not passed to Cedar.
+    """Raise `UnfitArgument` if a call has a value that a policy reads, but that cannot be passed to Cedar.
 
-    A value without a type is left out. The server gets it, and a `forbid` that tests for it (`has`) would not apply.
+    Such a value has no single type in the tool's schema. The server would get it, and a `forbid` that tests for it
+    (`has`) would not apply.
     """
     for read in reads:
         given: Any = arguments
@@ -79,7 +80,10 @@ def check_reads(arguments: Mapping[str, Any], types: ArgumentTypes, reads: Itera
 
 
 def _check_whole(value: Any, type_: CedarType, path: str) -> None:
-    """Raise `UnfitArgument` if a part of a value has no type, so that Cedar would compare less than the server gets."""
+    """Raise `UnfitArgument` if a part of a value has no type in the tool's schema.
+
+    Cedar would not get that part, so a policy would compare less than the server gets.
+    """
     name, inner = type_
     if name == "Set" and isinstance(value, list):
         for each in value:

@@ -84,7 +84,7 @@ class AccessDecision(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """Result of the first step of a decision, made without arguments, with what the second step needs."""
+    """Result of the first step of a decision, made without arguments of a call, and data for the second step."""
 
     verdict: Verdict
     decision: AccessDecision
@@ -93,7 +93,7 @@ class FirstStep(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """Policies whose scopes include a caller and an item, as sets of the Cedar library."""
+    """Policies whose principal, action and resource include a caller and an item, as sets of the Cedar library."""
 
     policies: tuple[str, ...]  # ids
     all: Any
@@ -152,10 +152,10 @@ class PolicyEngine:
     def first_step(
         self, subject: Subject, hour: int, item: ItemFacts, name: str = "", *, keep: bool = True
     ) -> FirstStep:
-        """Return the first step of a decision about an item, which needs no arguments.
+        """Return the first step of a decision about a caller and an item, which needs no arguments of a call.
 
-        `name` is the item's, for reports. With `keep`, it is cached. That is not for names that clients choose: they
-        would fill the cache.
+        `name` is the name of the item, for reports. With `keep`, the step is cached. Do not cache items whose names
+        clients choose: they would fill the cache.
         """
         key = (subject, hour if self.reads_hour else None, item)
         found = self._steps.get(key)
@@ -209,7 +209,10 @@ class PolicyEngine:
         return self._ask(self._select(subject, item).all, _request(subject, hour, item, values), step.entities)
 
     def _select(self, subject: Subject, item: ItemFacts) -> Selection:
-        """Return the policies whose scopes include a caller and an item. No other policy can apply."""
+        """Return the policies whose principal, action and resource include a caller and an item.
+
+        No other policy can apply to them.
+        """
         chosen = self._by_subject.get(subject)
         if chosen is None:
             groups = frozenset(("Group", each) for each in subject.groups)
@@ -252,7 +255,10 @@ class PolicyEngine:
         return found
 
     def may_include(self, subject: Subject, server: str) -> bool:
-        """Return False if no policy can permit any item of a server to a caller, whatever items the server has."""
+        """Return True if a policy may permit any item of a server to a caller; False if no policy can.
+
+        The items that the server has are not needed for it.
+        """
         groups = frozenset(("Group", each) for each in subject.groups)
         reached = False
         for policy in self.policies:
@@ -282,7 +288,7 @@ class PolicyEngine:
     # -- validation ---------------------------------------------------------------------------------------------------
 
     def find_problem(self, policy: Policy, types: ArgumentTypes, tool: str) -> str | None:
-        """Return why a policy that reads arguments is not valid for a tool with these arguments; None if it is."""
+        """Return why a policy is not valid for a tool whose arguments have these types; None if it is valid."""
         key = (policy.id, types)
         found = self._valid.get(key)
         if found is None:
@@ -300,7 +306,7 @@ class PolicyEngine:
         return found or None
 
     def conditional_policies(self, item: ItemFacts) -> list[Policy]:
-        """Return the policies that read arguments and whose scopes include an item. Callers are not compared."""
+        """Return the policies that read arguments and whose action and resource include an item, for any caller."""
         parents = frozenset({("Server", item.server)})
         return [
             each
@@ -345,11 +351,11 @@ class PolicyEngine:
         return self._cedar.PolicySet.from_json_str(_document(definitions))
 
     def build_permits(self, definitions: Mapping[str, Json]) -> Any:
-        """Return a set of policies of the Cedar library with these definitions, for checks of the command line."""
+        """Return a policy set of the Cedar library made from these definitions by policy id, for use with `reasons`."""
         return self._build(definitions)
 
     def reasons(self, policies: Any, subject: Subject, hour: int, item: ItemFacts) -> list[str]:
-        """Return the labels of those policies in a set that apply to a caller and an item."""
+        """Return the labels of the policies in a set, made by `build_permits`, that apply to a caller and an item."""
         found = self._cedar.is_authorized(
             _request(subject, hour, item, {}), policies, json.dumps(to_entities(subject, item, self.use.facts))
         )

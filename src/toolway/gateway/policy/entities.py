@@ -73,7 +73,7 @@ def parse_caller(user: str, groups: Iterable[str] = (), client: str = "", *, mfa
 
 
 class Reducer:
-    """Reduction of callers and items to the facts that a set of policies reads."""
+    """Reduction of callers and items to the facts that policies read, so that equal ones share one cached decision."""
 
     def __init__(self, use: PolicySetUse, arguments: frozenset[str]) -> None:
         self._use = use

@@ -71,7 +71,10 @@ def invalid_error(problems: Iterable[PolicyProblem], file: str) -> ConfigError:
 
 
 def find_unfit(engine: PolicyEngine, tools: Iterable[Item]) -> list[PolicyProblem]:
-    """Return the problems of policies that read arguments, compared with the schemas of the tools in their scope."""
+    """Return the problems of policies whose conditions on arguments do not fit the schema of a tool.
+
+    Each policy is compared with the tools to which it can apply.
+    """
     problems = []
     for tool in tools:
         facts = engine.reduce.item("Tool", tool)

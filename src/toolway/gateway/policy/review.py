@@ -29,7 +29,7 @@ class UnknownName(NamedTuple):
 
 
 class Review(NamedTuple):
-    """Findings of a check of a policy file."""
+    """Findings of the check of a policy file: names, tools and policies that may be mistakes."""
 
     unknown: Sequence[UnknownName]
     unreachable: Sequence[str]  # tools that no policy permits to anyone
@@ -91,7 +91,7 @@ def explain(engine: PolicyEngine, case: PolicyTest, item: Item) -> tuple[AccessD
 
 
 def find_item(case: PolicyTest, tools: Iterable[Item]) -> Item | None:
-    """Return the item that a test is about; None if it is a tool that no server has."""
+    """Return the tool, prompt or resource that a policy test calls; None if it is a tool that no server has."""
     if case.action == "call":
         return next((each for each in tools if f"{each.server}.{each.name}" == case.tool), None)
     server, _, name = case.tool.partition(".")
@@ -139,9 +139,9 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
 
 
 def _open_scope(policy: Policy) -> Json:
-    """Return a policy as a permit for everyone, with only those conditions that read nothing but the resource.
+    """Return a policy as a permit for every caller that keeps only the conditions on the resource.
 
-    It applies to the items that the policy can be about.
+    It is for tests which items the policy can apply to, independent of callers and arguments.
     """
     conditions = [each for each in policy.definition["conditions"] if reads_only_resource(each["body"])]
     return {**policy.definition, "effect": "permit", "principal": {"op": "All"}, "conditions": conditions}
