@@ -232,7 +232,7 @@ class Timer:
         self._granted_seconds = 0.0
 
     def extra_time(self, now: float) -> float:
-        """Return the paused seconds by which the timer must still be extended, and record them as granted."""
+        """Return the seconds of pauses by which the timer must still be extended, and count them as granted."""
         if self._paused_seconds is None:
             return 0.0
         extra = self._paused_seconds(now) - self._granted_seconds
@@ -253,7 +253,7 @@ class Timer:
 
 
 class Timers:
-    """All timers of one event loop, in a heap with one loop timer.
+    """All timers of one event loop, kept in a heap and served by a single timer of the loop.
 
     Nearly every timer is cancelled before it expires, so starting one must cost almost nothing; a loop timer per call
     costs more.

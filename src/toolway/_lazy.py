@@ -132,7 +132,7 @@ def _frozen_methods(cls: Any, names: frozenset[str]) -> dict[str, Any]:
 def _set_by_init(field: Any) -> None:
     """Turn the default of a field that is no parameter of `__init__` into a factory, so that `__init__` assigns it.
 
-    In a class with slots, nothing else does.
+    In a class with slots, nothing else would assign it.
     """
     if field.default is not dataclasses.MISSING:
         value, field.default = field.default, dataclasses.MISSING

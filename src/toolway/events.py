@@ -256,7 +256,7 @@ class AccessEvent(Event, frozen=True):
 
     `server` is set for logins and logouts at servers, else empty. `token_accepted` is the first use of an access token
     of an identity provider; `keys_unavailable` and `keys_available` are about the keys of that provider.
-    `budgets_open` and `budgets_closed` say that calls pass without a count of budgets, and that they do no more.
+    `budgets_open`: calls pass because budgets cannot be counted; `budgets_closed`: they are counted again.
     """
 
     action: str  # refused, throttled, key_…, login, logout, token_accepted, logins_ended, keys_…, or budgets_…
@@ -265,7 +265,7 @@ class AccessEvent(Event, frozen=True):
 
 
 class PolicyDecision(Event, frozen=True):
-    """A policy rule allowed or denied something.
+    """A rule of the gateway allowed or denied an action, such as a call or the addition of a server.
 
     The rule `admission` is about the addition of a server. A rule that begins with `policy` is of the policy file of
     the gateway, and denied a call.

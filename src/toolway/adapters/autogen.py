@@ -60,7 +60,7 @@ def _workbench_class() -> Any:
             """Do nothing: the program closes the hub."""
 
         async def reset(self) -> None:
-            """Do nothing: the hub has no state of a conversation."""
+            """Do nothing: a hub keeps no state of a conversation that could be reset."""
 
         async def save_state(self) -> Mapping[str, Any]:
             return {}

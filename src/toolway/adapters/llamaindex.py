@@ -22,7 +22,7 @@ def _tool_class() -> Any:
     core = require("llama_index.core.tools.types", "llama-index-core")
 
     class HubMetadata(core.ToolMetadata):  # type: ignore[misc, name-defined] # a base class that is loaded late
-        """Name, description and schema of a tool. The schema is that of the toolset, not of a Python type."""
+        """LlamaIndex metadata of a hub tool: name, description, and the JSON schema instead of a Python type."""
 
         def __init__(self, tool: ModelTool) -> None:
             super().__init__(description=tool.description[:MAX_DESCRIPTION_CHARS], name=tool.name, fn_schema=None)

@@ -1,6 +1,6 @@
 """Toolset: tools of a hub for a model. Selection, names, approval by effect, and calls.
 
-All adapters are views of it. It never calls a tool that it did not offer, and a model gets an answer to every call.
+All adapters use it. It never calls a tool that it did not offer, and a model gets an answer to every call.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Toolset:
         return list(self._by_name.values())
 
     def find(self, name: str) -> ModelTool | None:
-        """Return the tool that a model calls `name`, or None."""
+        """Return the selected tool that a model knows as `name`, or None."""
         found = self._by_name.get(name)
         return found or next((each for each in self._by_name.values() if each.tool.qualified_name == name), None)
 
@@ -233,7 +233,7 @@ class Toolset:
         return self._approve == "all" or (self._approve == "unsafe" and effect is Effect.UNSAFE)
 
     def _check(self, chosen: Mapping[str, ModelTool], known: int) -> None:
-        """Raise `ToolwayError` if no tool is selected, or more than the provider accepts."""
+        """Raise `ToolwayError` if no tool is selected, or more tools than the model provider accepts."""
         hint = "select fewer by patterns or search=…: `toolway tools` lists them"
         problem = ""
         if not chosen:
@@ -277,7 +277,7 @@ class Toolset:
         return Reply(texts.result_text(result), result.is_error, "yes", result)
 
     async def _refusal(self, tool: ModelTool, arguments: Json) -> str | None:
-        """Ask about a call that needs an approval.
+        """Ask if a tool call that needs an approval may be made.
 
         Return None if it is approved, else the reason, or "" if none was given.
         """

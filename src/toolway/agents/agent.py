@@ -124,7 +124,7 @@ class Agent:
     def from_settings(
         cls, settings: AgentSettings, hub: Hub, *, journal: str | os.PathLike[str] | Workflows | None = None
     ) -> Self:
-        """Return an agent with settings that were stored with an earlier run."""
+        """Create an agent from settings that were stored with an earlier run."""
         agent = cls(settings.model, hub, journal=journal)
         agent.settings = settings
         return agent
@@ -226,7 +226,7 @@ class AgentRun:
         await self._workflows.settle(run, path, happened=happened, by=by)
 
     def _split(self, step: str | None) -> tuple[str, str | None]:
-        """Return (run id, path) of a step.
+        """Return (run id, path) of a step of this run or of one of its child runs.
 
         A step of a child run is written as `RUN#PATH`; any other path is of this run.
         """
@@ -234,7 +234,7 @@ class AgentRun:
         return (run, path) if separator else (self.id, step)
 
     async def asking(self) -> list[RunRecord]:
-        """Return those of this run and its child runs that wait for the answer of a person now."""
+        """Return this run and its child runs, as far as they wait for the answer of a person now."""
         return await find_asking_runs(self._workflows, self.id)
 
     async def events(self) -> AsyncIterator[AgentEvent]:

@@ -96,7 +96,7 @@ async def _run_loop(agent: Agent[None, Any], prompt: str) -> Any:
 
 
 def _facts_of(model: JournalledModel, toolset: HubToolset) -> Json:
-    """Return the usage of a run, with its child runs, its seconds, and the untrusted servers that it has read from."""
+    """Return what a run and its child runs have used, its seconds, and the untrusted servers whose results it read."""
     return {
         "usage": {**model.spending.to_json(), "calls": toolset.rules.calls},
         "seconds": model.seconds(),

@@ -44,7 +44,7 @@ def limit_answers(model: Model) -> None:
 
 
 def is_too_large(error: BaseException) -> bool:
-    """Return True if an error of a request was caused by the limit."""
+    """Return True if a request to a model failed because the answer exceeded the size limit."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if cause is None or isinstance(cause, _TooLargeAnswer):
@@ -75,13 +75,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class _BoundedSession:
-    """HTTP session of botocore that limits the size of each response. It wraps the session, to import no botocore."""
+    """Wrapper of an HTTP session of botocore that limits the size of each response. Imports no botocore."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     def send(self, request: Any) -> Any:
-        """Send a request; return its response, whose body was not read yet."""
+        """Send an HTTP request to a model provider; return the response, whose body was not read yet."""
         request.stream_output = True  # otherwise the session reads the body before it can be bounded
         response = self._session.send(request)
         response.raw = _BoundedBody(response.raw)

@@ -48,9 +48,9 @@ class CallRules:
         self.calls = 0
 
     def reserve(self, place: int) -> str | None:
-        """Count a call, which is number `place` in its turn of the model.
+        """Count a tool call against the limits of the run and of one model turn; `place` is its number in the turn.
 
-        Return the text for the model if the turn or the budget allows no more calls; else None.
+        Return the refusal for the model if the turn or the budget allows no more calls; else None.
         """
         if place > MAX_CALLS_OF_TURN:
             return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
@@ -90,7 +90,7 @@ class CallRules:
         return sorted(self._read_untrusted)
 
     def mark_read(self, servers: Iterable[str], turn: int) -> None:
-        """Record that results of this turn contain texts of these untrusted servers."""
+        """Record that the model reads texts of these untrusted servers in the results of turn `turn`."""
         for server in servers:
             self._read_untrusted.setdefault(server, turn)
 

@@ -65,7 +65,7 @@ class AgentEventLog:
             self.add(run, AgentEvent(kind="text", text=text))
 
     def after(self, run: str, count: int) -> list[AgentEvent]:
-        """Return the events of a run after the first `count` ones."""
+        """Return the events of an agent run without the first `count` ones."""
         return self._events.get(run, [])[count:]
 
     @property

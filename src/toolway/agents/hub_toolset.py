@@ -175,7 +175,7 @@ class HubToolset(AbstractToolset[Any]):
         return self._cut(path, self.rules.add_result(tool, args, text, turn))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
-        """Ask a person about a call if the rules demand it; return the text for the model if the call is refused.
+        """Ask a person about a tool call if the rules demand it; return the text for the model if the call is refused.
 
         None if the call may be made.
         """
@@ -237,7 +237,7 @@ class HubToolset(AbstractToolset[Any]):
         return self._part(handle, text, offset)
 
     def _cut(self, path: str, text: str) -> str:
-        """Return a short result unchanged, and of a long one the first part, with a handle for reading the rest."""
+        """Return a short tool result unchanged; of a long one, the first part and a handle for reading the rest."""
         if len(text) <= MAX_RESULT_CHARS:
             return text
         handle = path.removeprefix("tool/")
@@ -269,7 +269,7 @@ def _turn_of(path: str) -> int:
 def _adapt(tool: Tool | None) -> AdaptedSchema:
     """Return the input schema of a tool in a form that providers accept.
 
-    If that is not possible, it allows any object.
+    If that is not possible, return a schema that allows any object.
     """
     try:
         return adapt_schema({"type": "object"} if tool is None else tool.input_schema)

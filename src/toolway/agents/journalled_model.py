@@ -147,7 +147,7 @@ class JournalledModel(WrapperModel):
         ]
 
     async def _step(self, name: str, ask: Callable[[Iterator[int]], Any]) -> tuple[Json, int]:
-        """Return an answer from the journal or the provider, and how many requests for it were lost in a crash."""
+        """Return an answer of the model from the journal or the provider, and how many requests for it a crash lost."""
         for attempt in range(1, MAX_TRIES + 1):
             path = name if attempt == 1 else f"{name}~{attempt}"
             try:
@@ -207,7 +207,7 @@ class JournalledModel(WrapperModel):
         )
 
     def _read(self, number: int, answer: Json) -> ModelResponse:
-        """Decode an answer from the journal.
+        """Decode an answer of the model that was read from the journal.
 
         A tool call without an id, or with one that was used before, gets a new id.
         """
@@ -232,7 +232,7 @@ class JournalledModel(WrapperModel):
             raise used
 
     def left_budget(self, calls: int) -> Budget:
-        """Return the rest of the run's budget. `calls` is the number of tool calls so far."""
+        """Return what is left of the run's budget, if the run has made `calls` tool calls so far."""
         return self.spending.left(calls, self.seconds())
 
     def seconds(self) -> float | None:

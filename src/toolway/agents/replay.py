@@ -29,7 +29,7 @@ class Replay(NamedTuple):
 
 
 class _JournalledTools:
-    """Stand-in for a hub in a replay. It knows only the effect classes of the tools that the run called."""
+    """Replacement for a hub while a run is replayed: knows only the effect classes of the tools that the run called."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._core = self

@@ -24,7 +24,7 @@ _CALL_STEP: Final = re.compile(r"(tool/\d+\.\d+)(/approve)?")
 
 
 class AgentRunReader:
-    """Reader of agent runs for the gateway, which knows workflow runs only.
+    """Reader of the agent runs among workflow runs, for the dashboard of a gateway.
 
     `folder` is the state folder. It has the journal of the command `toolway agent`.
     """
@@ -131,7 +131,7 @@ def _read_facts(entries: Sequence[Entry]) -> Json:
 
 
 def _made_calls(entries: Sequence[Entry]) -> set[str]:
-    """Return the steps of all tool calls of a run, including those that wait for approval or were denied."""
+    """Return the steps of a run that are tool calls, including calls that wait for approval or were denied."""
     matches = ((_CALL_STEP.fullmatch(each.path), each) for each in entries)
     return {match[1] for match, each in matches if match is not None and (each.tool or match[2])}
 

@@ -73,7 +73,7 @@ class Spending:
         self._uncounted_cost += Decimal(str(budget.usd or 0))
 
     def left(self, calls: int, seconds: float | None) -> Budget:
-        """Return the rest of the budget, if the run has made `calls` tool calls and worked for `seconds`."""
+        """Return what is left of the budget, if the run has made `calls` tool calls and worked for `seconds`."""
         used = Budget(
             usd=float(self._all_cost), tokens=self._all_tokens, calls=calls, requests=self.requests, seconds=seconds
         )
@@ -107,7 +107,7 @@ class Spending:
         return None
 
     def to_json(self) -> Json:
-        """Return the usage in the form in which the result of a run has it."""
+        """Return the usage of the run as JSON, in the form that the result of a run contains."""
         found: Json = {
             "requests": self.requests,
             "input_tokens": self.input_tokens,

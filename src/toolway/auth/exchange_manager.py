@@ -40,7 +40,7 @@ Send = Callable[[str, TokenRequest | None], Awaitable[tuple[int, bytes]]]
 
 
 class TokenEndpoints:
-    """Cache of the token endpoints of issuers, which their metadata names, for all servers and callers."""
+    """Cache of the token endpoints that the metadata of issuers names, shared by all servers and callers."""
 
     def __init__(self, now: Clock) -> None:
         self._now = now
@@ -118,9 +118,9 @@ class ExchangeManager:
     def activate(self) -> None: ...
 
     def allows(self, caller: str) -> bool:
-        """Return True if the token may be used for this caller: only its owner.
+        """Return True if the token may be used for `caller`: its owner, or "".
 
-        The empty caller is allowed too: requests that the owner's own connection makes by itself, such as a ping.
+        The caller "" means a request that the owner's own connection makes by itself, such as a ping.
         """
         return self.owner.principal != "" and caller in ("", self.owner.principal)
 
@@ -185,7 +185,7 @@ class ExchangeManager:
     async def _run_once(self) -> None:
         """Exchange the caller's token, or wait for the exchange in progress.
 
-        It continues if one of its waiters is cancelled.
+        The exchange continues if one of its waiters is cancelled.
         """
         if self._task is None:
             self._task = asyncio.create_task(self._exchange())

@@ -93,7 +93,7 @@ class AuthManager:
     async def log_in(
         self, name: str, server: Server, login: LoginCallback, *, caller: str = "", redirect_uri: str | None = None
     ) -> Credential:
-        """Log in a user through the `login` callback and return the credential.
+        """Log in a user at an OAuth server through the `login` callback and return the credential.
 
         Raises `AuthError` if the server supports no login, or if the login fails.
         """

@@ -90,7 +90,7 @@ async def fetch_challenge(url: str, headers: Mapping[str, str], network_policy: 
 
 
 async def is_issuer_unchanged(auth_request: AuthorizationRequest, issuer: str) -> bool:
-    """Return True unless the server's metadata now names only issuers other than `issuer`.
+    """Return True if the server's metadata still names `issuer` as one of its issuers.
 
     If the metadata is missing or cannot be fetched, the issuer counts as unchanged.
     """
@@ -369,9 +369,9 @@ def _known_client(auth_request: AuthorizationRequest) -> OAuthClientInformationF
 
 
 def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
-    """Return the previous access token, so that the flow extends its scope; None without one.
+    """Return the previous access token of the server, so that the flow extends its scope; None if there is none.
 
-    The refresh token is left out, because the flow would use it.
+    Its refresh token is left out, because the flow would use it.
     """
     if auth_request.previous is None:
         return None
@@ -379,9 +379,9 @@ def _previous_token(auth_request: AuthorizationRequest) -> OAuthToken | None:
 
 
 def _requested_scope(settings: OAuth, context: OAuthContext) -> str | None:
-    """Return the scopes to request: the configured ones, and in a step-up also those required.
+    """Return the scopes to request: the configured ones, plus those the server demands if its earlier token has scopes.
 
-    A step-up is a new authorization after an earlier token with a scope.
+    Such a new authorization for more scopes is called a step-up.
     """
     granted = context.current_tokens.scope if context.current_tokens is not None else None
     configured = " ".join(settings.scopes)

@@ -39,7 +39,7 @@ def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str
 
 
 def _add_client_auth(client: OAuthClient, form: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the form and new headers, with the OAuth client's id and secret added.
+    """Return form and headers of a request, with the OAuth client's id and secret added.
 
     The client's authentication method decides if the secret is sent in the form or in the Authorization header.
     """

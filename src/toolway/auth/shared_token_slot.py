@@ -37,7 +37,7 @@ CHANGE_CHECK_INTERVAL_S: Final = 1.0  # seconds between two checks for a change 
 
 
 class SharedTokenSlot(TokenSlot):
-    """Token slot in the encrypted store, which other processes of the user may change too.
+    """Stored credential of one server and principal in the encrypted store, which other processes may change too.
 
     A file lock ensures that only one process at a time refreshes the token.
     """

@@ -78,7 +78,7 @@ class ExchangedToken(NamedTuple):
 
 
 def exchange_request(settings: OAuth, subject: SubjectToken, url: str) -> TokenRequest:
-    """Return the first request of an exchange, to the issuer of the caller's token.
+    """Return the first request of a token exchange, which goes to the issuer of the caller's token.
 
     `url` is the URL of the MCP server.
     """
@@ -95,9 +95,9 @@ def exchange_request(settings: OAuth, subject: SubjectToken, url: str) -> TokenR
 
 
 def assertion_request(settings: OAuth, assertion: str) -> TokenRequest:
-    """Return the second request of the grant `id-jag`, to the server's own issuer.
+    """Return the second request of a token exchange with the grant `id-jag`, which goes to the server's own issuer.
 
-    It does not contain the caller's token.
+    The request does not contain the caller's token.
     """
     form = {"grant_type": JWT_BEARER_GRANT, "assertion": assertion}
     if settings.scopes:

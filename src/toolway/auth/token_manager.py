@@ -129,7 +129,7 @@ class TokenManager:
         return self._credential.header if self._credential is not None else ""
 
     def detect_login(self) -> bool:
-        """Return True, and reset failures, if another process has stored a login that was missing."""
+        """Return True, and forget failures, if another process has meanwhile stored the login that was missing."""
         if self.login_needed and self._slot.has_changed() and self._slot.may_have_token:
             self.login_needed = False
             self.reset_failures()
@@ -209,7 +209,7 @@ class TokenManager:
     # -- credential operations ----------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """Load the credential from the token slot, because another process may have changed it."""
+        """Load the stored credential again, because another process may have changed it."""
         found = await self._slot.load()
         if found != self._credential:
             self._set_credential(found)

@@ -34,7 +34,7 @@ class TokenSlot:
 
     @property
     def may_have_token(self) -> bool:
-        """Return True if a token may be stored for this server and principal. Does not block."""
+        """Return True if the store may have a token for this server and principal. Does not block."""
         return not isinstance(self._store, MemoryTokenStore) or len(self._store) > 0
 
     def has_changed(self) -> bool:
@@ -42,7 +42,7 @@ class TokenSlot:
         return False
 
     async def load(self) -> Credential | None:
-        """Return the credential that was saved last, or None.
+        """Return the credential that was saved last for this server and principal, or None.
 
         Raises `AuthError` if the token store fails.
         """
@@ -54,14 +54,14 @@ class TokenSlot:
         return None
 
     async def save(self, credential: Credential) -> None:
-        """Save a credential as the newest of this slot. Raises `AuthError` if the token store fails."""
+        """Save a credential as the newest of this server and principal. Raises `AuthError` if the token store fails."""
         try:
             await self._store.put(TokenKey(credential.issuer, self._upstream, self._principal), credential)
         except Exception as exc:
             raise token_store_error(exc) from exc
 
     async def delete(self) -> list[Credential]:
-        """Delete all credentials of the slot, and return them.
+        """Delete all stored credentials of this server and principal, and return them.
 
         Raises `AuthError` if the token store fails.
         """

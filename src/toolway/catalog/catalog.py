@@ -41,7 +41,7 @@ class ItemPins(Protocol):
         ...
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
 
         The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
         """
@@ -256,9 +256,9 @@ class Catalog:
         return "" if known[1] else text
 
     def pinned_digests(self, server: str, tools: Iterable[Any]) -> dict[str, str]:
-        """Return the digests, by name, of tools that another connection to a server lists.
+        """Return, by name, the digests of tools that another connection to a server lists, to compare with its pins.
 
-        Empty if definitions are not pinned.
+        Empty if the hub has no pins or does not know the server.
         """
         if self.pins is None or server not in self._lists:
             return {}
@@ -296,7 +296,7 @@ class Catalog:
             event.set()
 
     def _held_items(self, server: str, kind: str, items: dict[str, Item]) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the names of the items that must not be used yet, and of those that only wait for a stored pin."""
+        """Return the names of items that must not be used yet, and of those that wait only until a pin is stored."""
         if self.pins is None:
             return frozenset(), frozenset()
         held = self.pins.review(server, kind, {name: item.raw for name, item in items.items()})

@@ -50,7 +50,7 @@ class ToolNames:
         self._alike: dict[str, set[str]] = {}  # skeleton → names
 
     def replace(self, server: str, names: Iterable[str]) -> None:
-        """Set the tool names of a server; its earlier ones are removed."""
+        """Set the tool names of a server in the index; its earlier names are removed."""
         new = frozenset(names)
         old = self._names.get(server, frozenset())
         for name in old - new:
@@ -232,7 +232,7 @@ def _from_hex(text: str) -> bytes | None:
 
 
 def _as_text(data: bytes) -> str | None:
-    """Return the text that these bytes encode in UTF-8; None if they do not, or if it has unprintable characters."""
+    """Return these bytes decoded as UTF-8 text; None if they are not UTF-8, or have unprintable characters."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -36,7 +36,7 @@ def ignored_paths(rules: Mapping[str, Sequence[str]], server: str, name: str) ->
 
 
 def mask_ignored(definition: Json, paths: Sequence[str]) -> Json:
-    """Return a definition without the parts at these paths."""
+    """Return a definition without the parts at these paths, which are exempt from the comparison with its pin."""
     masked = copy.deepcopy(definition)
     for path in paths:
         _mask(masked, path.split("."))

@@ -91,7 +91,7 @@ class PinFile:
         return saved
 
     def approve(self, server: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-        """Make the definitions of a server that a person approved its pins.
+        """Store definitions that a person approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         person has seen. Raises `ConfigError` if the file cannot be read or written.
@@ -125,7 +125,7 @@ class PinFile:
 
 
 def _encode(servers: Mapping[str, ServerPins]) -> Iterator[bytes]:
-    """Yield the content of the pin file in parts, because the whole text may have megabytes."""
+    """Yield the new content of the pin file in parts, because the whole text may have megabytes."""
     yield b'{"format":%d,"servers":{' % _FORMAT_VERSION
     before = b""
     for key, pins in servers.items():
@@ -203,7 +203,7 @@ class PinKeeper:
         self.review_state.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
 
         The value is how the item deviates from its pin, or None if its new pin is not on disk yet.
         """
@@ -231,7 +231,7 @@ class PinKeeper:
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:
-        """Make the definitions of a server that a person approved its pins.
+        """Store definitions that a person approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         person has seen. `who` is the id of the principal. Raises `ConfigError` if the file cannot be read or written.
@@ -280,7 +280,7 @@ class PinKeeper:
         return all(accepted for _, accepted in saved)
 
     def _saved_or_merged(self, save: Callable[[], Saved], reviews: Sequence[ReviewedServer]) -> Saved:
-        """Return the result of `save`. If the file cannot be written, log that and keep the reviewed pins in memory."""
+        """Save reviewed pins with `save`; return its result. If the file cannot be written, keep them in memory."""
         assert self._file is not None
         try:
             saved = save()
@@ -335,7 +335,7 @@ class PinKeeper:
         self._use_next()
 
     def _use_next(self) -> None:
-        """Use the stored pins of one server from `_unused`, and review its lists with them.
+        """Take the stored pins of one server from `_unused`, and review the lists of that server with these pins.
 
         The next server follows in another callback, so that the event loop is free between them.
         """

@@ -92,14 +92,14 @@ class PinReview:
             self.adopt(self.stored.get(server_key(server, identity)) or ServerPins(server, identity))
 
     def adopt(self, pins: ServerPins) -> None:
-        """Use these pins of a server from now on. Its proposed pins that are not stored yet are dropped."""
+        """Use these stored pins of a server from now on. Pins proposed for it that are not stored yet are dropped."""
         self.servers[pins.name] = ServerPins(
             pins.name, pins.identity, dict(pins.pins), dict(pins.deviations), list(pins.listed)
         )
         self.proposed.pop(pins.name, None)
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> dict[str, Deviation | None]:
-        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
 
         The value is how the item deviates from its pin, or None if its pin is not stored yet. For an item that is seen
         for the first time, a pin is proposed, if the mode allows that.
@@ -215,7 +215,7 @@ class PinReview:
         return found
 
     def _accept(self, server: str, key: str, definition: Json, digest: str, is_first_list: bool) -> bool:
-        """Accept a definition that does not deviate: end an earlier deviation, and propose a pin if it has none.
+        """Accept a definition that does not deviate: end its earlier deviation, and propose a pin if it has none.
 
         Return False if the item must not be used until a store has accepted the proposed pin.
         """
@@ -251,10 +251,10 @@ class PinReview:
 
 
 def _kept(definition: Json) -> Json | None:
-    """Return the definition if it is small enough to be stored, for people to compare; else None."""
+    """Return a definition if it is small enough to be stored with its pin, for people to compare; else None."""
     return definition if len(msgspec.json.encode(definition)) <= MAX_DEFINITION_BYTES else None
 
 
 def count_held(servers: Sequence[ServerPins]) -> int:
-    """Return the number of held definitions of these servers."""
+    """Return the number of definitions of these servers that must not be used until a person approves them."""
     return sum(each.held for pins in servers for each in pins.deviations.values())

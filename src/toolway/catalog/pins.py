@@ -70,7 +70,7 @@ def server_key(name: str, identity: str) -> str:
 
 
 def definition_digest(definition: Json) -> str:
-    """Return the SHA-256 of a definition with all its parts."""
+    """Return the SHA-256 of the definition of a tool or other item, with all its parts."""
     return hashlib.sha256(msgspec.json.encode(definition, order="sorted")).hexdigest()
 
 
@@ -95,10 +95,10 @@ class ProposedPin(msgspec.Struct, frozen=True):
 def merge_review(
     stored: ServerPins | None, reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
 ) -> tuple[ServerPins, bool]:
-    """Merge the review of the lists `kinds` of a server into its stored pins.
+    """Merge the result of a review of the lists `kinds` of a server into the stored pins of that server.
 
-    Return them, and False if one was rejected. A stored pin is never replaced: another process has pinned or approved
-    it since the review read the pins.
+    Return the merged pins, and False if a proposed pin was rejected. A stored pin is never replaced: another process
+    has pinned or approved it since the review read the pins.
     """
     base = stored if stored is not None else ServerPins(reviewed.name, reviewed.identity)
     pins = dict(base.pins)
@@ -120,7 +120,7 @@ def merge_review(
 def merge_without_store(
     reviewed: ServerPins, kinds: Collection[str], proposed: Mapping[str, ProposedPin]
 ) -> ServerPins:
-    """Return the pins of a server after a review of the lists `kinds`, without a store: all proposed pins count."""
+    """Return the pins of a server after a review of the lists `kinds`. Without a store, all proposed pins count."""
     before = ServerPins(reviewed.name, reviewed.identity, reviewed.pins, reviewed.deviations)
     before.listed = [kind for kind in reviewed.listed if kind not in kinds]
     return merge_review(before, reviewed, kinds, proposed)[0]
@@ -145,7 +145,7 @@ class Pins(Protocol):
         ...
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare a received list with its pins; return the items that must not be used yet (are held), by name.
+        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
 
         The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
         """
@@ -167,7 +167,7 @@ class Pins(Protocol):
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:
-        """Make the definitions of a server that a person approved its pins.
+        """Store definitions that a person approved as the new pins of a server.
 
         Return the keys (`kind/name`) that were approved. `digests` has, by key, the digest of the definition that the
         person has seen. `who` is the id of the principal. Raises `ConfigError` if the approval cannot be stored.
@@ -178,7 +178,7 @@ class Pins(Protocol):
 
 
 def approve(stored: ServerPins, digests: Mapping[str, str], now: float) -> list[str]:
-    """Make the deviating definitions of a server that a person approved its pins. Return their keys (`kind/name`).
+    """Replace pins of a server by the deviating definitions that a person approved. Return their keys (`kind/name`).
 
     `digests` has, by key, the digest of the definition that the person has seen. Another definition is not approved.
     """

@@ -47,14 +47,14 @@ class CatalogStorage(Protocol):
     """Storage of each server's last known lists, which are loaded when the server is added."""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
-        """Return the lists of a server with this fingerprint (`identity`); None if there are none.
+        """Return the stored lists (tools, prompts …) of a server with this fingerprint (`identity`); None if none.
 
         May raise `ForgedListsError`, if the storage can detect that.
         """
         ...
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Save the lists of a server under its fingerprint (`identity`). Called in a thread."""
+        """Save the lists (tools, prompts …) of a server under its fingerprint (`identity`). Called in a thread."""
         ...
 
 
@@ -71,7 +71,7 @@ class FileCatalogStorage:
         self._key = b""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
-        """Return the lists of a server; None if there are none. Raises `ForgedListsError` if their MAC is wrong."""
+        """Return the stored lists of a server; None if there are none. Raises `ForgedListsError` for a wrong MAC."""
         try:
             key = self._load_key(create=False)
             path = self._path(key, server, identity)
@@ -89,14 +89,14 @@ class FileCatalogStorage:
         return stored if stored.format == _FORMAT_VERSION else None
 
     def saved_at(self, server: str, identity: str) -> float | None:
-        """Return the Unix time when the lists of a server were saved; None if there are none."""
+        """Return the Unix time when the lists of a server were saved; None if no lists are stored."""
         try:
             return self._path(self._load_key(create=False), server, identity).stat().st_mtime
         except OSError:
             return None
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the server's file atomically. A disk error is ignored: lists are fetched again."""
+        """Store the lists of a server by replacing its file. A disk error is ignored: lists can be fetched again."""
         data = msgspec.json.encode(StoredLists(_FORMAT_VERSION, era, dict(lists)))
         with contextlib.suppress(OSError):
             key = self._load_key(create=True)
@@ -113,7 +113,7 @@ class FileCatalogStorage:
                 raise
 
     def _load_key(self, *, create: bool) -> bytes:
-        """Return the key of the MACs. Raises `OSError` if there is none, or if it cannot be created."""
+        """Read the key of the MACs; if `create`, create a missing key. Raises `OSError` if there is no valid key."""
         if not self._key:
             key = (
                 read_or_create(self._key_file, lambda: os.urandom(_KEY_BYTES))
@@ -126,9 +126,9 @@ class FileCatalogStorage:
         return self._key
 
     def _path(self, key: bytes, server: str, identity: str) -> Path:
-        """Return the path of a server's file.
+        """Return the path of the file with the stored lists of a server.
 
-        It depends on the key, so programs with other state folders use other files.
+        The path depends on the key, so programs with other state folders use other files.
         """
         return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), key=key, digest_size=8).hexdigest()}.lists"
 

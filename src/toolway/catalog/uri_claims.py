@@ -53,7 +53,7 @@ class UriClaims:
 
 
 def find_claiming_servers(resources: Iterable[Item], templates: Iterable[Item], uri: str) -> set[str]:
-    """Return the servers that list a URI or have a template for it. For one lookup: it builds no index."""
+    """Return the servers that list a URI or have a template for it, without an index: for a single lookup."""
     found = {item.server for item in resources if item.name == uri}
     prefixes = ((literal_prefix(item.name), item.server) for item in templates)
     return found | {server for prefix, server in prefixes if _is_claimable(prefix) and uri.startswith(prefix)}
@@ -87,7 +87,7 @@ def _servers_by_text(claims: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 def _indices_of_next_server(claims: list[tuple[str, str]]) -> list[int]:
     """Return, for each claim in a sorted list, the index of the next claim by another server.
 
-    The list's length if none.
+    If there is none, it is the length of the list.
     """
     found = [len(claims)] * len(claims)
     for index in range(len(claims) - 2, -1, -1):

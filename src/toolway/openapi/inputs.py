@@ -198,7 +198,7 @@ class BodyReader:
     def read_body(
         self, raw: Any, arguments: ArgumentNames
     ) -> tuple[RequestBody, list[tuple[ConvertedSchema, SchemaConverter]]] | None:
-        """Return the request body and the schemas of its media types; None if it has none.
+        """Return a request body and the schemas of its media types; None if the body has no usable media type.
 
         Raises `UnresolvedRef` if a `$ref` in the body cannot be resolved.
         """
@@ -247,7 +247,7 @@ class BodyReader:
         return BodyContent(concrete_type(name), parts), schema, converter
 
     def _read_parts(self, node: Any, encoding: Any) -> dict[str, FormPart]:
-        """Return the encoding of form fields that are files or have an `encoding` entry, by name."""
+        """Return, by name, the encoding of those fields of a form body that are files or have an `encoding` entry."""
         found: dict[str, FormPart] = {}
         for name, field in self._form_fields(node).items():
             if self._is_file(field):

@@ -15,7 +15,7 @@ ParameterLocation: TypeAlias = Literal["path", "query", "header", "cookie"]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tool argument that becomes part of the path, query, headers or cookies."""
+    """A tool argument that becomes part of the path, query, headers or cookies of an HTTP request."""
 
     argument: str  # its key among the tool's arguments
     name: str  # its name in the request
@@ -156,7 +156,7 @@ class OperationFilter:
     operations: tuple[str, ...] = ()  # operationId, or the tool's name if there is none
 
     def matches(self, *, tags: tuple[str, ...], path: str, method: str, operation: str) -> list[bool]:
-        """Return one boolean for each kind of pattern that this filter sets: True if the operation matches that kind.
+        """Return, for each kind of pattern that this filter sets, True if an API operation matches it and False if not.
 
         Kinds are tags, paths, methods and ids.
         """

@@ -130,7 +130,7 @@ _PATH_SEPARATORS: Final = compile_pattern(r"[/\\]")
 
 
 def escape_path(text: str) -> str:
-    """Percent-encode a value for one path segment."""
+    """Percent-encode a text, so that it is part of one segment of a URL path."""
     return _percent_encode(text, "")
 
 

@@ -204,7 +204,7 @@ def is_leaf_schema(node: Json) -> bool:
 
 
 def leaf_keywords(node: Json, nullable: bool) -> Json:
-    """Return the keywords of a schema without subschemas, with `nullable` added if that is True."""
+    """Return the keywords of a schema that contains no other schema; `nullable` is added to them if it is True."""
     if not nullable:
         return node
     return {keyword: node[keyword] for keyword in _LEAF_KEYWORDS if keyword in node} | {"nullable": True}

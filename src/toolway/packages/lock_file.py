@@ -46,7 +46,7 @@ class LockedEntry:
         return {name: ", ".join(sorted(versions)) for name, versions in sorted(found.items())}
 
     def iter_packages(self, platform: str) -> list[tuple[str, str]]:
-        """Return (name, version) of each locked package for a platform."""
+        """Return (name, version) of each package that this entry locks for a platform."""
         if self.ecosystem == "npm":
             return [(npm_name(path, each), each["version"]) for path, each in self.contents.items()]
         return [(name, each["version"]) for name, each in self.contents.get(platform, {}).items()]

@@ -49,10 +49,10 @@ class Locker:
         return TreeStore.open(self.environ)
 
     def lock(self, command: PackageCommand, current: LockedEntry | None) -> tuple[LockedEntry, str]:
-        """Return the locked entry of a command, after its packages are installed.
+        """Lock and install the packages of a command; return its entry for `toolway.lock`, and what was done.
 
-        Also return what was done: "locked", "installed", or "" for nothing. A `current` entry of the same packages is
-        kept, and only installed if its tree is missing or damaged. Raises `LockError`, and `ConfigError` for malware.
+        What was done is "locked", "installed", or "" for nothing. A `current` entry of the same packages is kept, and
+        only installed if its tree is missing or damaged. Raises `LockError`, and `ConfigError` for malware.
         """
         if current is None or not matches(current, command):
             return self.resolve(command), "locked"

@@ -107,7 +107,7 @@ def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, s
 
 
 def take_scripts(modules: Path, folder: Path) -> None:
-    """Move the folder `bin` with the packages' scripts from the folder of the modules to the top of the tree."""
+    """Move the folder `bin`, with the scripts of installed packages, from the modules' folder to the tree's top."""
     written, programs = modules / "bin", folder / "bin"
     if written.is_dir():
         written.rename(programs)

@@ -83,7 +83,7 @@ def is_runner(words: Sequence[str]) -> bool:
 
 
 def split_requirement(ecosystem: Ecosystem, text: str) -> tuple[str, str]:
-    """Return the name and the version or range of a requirement.
+    """Return name, and version or range, of the package that a requirement such as `name@1.2` names.
 
     Raises `NotLockable` if it is no package of a registry.
     """
@@ -152,9 +152,9 @@ def _parse_uvx(words: Sequence[str]) -> PackageCommand:
 
 
 def _flag_value(word: str, names: tuple[str, ...], rest: Iterator[str]) -> str | None:
-    """Return the value of the flag in `word` if its name is one of `names`; else None.
+    """Return the value of the command-line flag in `word` if the flag is one of `names`; else None.
 
-    The value may be the next of `rest`.
+    Without `=` in `word`, the value is the next word of `rest`.
     """
     name, equals, value = word.partition("=")
     if name not in names:

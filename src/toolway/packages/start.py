@@ -1,4 +1,4 @@
-"""Decision at the start of a server: run its locked tree, run the entry as it is, or refuse.
+"""Decision at the start of a server: run its locked packages, run the config entry as it is, or refuse.
 
 It fails closed: if there is a lock file, an `npx` or `uvx` entry runs only from a tree that is in it, and that has
 exactly the locked content.
@@ -89,9 +89,9 @@ def matches(entry: LockedEntry, command: PackageCommand) -> bool:
 
 
 def tree_platform(entry: LockedEntry) -> str | None:
-    """Return the platform of the installed packages that this machine can run.
+    """Return the platform, among those for which an entry is locked, that this machine can run; None if there is none.
 
-    None if the entry is not locked for it.
+    For Python packages, it is the one of the newest Python version.
     """
     own = machine_platform()
     if entry.ecosystem == "npm":

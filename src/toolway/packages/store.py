@@ -43,7 +43,7 @@ class TreeStore:
 
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> TreeStore:
-        """Return the store of this user. Raises `ConfigError` without a home folder."""
+        """Return the package store in this user's data folder. Raises `ConfigError` if there is no home folder."""
         home = environ.get("HOME")
         data = environ.get("XDG_DATA_HOME") or (f"{home}/.local/share" if home else "")
         state = environ.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
@@ -52,7 +52,7 @@ class TreeStore:
         return cls(Path(data) / "toolway" / FOLDER_NAME, Path(state) / "toolway" / FOLDER_NAME)
 
     def folder(self, digest: str, platform_name: str) -> Path:
-        """Return the folder of the tree with this digest."""
+        """Return the folder of the installed packages (tree) with this digest."""
         tag = platform_name.rpartition("-")[2]
         return self.trees / (f"{digest[:_NAME_DIGITS]}-{tag}" if tag.startswith("cp") else digest[:_NAME_DIGITS])
 
@@ -80,7 +80,7 @@ class TreeStore:
 
     @contextmanager
     def new_tree(self) -> Iterator[Path]:
-        """Yield an empty folder for a new tree. The folder is removed in the end, unless `add` has moved it."""
+        """Yield an empty folder to install packages into. It is removed in the end, unless `add` has moved it."""
         self.trees.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".new-", dir=self.trees))
         try:
@@ -125,7 +125,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def _make_read_only(folder: Path) -> None:
-    """Take write permissions away: a server that writes into its own package would make the tree differ."""
+    """Make an installed tree read-only: a server that writes into its own package would change the digest."""
     for path, _, files in os.walk(folder, topdown=False):
         for name in files:
             file = os.path.join(path, name)

@@ -17,7 +17,7 @@ MAX_FILES: Final = 500_000
 
 
 class TreeDigest(NamedTuple):
-    """Digests of the portable and the local part of a tree, its number of files, its bytes, and its newest file."""
+    """Digests of the portable and local parts of installed packages, with number of files, bytes, and newest file."""
 
     portable: str
     local: str
@@ -27,11 +27,11 @@ class TreeDigest(NamedTuple):
 
 
 class StrangeFile(OSError):
-    """Raised for a device, pipe or socket in a tree, and for a tree with too many files."""
+    """Raised for a device, pipe or socket among installed packages, and for too many files."""
 
 
 def hash_tree(root: str) -> TreeDigest:
-    """Read every file below `root` and return the digests. Raises `OSError` if one cannot be read.
+    """Read every file of the packages installed below `root`; return the digests. Raises `OSError` if that fails.
 
     Each file is read: a flipped bit on the disk changes neither its size nor its times.
     """

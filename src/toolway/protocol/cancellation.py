@@ -33,7 +33,7 @@ def encode_cancellation(request_id: str | int) -> bytes:
 
 
 def cancelled_request_id(message: Message) -> str | int | None:
-    """Return the id of the request that a notification cancels, or None if it cancels none."""
+    """Return the id of the request that a `notifications/cancelled` cancels, or None if it names no valid id."""
     if message.kind != "notification" or message.method != CANCELLED:
         return None
     request_id: Any = message.body.get("requestId")

@@ -185,7 +185,7 @@ def check_param_headers(input_schema: Any, arguments: Json, headers: Mapping[str
 
 
 def _matches(schema: Json, argument: Any, text: str, header: str | None) -> bool:
-    """Return True if the decoded header value equals the argument. `42` and `42.0` are the same integer."""
+    """Return True if a decoded header value equals the argument it repeats. `42` and `42.0` are the same integer."""
     if header is None:
         return False
     decimal = _DECIMAL.fullmatch(header)

@@ -103,7 +103,7 @@ def encode_notification(method: str, params: Json) -> bytes:
 
 
 class RawResult(msgspec.Struct, frozen=True, gc=False):
-    """A result that is forwarded as the received bytes, not encoded again: `prefix` + `received` + `suffix` is sent."""
+    """Result that is forwarded as received, not encoded again: the bytes `prefix` + `received` + `suffix` are sent."""
 
     received: bytes | memoryview
     suffix: bytes
@@ -119,11 +119,9 @@ def encode_result(id: MessageId, body: Json | RawResult) -> bytes:
 
 
 def slice_result(frame: bytes, id: int) -> memoryview | None:
-    """Return the bytes of the result inside a response with only jsonrpc, id and result.
+    """Return the bytes of the result inside a JSON-RPC response with only jsonrpc, id and result.
 
-    None if the frame has an unusual layout.
-
-    Forwarding the slice costs a tenth of encoding the result again.
+    None if the response has an unusual layout. Forwarding these bytes costs a tenth of encoding the result again.
     """
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if frame.startswith(begin) and frame.endswith(b"}}"):
@@ -155,9 +153,9 @@ def parse_message(frame: bytes) -> Message:
 
 
 def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
-    """Decode the result in a small response to the request `id`, if it is written in the same form as ours; else None.
+    """Return (result, its bytes) of a small response to the request `id`, if it is JSON as `encode_json` writes it.
 
-    Also return the bytes of the result. `parse_result` decodes other messages.
+    A fast path: None for any other message, which `parse_result` decodes.
     """
     begin = b'{"jsonrpc":"2.0","id":%d,"result":' % id
     if len(frame) > SMALL_BYTES or not frame.startswith(begin):
@@ -169,10 +167,10 @@ def parse_usual_result(frame: bytes, id: int) -> tuple[Json, bytes] | None:
 
 
 def parse_result(frame: bytes, id: int) -> tuple[Json, bool] | None:
-    """Decode the result in a response to the request `id`; None if the message is no such response.
+    """Return (result, is plain) of a response to the request `id`; None if the message is no such response.
 
-    Also return True if the message has only jsonrpc, id and result. `parse_message` decodes other messages, or says
-    what is wrong with them.
+    A plain response has only jsonrpc, id and result. `parse_message` decodes other messages, or says what is wrong with
+    them.
     """
     try:
         value = decode_canonical(frame)
@@ -326,7 +324,7 @@ def decode_canonical(data: bytes, max_depth: int = MAX_DEPTH) -> Any:
 
 
 def _has_few_values(root: Any, max_values: int) -> bool:
-    """Return True if a decoded message has at most `max_values` values, and no number beyond the range of a double."""
+    """Return True if decoded JSON has at most `max_values` values, and no number beyond the range of a double."""
     nodes = [root]
     for node in nodes:  # grows meanwhile
         kind = type(node)
@@ -364,7 +362,7 @@ _NODES_PER_SLICE: Final = 2000  # checked before the loop may run
 
 
 def _check_limits(root: Any, yield_loop: large_messages.YieldLoop = _no_yield) -> int:
-    """Return the number of keys in a decoded value. Raises `ValueError` if a limit is exceeded."""
+    """Check a decoded JSON value against the limits; return its number of keys. Raises `ValueError` beyond a limit."""
     keys = 0
     level = [root]
     for _ in range(MAX_DEPTH + 1):

@@ -16,7 +16,7 @@ _DEFINITIONS: Final = ("$schema", "$defs", "definitions")  # keys of a schema th
 
 
 def drop_nulls(arguments: Json, schema: Json) -> Json:
-    """Return arguments without the nulls that the tool's schema neither requires nor allows."""
+    """Return arguments without each null whose property is optional in the tool's schema and may not be null."""
     return _drop(arguments, schema, {key: schema[key] for key in _DEFINITIONS if key in schema}, 0)
 
 

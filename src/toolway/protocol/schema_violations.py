@@ -197,7 +197,7 @@ def _expected(root: Json, schema: Any, depth: int) -> str:
 
 
 def _properties(root: Json, schema: Json) -> Json:
-    """Return the properties that a schema declares, by name; if it declares none, those of the schema `root`."""
+    """Return the properties that a schema declares, by name; if it declares none, those of the whole schema `root`."""
     return _own(schema) or _own(root)
 
 
@@ -228,7 +228,7 @@ def _pointer_parts(reference: str) -> list[str]:
 
 
 def _json_path(path: Iterable[str | int]) -> str:
-    """Return a path as JSONPath: `$.items[0].title`, `$['odd name']`."""
+    """Return the path of a value in the arguments as JSONPath: `$.items[0].title`, `$['odd name']`."""
     parts = [f"[{part}]" if isinstance(part, int) else _json_path_name(part) for part in path]
     return sanitize("$" + "".join(parts), MAX_PATH_CHARS)
 

@@ -96,7 +96,7 @@ def is_modern_error(code: int) -> bool:
 
 
 def version_from_error(code: int, data: Any) -> str | None:
-    """Return the newest modern version that an unsupported-version error lists, or None."""
+    """Return the newest modern version (2026-07-28 or later) that an unsupported-version error lists, or None."""
     if code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(data, dict):
         return None
     return _newest_common_version(data.get("supported"))
@@ -184,5 +184,5 @@ def accepts_legacy(data: Any) -> bool:
 
 
 def log_verbosity(level: object) -> int:
-    """Return the verbosity of a log level, 0 for the least verbose or an unknown level."""
+    """Return the verbosity of an MCP log level as a number; 0 for the least verbose or an unknown level."""
     return LOG_LEVELS.index(level) if isinstance(level, str) and level in LOG_LEVELS else 0

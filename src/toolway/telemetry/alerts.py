@@ -216,7 +216,7 @@ class AlertDetector:
     ) -> None:
         """Create the sink. `mask` hides secrets in texts of servers.
 
-        `wants_calls` means that calls are observed for alerts. Else it sees them only if they are observed anyway.
+        If `wants_calls` is False, the sink gets finished calls only if other sinks observe them anyway.
         `for_library` means that hints name methods of `Hub` instead of commands for a gateway.
         """
         self.wants_calls = wants_calls
@@ -437,7 +437,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _time_of(file: Path) -> float:
-    """Return the time in the name of an alert's file, in seconds since 1970; 0 if it has none."""
+    """Return the time that is written in the name of an alert's file, in seconds since 1970; 0 if there is none."""
     from calendar import timegm
 
     try:

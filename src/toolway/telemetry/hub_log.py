@@ -1,4 +1,4 @@
-"""Log of a hub in a library, under `toolway.calls` and `toolway.servers`: calls, retries, servers.
+"""Log of a hub that a program uses as a library: calls under `toolway.calls`, servers under `toolway.servers`.
 
     DEBUG    start and end of each call; a server that starts or is ready
     INFO     a failed attempt that is followed by another one; a server that starts again or is ready after a failure
@@ -57,7 +57,7 @@ class HubLog:
         )
 
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
-        """Log a failed attempt of a call, unless it was the only one."""
+        """Log a failed attempt of a call, unless the call had only this attempt and is not retried."""
         number = call.state.attempts
         if (retry_delay is None and number < 2) or not _calls_log.isEnabledFor(logging.INFO):
             return

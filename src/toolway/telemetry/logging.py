@@ -63,7 +63,7 @@ class _MaskingFormatter(logging.Formatter):
         self._mask = mask
 
     def read_fields(self, record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
-        """Return the message, the `extra` fields and the traceback, which may be empty."""
+        """Return message, `extra` fields and traceback ("" if there is none) of a log record, with secrets masked."""
         extra = {name: self._limit(value) for name, value in record.__dict__.items() if name not in _RECORD_NAMES}
         if record.stack_info:
             extra["stack_info"] = self._limit(record.stack_info)

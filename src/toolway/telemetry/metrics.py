@@ -204,7 +204,7 @@ class MetricsStore:
         return other
 
     def merge(self, other: MetricsStore) -> None:
-        """Add the counters of another store, without its counts per minute."""
+        """Add the counters of another metrics store to this one, without its counts per minute."""
         for key, series in other.series.items():
             self.series.setdefault(key, CallSeries()).merge(series)
         for name, server in other.servers.items():
@@ -460,7 +460,7 @@ class MinuteStats:
 
     @classmethod
     def merged(cls, stats: Iterable[MinuteStats]) -> MinuteStats:
-        """Return the sum of the counts that several workers have of one server, by minute."""
+        """Return the counts of one server per minute, summed over several worker processes."""
         minutes: dict[int, _MinuteCounts] = {}
         for minute in (minute for each in stats for minute in each._minutes):
             total = minutes.setdefault(minute.number, _MinuteCounts(minute.number))

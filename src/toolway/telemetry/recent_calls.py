@@ -65,7 +65,7 @@ class RecentCalls:
         self._failed.extend([event for event in calls if event.outcome != "ok"])
 
     def add_reported(self, calls: Sequence[CallFinished], count: int) -> None:
-        """Add finished calls that another worker reported.
+        """Add finished calls that another worker process of the gateway reported.
 
         `count` is their number, of which only those in `calls` are known in detail.
         """

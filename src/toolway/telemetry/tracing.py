@@ -116,11 +116,10 @@ class OtelTracer:
         return self._sample_ratio is not None and self._sample_ratio < 1.0
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Decide if a call is left out of the traces.
+        """Return an unsampled `traceparent` to send if a call is left out of the traces; None if it may be recorded.
 
-        Called before anything is built for it, if its caller sent no trace context. Return the unsampled `traceparent`
-        to send, if the call is left out. None if it may be recorded: then `start_trace` must follow. `in_library` means
-        that the call may belong to the current trace of the program.
+        Called before anything else is built for a call whose caller sent no trace context. After None, `start_trace`
+        must follow. `in_library` means that the call may belong to the current trace of the program.
         """
         ratio = self._sample_ratio
         if ratio is None or (in_library and trace.get_current_span().get_span_context().is_valid):
@@ -174,7 +173,7 @@ class RunTrace:
         return _carrier_of(self._span)[otel_attributes.TRACEPARENT_KEY]
 
     def end(self, state: str) -> None:
-        """End the span; `state` is the state of the run when this process leaves it."""
+        """End the span of the workflow run; `state` is the state of the run when this process stops executing it."""
         _end_run_span(self._span, state)
 
 

@@ -76,7 +76,7 @@ class Webhook:
         self._wakeup.set()
 
     async def drained(self) -> None:
-        """Wait until every queued message was sent or dropped."""
+        """Wait until every queued webhook message was sent or dropped."""
         await self._idle.wait()
 
     async def _run(self) -> None:
@@ -102,7 +102,7 @@ class Webhook:
         _log.error("webhook at %s did not accept %s: %s", self._host, name, error)
 
     async def _post(self, body: bytes, ssl_context: ssl.SSLContext) -> tuple[str, bool]:
-        """Send a body in one POST. Return the error ("" on success) and True if a retry may help."""
+        """Send a body to the webhook in one POST. Return the error ("" on success), and True if a retry may help."""
         try:
             async with (
                 asyncio.timeout(REQUEST_TIMEOUT_S),

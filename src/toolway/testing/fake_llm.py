@@ -156,7 +156,7 @@ class FakeLLM:
 
     @property
     def url(self) -> str:
-        """Return the address without a path, as the SDKs of Gemini and Bedrock take it."""
+        """Return the URL of the fake provider without a path, as the SDKs of Gemini and Bedrock need it."""
         assert self._server is not None, "the server is not started: use `with`"
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -195,10 +195,9 @@ class FakeLLM:
         )
 
     def _continued(self, wire: WireFormat, body: Json) -> tuple[int, Json]:
-        """Return the number of model turns in the stored conversation that `body` continues, and `body` with its tools.
+        """Return the number of model turns in the stored conversation that `body` continues, and the completed body.
 
-        The number is 0 if the request names no stored answer. If `body` has no tools, it gets those of the request
-        before.
+        The number is 0 if the request names no stored answer. A body without tools gets those of the request before.
         """
         previous = wire.previous_id(body)
         if not previous:

@@ -95,7 +95,7 @@ class FaultSetting:
         return float(self.value) if self.value else default
 
     def use_trigger(self) -> bool:
-        """Return True if the fault mode may trigger once more, and count that trigger."""
+        """Use up one trigger of this fault setting. Return False if none is left."""
         if self.triggers_left == 0:
             return False
         self.triggers_left -= 1

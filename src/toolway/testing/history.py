@@ -153,7 +153,7 @@ class History:
         return Counter(line.rpartition("\t")[2] for line in lines)
 
     def count_outcomes(self) -> Counter[str]:
-        """Return the number of calls per outcome name."""
+        """Return the number of recorded calls for each name of an outcome."""
         return Counter(outcome.name for each in self.invocations.values() for outcome in each.outcomes)
 
 

@@ -113,7 +113,7 @@ class Endpoint:
         exchange.end_stream()
 
     def _sender_for(self, exchange: FakeExchange, peer: FakePeer) -> Callable[[Json], None]:
-        """Return the function that sends JSON-RPC messages to the client while its request runs."""
+        """Return the function that sends JSON-RPC messages to a client while the fake server handles its request."""
         return exchange.send_message
 
     async def serve(self, exchange: FakeExchange) -> None:
@@ -354,11 +354,11 @@ class HttpFaultContext:
         return str(self.setting.options.get(name, default))
 
     def send_response(self) -> None:
-        """Send the good response, as a server without faults does."""
+        """Send the response that a server without faults would send."""
         self.endpoint.send_response(self.exchange, self.response)
 
     def send_body(self, body: bytes) -> None:
-        """Send the bytes `body` instead of the good response."""
+        """Send the bytes `body` instead of the response of a server without faults."""
         self.endpoint.send_body(self.exchange, body)
 
     def open_stream(self) -> FakeExchange:

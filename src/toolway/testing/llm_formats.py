@@ -100,14 +100,14 @@ class WireFormat(ABC):
 
     @abstractmethod
     def stream(self, answer: Json) -> Iterator[Json]:
-        """Yield the events of a stream with this answer."""
+        """Yield the events of a stream that sends this answer of the model, in this format."""
 
     def frame(self, event: Json) -> bytes:
-        """Return an event encoded as it is sent on the stream."""
+        """Return the bytes in which an event is sent on the stream of an answer."""
         return f"data: {json.dumps(event)}\n\n".encode()
 
     def error(self, status: int, message: str) -> Json:
-        """Return the JSON body of an error response with this HTTP status."""
+        """Return the JSON body of an error response with this HTTP status, in this format."""
         kinds = {400: "invalid_request_error", 429: "rate_limit_error", 529: "overloaded_error"}
         return {"error": {"message": message, "type": kinds.get(status, "server_error"), "code": None, "param": None}}
 
@@ -138,7 +138,7 @@ def halves(text: str) -> Iterator[str]:
 
 
 class OpenAIChat(WireFormat):
-    """OpenAI chat completions, which many other providers speak as well."""
+    """Wire format of OpenAI chat completions, which many other providers use as well."""
 
     name = "openai-chat"
     path = re.compile(r"/chat/completions$")
@@ -213,7 +213,7 @@ class OpenAIChat(WireFormat):
 
 
 class OpenAIResponses(WireFormat):
-    """OpenAI responses: items instead of messages, and conversations that the provider stores."""
+    """Wire format of OpenAI responses: items instead of messages, and conversations that the provider stores."""
 
     name = "openai-responses"
     path = re.compile(r"/responses$")
@@ -340,7 +340,7 @@ class OpenAIResponses(WireFormat):
 
 
 class AnthropicMessages(WireFormat):
-    """Anthropic messages, also with a conversation that the provider stores (`thread`)."""
+    """Wire format of Anthropic messages, also with a conversation that the provider stores (`thread`)."""
 
     name = "anthropic"
     path = re.compile(r"/messages$")
@@ -424,7 +424,7 @@ class AnthropicMessages(WireFormat):
 
 
 class GeminiGenerate(WireFormat):
-    """Gemini generateContent and streamGenerateContent."""
+    """Wire format of Gemini: generateContent and streamGenerateContent."""
 
     name = "gemini"
     usage_key = "usageMetadata"
