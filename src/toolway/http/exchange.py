@@ -246,7 +246,7 @@ class HeadCache(Generic[T]):
         self._heads: dict[bytes, T] = {}
 
     def get(self, data: bytes) -> KnownHead[T] | None:
-        """Return the head of the message `data`, which `KnownHead.match` splits.
+        """Return the cached head of the complete message `data`, with which the caller splits head and body.
 
         None if `data` is not exactly one complete message, or if its head is not cached.
         """

@@ -351,7 +351,10 @@ class GatewayProcess:
         await self._workflows.start(gateway.workflows, self._active_config.servers, gateway.agents)
 
     def _open_run_journal(self) -> Path | RunJournal:
-        """Return the journal that all nodes of a cluster share, or the file of this gateway. Raises `ConfigError`."""
+        """Return the journal of workflow runs: the one that all nodes of a cluster share, or the file of this gateway.
+
+        Raises `ConfigError` if the database of the cluster is not PostgreSQL.
+        """
         if self._cluster_node is not None and self._parent is None:
             return self._cluster_node.open_run_journal()
         return self._state_dir.folder / JOURNAL_NAME

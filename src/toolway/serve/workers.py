@@ -155,7 +155,10 @@ class WorkerPool:
             await worker.ready.wait()
 
     async def _start(self, worker: _Worker) -> int | None:
-        """Start the first worker. Return its exit code if it ends before it is ready, or None if it serves."""
+        """Start the first worker. Return its exit code if it ends before it is ready, else None.
+
+        None is returned when the worker serves, or when a signal stops the parent.
+        """
         worker.task = asyncio.create_task(self._supervise(worker, may_fail=True))
         waiting = {worker.task, asyncio.create_task(worker.ready.wait()), asyncio.create_task(self._stopping.wait())}
         done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

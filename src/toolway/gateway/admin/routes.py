@@ -779,6 +779,6 @@ def _read_concurrent(body: Json) -> int | None:
 
 
 def _error_reply(status: int, error: ToolwayError, mask: Mask) -> tuple[int, bytes, Any]:
-    """Return the response for an error. A server may have written its text, so secrets are masked in it."""
+    """Return the HTTP response about an error, with secrets masked, because its texts may be those of a server."""
     texts = {"detail": error.detail, "hint": error.hint, "code": error.code}
     return json_error(status, mask(error.message), **{name: mask(text) for name, text in texts.items()})

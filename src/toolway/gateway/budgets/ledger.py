@@ -36,7 +36,7 @@ class BudgetAccount(NamedTuple):
 
 
 class LeaseRequest(NamedTuple):
-    """Request of a process to the ledger for `wanted` units of one account; also reports debts and returns units."""
+    """Request to the ledger for `wanted` units of one account; it also reports spent units, or returns unused ones."""
 
     account: BudgetAccount
     wanted: int
@@ -55,7 +55,7 @@ class BudgetLease(NamedTuple):
 
 
 class StoredUse(NamedTuple):
-    """Stored use of one account: the start of a period, and the units used in it."""
+    """Use of one budget account as the ledger stores it: the start of a period, and the units used in it."""
 
     period: int
     used: int
@@ -72,7 +72,10 @@ class BudgetLedger(Protocol):
 
 
 def decide_lease(stored: StoredUse | None, request: LeaseRequest, now: float) -> tuple[BudgetLease, StoredUse]:
-    """Return the lease that a request gets, and the new use of the account to store. `stored` is the use so far."""
+    """Return the lease of units that the ledger grants for a request, and the use of the account to store then.
+
+    `stored` is the use before the request.
+    """
     budget = request.account.budget
     start, end = budget.period_at(now)
     if stored is not None and stored.period > start:  # the clock was set back: what was used stays used

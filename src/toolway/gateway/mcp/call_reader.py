@@ -111,7 +111,7 @@ class CallReader:
         return self._read_parts(body)
 
     def _read_parts(self, body: bytes) -> ClientCall | None:
-        """Return the tool call in a body whose `_meta` or order of keys differs from those of the last body.
+        """Return the tool call in a body that differs from the last body in more than its id and arguments.
 
         None if the router must handle the request.
         """

@@ -103,7 +103,7 @@ def http_status_for(code: int) -> int:
 
 
 def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
-    """Return the JSON-RPC error for the exception of a failed call, for a client of this era."""
+    """Return the JSON-RPC error that a client gets for a failed call. `era` is the client's: legacy or modern."""
     if isinstance(error, ProtocolError) and error.rpc_code is not None:
         return _upstream_failure(error, call_id, era)
     code = _rpc_code_for(error)
@@ -119,7 +119,7 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
 
 
 def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:
-    """Mask secrets in the error of a failed call: its text may contain stderr or an error of the server. Return it."""
+    """Mask the secrets in the error of a failed call, whose texts may be those of a server; return the error."""
     failure.message = mask(failure.message)
     failure.data = map_texts(failure.data, mask)
     return failure

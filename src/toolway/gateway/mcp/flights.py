@@ -303,7 +303,10 @@ class ClientFlights:
     def _create_plan(
         self, request: HttpRequest, authenticated: AuthenticatedRequest, name: str, routing: RoutingHeaders | None
     ) -> HeadPlan | None:
-        """Return the plan for calls with this HTTP head to a tool; None if the router must handle such calls."""
+        """Create the plan for calls with this HTTP head to a tool: all that they have in common.
+
+        Return None if the router must handle such calls.
+        """
         principal, endpoint = authenticated.principal, authenticated.endpoint
         if (
             endpoint is None
@@ -373,9 +376,9 @@ class ClientFlights:
 def _encode_response(
     era: Era, request_id: bytes, result: Json, frame: bytes, exchange: RequestExchange
 ) -> tuple[bytes, bytes | memoryview, bytes]:
-    """Return the encoded response to a client's request, in three parts. `request_id` is the encoded id of the request.
+    """Return the encoded response to a client's request in three parts, of which the second is the server's result.
 
-    `frame` is the response of the server.
+    `request_id` is the encoded id of the client's request. `frame` is the response of the server.
     """
     received: bytes | memoryview | None = exchange.received
     if not received:
@@ -537,7 +540,7 @@ class SessionFlight(ClientFlight):
 
 
 class NodeCall(Protocol):
-    """Call that another node forwards to this one, with the ways to reply to it."""
+    """Interface of a call that another node forwards to this one: it sends the response to that node."""
 
     def reply(self, message: bytes) -> None:
         """Send the JSON-RPC response to the other node."""

@@ -158,7 +158,7 @@ _RESULT_TYPE_AND_META_SUFFIX: Final = b',"resultType":"complete"' + _META_SUFFIX
 
 
 def finalize_result(era: Era, result: Json) -> Json:
-    """Return a result for a client of this era: result fields that only modern clients know are added or removed."""
+    """Return a result for a legacy or modern client: fields that only modern clients know are removed or added."""
     if era == "modern":
         if "resultType" not in result:
             result = {**result, "resultType": "complete"}
@@ -170,9 +170,9 @@ def finalize_result(era: Era, result: Json) -> Json:
 
 
 def finalize_raw_result(era: Era, result: Json, encoded: bytes | memoryview) -> jsonrpc.RawResult | None:
-    """Return the result as the server sent it, with only bytes at its start or end changed for the client's era.
+    """Return the bytes of a result for a client of this era, changed only at their start or end; None if impossible.
 
-    None if the result needs another change and must be encoded again.
+    The result must then be encoded again.
     """
     if era == "legacy":
         if _MODERN_RESULT_KEYS.isdisjoint(result):

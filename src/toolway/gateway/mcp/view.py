@@ -152,7 +152,7 @@ class EndpointView:
         return cached if cached is not None else self._build_page(kind, listed, after)
 
     def encoded_page(self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult) -> memoryview:
-        """Return the encoded result `build(items, next_cursor)` of a page, cached per `variant`.
+        """Return a list page as the encoded result that `build(items, next_cursor)` makes, cached per `variant`.
 
         Raises `ValueError` if the cursor is invalid.
         """
@@ -549,7 +549,7 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Waiting of list requests until servers that have just started have listed their items.
+    """Makes list requests wait until servers that have just started have listed their items.
 
     `is_remote` returns True if another node of the cluster owns a server.
     """

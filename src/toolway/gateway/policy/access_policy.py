@@ -57,7 +57,7 @@ class AccessPolicy:
         return int(self._now() // 3600) % 24
 
     def permission_for(self, principal: Principal) -> ItemPermission:
-        """Return the permission of a principal. Principals share one if no policy distinguishes between them."""
+        """Return the object with the decisions about a principal. Principals that no policy distinguishes share one."""
         found = self._permissions.get(principal)
         if found is None:
             found = self.permission_of(caller_of(principal))
@@ -68,7 +68,7 @@ class AccessPolicy:
         return found
 
     def permission_of(self, caller: Caller) -> ItemPermission:
-        """Return the permission of a caller. `caller` has the facts about it that policies may read."""
+        """Return the object with the decisions about a caller, given the facts about it that policies may read."""
         subject = self.engine.subject_of(caller) if self.engine is not None else None
         found = self._by_subject.get(subject)
         if found is None:

@@ -34,7 +34,7 @@ class Caller(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Facts about a caller, without those that no policy reads."""
+    """Those facts about a caller that the policies read; all other facts are left out."""
 
     id: str
     kind: str
@@ -45,7 +45,7 @@ class Subject(NamedTuple):
 
 
 class ItemFacts(NamedTuple):
-    """Facts about a tool, prompt or resource, without those that no policy reads."""
+    """Those facts about a tool, prompt or resource that the policies read; all other facts are left out."""
 
     type: str  # Tool, Prompt or Resource
     id: str

@@ -109,9 +109,9 @@ def access_text(access: Mapping[str, Sequence[str]]) -> str:
 
 
 def _expressions(group: str, patterns: Sequence[str]) -> tuple[str, str]:
-    """Convert the patterns of a group to two Cedar conditions on a tool: it is included, it is excluded.
+    """Convert the patterns of a group to two Cedar conditions: one for included tools, one for excluded tools.
 
-    The last matching pattern decides.
+    The last matching pattern decides. Raises `ConfigError` if a pattern cannot be written in Cedar.
     """
     included = excluded = "false"
     for pattern in patterns:
