@@ -122,7 +122,7 @@ def _encode_base64(data: bytes) -> str:
 
 
 def _decode_base64(text: str) -> bytes:
-    """Return the bytes of a URL-safe base64 text without padding. Raises `binascii.Error` if it is none.
+    """Decode a URL-safe base64 text without padding. Raises `binascii.Error` if the text is not base64.
 
     It accepts a few texts that `_encode_base64` does not return.
     """

@@ -44,7 +44,7 @@ class SqliteFile:
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open()))
 
     async def close(self) -> None:
-        """Close the file, after changes that are being written."""
+        """Wait for changes that are being written, then close the file."""
         if self._executor is not None:
             executor, self._executor = self._executor, None
             await asyncio.to_thread(executor.shutdown)

@@ -1,4 +1,4 @@
-"""Checks of the identity provider for `toolway doctor`: its documents, its keys, its clock, and a token of it."""
+"""Checks of the identity provider for `toolway doctor`: its documents, keys and clock, and one of its tokens."""
 
 from __future__ import annotations
 

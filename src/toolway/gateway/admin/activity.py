@@ -74,7 +74,7 @@ class ActivityRecorder:
         metrics: Metrics | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Create an empty recorder.
+        """Create a recorder of recent activity, without content.
 
         `servers` returns the configured servers by name; their secrets are masked in all stored texts.
         """

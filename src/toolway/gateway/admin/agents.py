@@ -51,7 +51,7 @@ class AgentReader(Protocol):
 
 
 class AgentsAdmin:
-    """Handlers of `/admin/agents`.
+    """Handlers of `/admin/agents`: list agent runs, show one, and act on one.
 
     Args:
         get_reader: Returns the reader of agent runs; None if the gateway shows none.

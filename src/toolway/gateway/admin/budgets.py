@@ -12,7 +12,7 @@ from toolway.types import Json
 
 
 class BudgetsAdmin:
-    """Handlers of `/admin/budgets`."""
+    """Handlers of `/admin/budgets`: the budgets of keys and groups, and how much of them is used."""
 
     def __init__(self, budgets: CallBudgets, api_keys: ApiKeyStore | None) -> None:
         self._budgets = budgets

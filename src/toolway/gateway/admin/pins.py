@@ -13,7 +13,7 @@ from toolway.types import Json
 
 
 class PinsAdmin:
-    """Handlers of `/admin/pins`.
+    """Handlers of `/admin/pins`: list changed tool definitions, and approve one.
 
     `get_pins` returns None if the gateway does not compare definitions with approved ones.
     """

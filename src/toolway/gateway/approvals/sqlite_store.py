@@ -52,7 +52,7 @@ class SqliteApprovalStore:
         self._now = now
 
     async def close(self) -> None:
-        """Close the file, after changes that are being written."""
+        """Wait for changes that are being written, then close the file of the approvals."""
         await self._file.close()
 
     async def claim(self, request: ApprovalRequest) -> ClaimOutcome:

@@ -41,7 +41,7 @@ class SqliteLedger:
             raise LedgerError(f"{self._file.path}: {exc}") from exc
 
     async def close(self) -> None:
-        """Close the file, after changes that are being written."""
+        """Wait for changes that are being written, then close the file of the ledger."""
         await self._file.close()
 
     # -- in the thread of the ledger ----------------------------------------------------------------------------------

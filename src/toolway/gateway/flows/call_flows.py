@@ -129,7 +129,7 @@ class CallFlows:
         return {caller: window for caller, each in found.items() if (window := current(each, now))}
 
     async def reset(self, caller: str) -> bool:
-        """Clear the labels that are recorded for a caller. Return False if there are none.
+        """Forget the labelled calls of a caller, so that only its later calls count. Return False if there are none.
 
         Other processes of this gateway apply it within `REFRESH_S`.
         """

@@ -80,7 +80,7 @@ class SqliteFlowStore:
         return deleted > 0
 
     async def close(self) -> None:
-        """Close the file, after changes that are being written."""
+        """Wait for changes that are being written, then close the file of the callers' last labelled calls."""
         await self._file.close()
 
     def _change(self, db: sqlite3.Connection, caller: str, change: Change, now: float) -> None:

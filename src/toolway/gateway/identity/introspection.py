@@ -73,7 +73,7 @@ class Introspection:
         return task
 
     async def close(self) -> None:
-        """Cancel all running requests."""
+        """Cancel all running requests to the identity provider."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()

@@ -115,7 +115,7 @@ class IdentityProvider:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Fetch the keys of the provider in the background from now on. The gateway does not wait for it."""
+        """Begin to fetch the keys of the provider regularly, in the background; the gateway does not wait for them."""
         self._running = asyncio.get_running_loop().create_task(self.keys.run())
 
     async def close(self) -> None:
@@ -298,10 +298,7 @@ class IdentityProvider:
         self._emit(AccessEvent("", "token_accepted", reason[:1000], principal_id=principal.id))
 
     def _principal_of(self, identity: TokenIdentity) -> Principal:
-        """Return the principal of a person.
-
-        Its id is from issuer and subject, its access rights are from its groups.
-        """
+        """Return the principal of a person: its id is made from issuer and subject, its rights from its groups."""
         id_ = self.principal_id(identity.subject)
         is_admin = any(group in self.settings.admins for group in identity.groups)
         access = tuple(f"{ACCESS_PREFIX}{group}" for group in self._used_groups(identity))

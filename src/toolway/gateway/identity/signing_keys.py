@@ -95,7 +95,7 @@ class SigningKeys:
 
 
 def parse_jwks(data: bytes) -> SigningKeys:
-    """Return the usable keys of a JWKS document. Raises `ValueError` if it is none, or has no usable key.
+    """Return the usable keys of a JWKS document. Raises `ValueError` if the document is invalid or has no usable key.
 
     Keys for encryption, symmetric and weak keys, and keys that are published with their private part are left out.
     """

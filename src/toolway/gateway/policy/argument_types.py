@@ -147,7 +147,7 @@ def _type_of(schema: Any, root: Json, depth: int) -> tuple[CedarType | None, boo
 
 
 def _resolve(schema: Any, root: Json) -> Any:
-    """Return the schema to which a reference (`#/$defs/name`) refers; a schema that is no reference as it is.
+    """Return the schema to which a reference (`#/$defs/name`) refers; any other schema is returned unchanged.
 
     None if the reference cannot be resolved in this document.
     """
