@@ -1,4 +1,6 @@
-"""`toolway search` and `toolway tokens`: find tools by a task, searches without a call, and tokens of definitions.
+"""`toolway search` and `toolway tokens`: find tools for a task, and count the tokens that tool definitions cost.
+
+`toolway search` also lists earlier searches after which no tool was called.
 
 With a running gateway, its own ranking and endpoints are shown. Else the lists are read from the cache of earlier runs,
 and only servers without a cached list are started.

@@ -122,7 +122,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, ConfiguredAgent] = {}  # agents that this one may call as tools; they use its budget too
 
     def selects(self, tool: str) -> bool:
-        """Return True if the agent may use this tool, by its patterns in `tools`."""
+        """Return True if the agent may use this tool: one of the patterns in the agent's setting `tools` matches it."""
         return matches_any(tool, self.tools)
 
     def needs_approval(self, tool: str, effect: Effect) -> bool:

@@ -48,7 +48,7 @@ class EnvFile:
 
 
 def parse_env_file(text: str) -> EnvFile:
-    """Parse `NAME=value` lines. A line that is none is skipped and reported. The last value of a name counts.
+    """Parse `NAME=value` lines. Any other line is skipped and reported. The last value of a name counts.
 
     >>> parse_env_file("A=1\\nexport B='x y' # comment").values
     {'A': '1', 'B': 'x y'}

@@ -640,7 +640,10 @@ def _describe_scheme(url: str) -> str:
 
 
 def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return names or patterns of tools as a tuple. Raises `ConfigError` if they are no list of texts."""
+    """Check a list of names or patterns of tools, and return it as a tuple.
+
+    Raises `ConfigError` if it is not a list of texts.
+    """
     found = tuple(names)
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
         raise ConfigError(f"{key} must be a list of names or patterns", code="E-CONFIG-KEY")

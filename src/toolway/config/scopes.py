@@ -449,7 +449,8 @@ def list_values(
 def locate(file: Provenance, at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int]) -> Provenance:
     """Return the origin (scope, file and line) of the key at path `at`.
 
-    If its line is unknown, it is that of its nearest parent. `lines` contains the known lines, by key path.
+    If the line of the key is unknown, the result has the line of its nearest parent. `lines` contains the known lines,
+    by key path.
     """
     known = next((lines[at[:end]] for end in range(len(at), 0, -1) if at[:end] in lines), None)
     return Provenance(file.scope, file.file, known)

@@ -366,9 +366,9 @@ def _parse_timeout(fields: FieldReader) -> Timeout:
 
 
 def _given_once(fields: FieldReader, spellings: tuple[str, ...]) -> str | None:
-    """Return the one of several spellings of a key that the entry contains; None if it contains none of them.
+    """Return the spelling that a server entry uses for a key that has several; None if it does not have the key.
 
-    Raises `ConfigError` if it contains two.
+    Raises `ConfigError` if the entry has the key in two spellings.
     """
     given = [key for key in spellings if fields.remaining.get(key) is not None]
     if len(given) > 1:
@@ -454,7 +454,10 @@ def _parse_grant(inner: FieldReader, kind: str) -> Grant:
 
 
 def _parse_tls(fields: FieldReader) -> Tls | None:
-    """Return the TLS settings under `tls`, or None without them. Raises `ConfigError` if they are invalid."""
+    """Return the TLS settings under `tls` of a server entry; None if there are none.
+
+    Raises `ConfigError` if they are invalid.
+    """
     given = fields.remaining.pop("tls", None)
     if given is None:
         return None
@@ -538,7 +541,7 @@ def _parse_tools(fields: FieldReader, server_retry: RetryPolicy) -> dict[str, An
 
 
 def parse_tool_lists(fields: FieldReader) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """Return the allow list of an entry, None if it has none, and the deny list. Removes their keys.
+    """Remove the allow and deny list of tools from a server entry and return both; a missing allow list is None.
 
     The lists are `tools: {"allow": […], "deny": […]}`, or keys of other MCP hosts such as `disabledTools`. A tool with
     `"enabled": false` is on the deny list. Raises `ConfigError` if a list is invalid: a list that is ignored would

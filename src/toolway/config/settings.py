@@ -103,7 +103,7 @@ class AuditSettings:
         return AuditSettings(to="jsonl" if text.endswith(".jsonl") else "sqlite", file=text)
 
     def with_folder(self, folder: str | os.PathLike[str]) -> AuditSettings:
-        """Return the settings with paths in `folder` for the log file and its keys, for each path that is not set."""
+        """Return the settings with each missing path (log file, digest key, signing key) set to a file in `folder`."""
         folder_path = os.fspath(folder)
         file = self.file or os.path.join(folder_path, f"audit.{self.to}") if self.to != "postgresql" else ""
         return replace(

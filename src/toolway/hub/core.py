@@ -646,9 +646,9 @@ class HubCore:
         return self._policies.terms(name)
 
     async def find_tool(self, name: str, timeout: float) -> Tool:
-        """Return the tool called `name`: `server.tool`, its model name, or its bare name if that is unique.
+        """Return the tool called `name`: `server.tool`, `server__tool`, or the name alone if only one server has it.
 
-        Waits up to `timeout` seconds for the tools of that server, or with a bare name of all servers. Raises
+        Waits up to `timeout` seconds for the tools of the server; of all servers, if the name has no server. Raises
         `NotFound`, `AccessDenied` if the tool is denied, `ServerUnavailable` and `CallTimeout`.
         """
         self._require_open()
@@ -1041,13 +1041,13 @@ class HubCore:
         return upstream.negotiated if upstream is not None else None
 
     def server_state(self, server: str) -> str:
-        """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is not to run."""
+        """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.state.value if upstream is not None else "disabled"
 
     @property
     def server_changes(self) -> int:
-        """Return a number that grows whenever a server or its state changes."""
+        """Return a number that grows whenever a server or its state changes, to find out if anything has changed."""
         return self._context.state_changes + self._upstreams.changes
 
     def tool_effect(self, tool: Tool) -> Effect:
@@ -1066,7 +1066,7 @@ class HubCore:
     async def wait_lists_known(
         self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool = False
     ) -> None:
-        """Wait up to `timeout` seconds until the list of each server is known or its start has failed.
+        """Wait up to `timeout` seconds until each server's list of this kind is known, or the server failed to start.
 
         A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
         many servers are starting. Returns without an error after the timeout.
@@ -1092,7 +1092,7 @@ class HubCore:
             upstream.ensure_started()
 
     def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the lists of a server by lists that another node fetched from it."""
+        """Replace the known tools, prompts and resources of a server by the lists that another node has fetched."""
         self._context.import_lists(name, lists)
 
     def subscription_owner(self, server: str, caller: str) -> str:

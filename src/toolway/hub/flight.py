@@ -122,7 +122,7 @@ class Flight(ABC):
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         """Pass the result of the call on to the caller.
 
-        `frame` is the whole response as received. It is empty if it contains more than a result.
+        `frame` is the whole response as received; it is empty if the response contains more than a result.
         """
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Flight(ABC):
     # -- the life of a call -------------------------------------------------------------------------------------------
 
     def begin(self, capabilities: Json) -> bool:
-        """Send the call; or queue its intent for the audit log, and send it when the intent is on disk.
+        """Send the call. If the audit log must announce it first, queue that record; `on_intent` then sends the call.
 
         Return False, with nothing done, if the call needs the middleware chain.
         """
@@ -176,9 +176,10 @@ class Flight(ABC):
         return True
 
     def on_intent(self, error: Exception | None) -> None:
-        """Send the call, because the audit log has its intent on disk. If it cannot be sent, hand it to a coroutine.
+        """Send the call, because its intent (the audit record that announces it) is on disk.
 
-        `error` says that the intent could not be written. The audit log calls this method.
+        If the call cannot be sent, pass it to a coroutine. `error` says that the intent could not be written. The audit
+        log calls this method.
         """
         if self._intent is None and error is None:
             try:
@@ -243,9 +244,9 @@ class Flight(ABC):
         return True
 
     def arrived(self, result: Json, frame: bytes) -> None:
-        """Pass a complete, valid result on to the caller; hand any other one to a coroutine.
+        """Pass a complete, valid result on to the caller; pass a call with any other result to a coroutine.
 
-        Called by the transport.
+        Called by the transport when the result has arrived.
         """
         plan, flights, exchange = self.plan, self._flights, self._exchange
         assert exchange is not None
@@ -280,9 +281,9 @@ class Flight(ABC):
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
     def failed(self) -> None:
-        """Hand the call to a coroutine that waits for its outcome.
+        """Pass the call to a coroutine, which finds out its outcome.
 
-        The transport calls it if no plain result has arrived.
+        The transport calls this method if something else than a plain result has arrived, or nothing.
         """
         self.take_over()
 
@@ -325,7 +326,7 @@ class Flight(ABC):
 
     @property
     def is_sent(self) -> bool:
-        """Return True if the call was sent; False if it waits for its intent."""
+        """Return True if the call was sent; False if it waits for its record in the audit log."""
         return self._exchange is not None
 
     def is_long(self, now: float) -> bool:
@@ -473,10 +474,10 @@ class Flights:
         return await self._observe(call, lambda call: self._deadline.resume(call, began, below_deadline), began)
 
     async def send(self, call: Call, intent: asyncio.Future[None], began: float) -> CallResult:
-        """Send a call as soon as the audit log has its intent on disk, and wait for its result.
+        """Send a call as soon as its intent (the audit record that announces it) is on disk, and wait for its result.
 
-        The call was accepted and its arguments were checked. It passes the stages of the chain that follow the audit
-        log.
+        The call was accepted and its arguments were checked before. It passes the stages of the middleware chain that
+        follow the audit log.
         """
 
         def recorded(call: Call) -> Awaitable[CallResult]:

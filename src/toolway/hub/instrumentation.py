@@ -95,7 +95,7 @@ class Tracer(Protocol):
         ...
 
     def skip_trace(self, *, in_library: bool) -> str | None:
-        """Decide, before a call is built, if the call is left out of the sample. Return its `traceparent` if it is.
+        """Return the `traceparent` of a new call if the call is left out of the sample of recorded calls.
 
         None if the call may be recorded: then `start_trace` decides. `in_library` means that a program makes the call,
         which may have a current trace.

@@ -47,9 +47,9 @@ class ResultRedactor:
         return bool(self.secrets.forms or self._replacers)
 
     async def redact(self, result: CallResult) -> CallResult:
-        """Return the result without secrets.
+        """Return the result without secrets; a large result is searched in a thread.
 
-        Raises `ProtocolError`, which says that the call was executed, if that fails.
+        Raises `ProtocolError`, which says that the call was executed, if the result cannot be searched.
         """
         try:
             if self._is_large(result):

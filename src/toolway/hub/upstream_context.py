@@ -137,7 +137,7 @@ class HubUpstreamContext:
         return changed
 
     def import_lists(self, name: str, lists: Mapping[str, list[Any]]) -> None:
-        """Replace the lists of a server by lists that another node fetched from it."""
+        """Replace the known tools, prompts and resources of a server by the lists that another node has fetched."""
         if name not in self._servers:
             return
         for kind in LIST_KINDS:

@@ -332,7 +332,7 @@ class UpstreamManager:
             await self._wait_for_lists(timeout, self.upstreams.values(), kind, urgent=False)
 
     async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
-        """Wait up to `timeout` seconds until the list of each server is known or its start has failed.
+        """Wait up to `timeout` seconds until each server's list of this kind is known, or the server failed to start.
 
         A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
         many servers are starting. Returns without an error after the timeout.

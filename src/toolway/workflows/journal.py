@@ -144,7 +144,7 @@ class RunJournal(Protocol):
         ...
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:
-        """Store a new run; return the run that already has this workflow, caller and key, if there is one."""
+        """Store a new run and return it; if a run with its workflow, caller and key exists, only return that one."""
         ...
 
     async def take(self, now: float, room: int) -> list[RunRecord]:

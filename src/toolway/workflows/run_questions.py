@@ -38,9 +38,9 @@ _UNKNOWN_FORM: Final[Json] = {
 
 
 class RunQuestions:
-    """Converter of the open questions of runs to forms, for callers who may answer them, and of the answers.
+    """Converter of open questions of workflow runs to forms for MCP clients, and of filled-in forms to answers.
 
-    `roles` returns the names and roles of a caller.
+    A caller gets only the questions that it may answer. `roles` returns the names and roles of a caller.
     """
 
     def __init__(self, workflows: Workflows, roles: Callable[[str], tuple[str, ...]]) -> None:
@@ -48,9 +48,9 @@ class RunQuestions:
         self._roles = roles
 
     def forms(self, run: str, asking: Sequence[RunRecord], caller: str) -> Json:
-        """Return the open questions of `asking` that the caller may answer, as forms by name.
+        """Return those open questions of the runs `asking` that the caller may answer, as forms by name.
 
-        `asking` are the run `run` and child runs of it that ask a person.
+        `asking` are those runs that ask a person: the run with the id `run`, or child runs of it.
         """
         return {name: _form_of(question) for name, _, question in self._open(run, asking, caller)}
 

@@ -526,9 +526,9 @@ class StepPlanner:
         return step.on_unknown == "fail" and entry.via == "settle"
 
     def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Decide about a call that was begun by a process that has ended: repeat it if it is not unsafe.
+        """Decide about a call that a crash has interrupted: repeat it if it is a read or idempotent.
 
-        Otherwise record its outcome as unknown and return None.
+        If it is unsafe, record its outcome as unknown and return None.
         """
         if self._effect(step, entry) is not Effect.UNSAFE:
             return self._call(step, path, entry.attempt, entry.args)
@@ -608,9 +608,9 @@ class StepPlanner:
         return None
 
     def _settle(self, entry: Entry) -> Entry:
-        """Return the entry of a call with an unknown outcome, updated by a person's statement if it was executed.
+        """Return the journal entry of a call with an unknown outcome, with the outcome that a person has stated.
 
-        Without such a statement, return the entry unchanged.
+        If no person has stated it, return the entry unchanged.
         """
         for message in self._messages:
             if message.kind == "settle" and message.path == entry.path:
@@ -770,7 +770,10 @@ def _server_has_ended(entry: Entry, life: int) -> bool:
 
 
 def _effect(step: ToolStep, terms: CallTerms | None) -> Effect:
-    """Return the effect class of a step: IDEMPOTENT if the server detects keys, else the author's, else the hub's."""
+    """Return the effect class of a step: as its author states it, else by the rules of the hub for its tool.
+
+    It is always IDEMPOTENT if the server detects repeated calls by their idempotency key.
+    """
     if honours_key(step, terms):
         return Effect.IDEMPOTENT
     if step.effect is not None:

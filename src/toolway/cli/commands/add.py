@@ -154,8 +154,8 @@ def run_add(
 ) -> ExitCode:
     """Add a server entry to one of Toolway's config files.
 
-    An entry that follows from a file must pass the admission rules and is shown before it is added. Tokens are moved
-    to the secret store, and the entry references them.
+    The entry of a `server.json` or a bundle must pass the admission rules, and is shown before it is added. Tokens are
+    moved to the secret store, and the entry references them.
     """
     from toolway.cli import described_server
     from toolway.cli.commands.approvals.trust import move_secrets_to_store

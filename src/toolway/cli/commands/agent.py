@@ -319,7 +319,7 @@ async def _open_agent(context: CommandContext, settings: Any, journal: str | Non
 
 @asynccontextmanager
 async def _open_runs(journal: str | None) -> AsyncIterator[Any]:
-    """Open the journal of runs for reading. The error for an unknown run names the command that lists agent runs."""
+    """Open the journal of runs for reading. If a run is unknown, the hint of the error is `toolway agent ls`."""
     from toolway.workflows.engine import WorkflowError
 
     async with open_reader(journal) as reader:

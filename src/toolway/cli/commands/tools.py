@@ -269,7 +269,7 @@ def _output_tools(
 async def _fetch_tools(
     output: Output, target: Target, query: str, server: str | None, wait: float
 ) -> tuple[list[Tool], list[ServerStatus]]:
-    """Start the servers, or only `server`; return their tools that match `query`, and statuses."""
+    """Start all servers, or only `server`. Return their tools that match `query`, and the statuses of the servers."""
     from toolway.cli.targets import wait_for_tools
 
     async with target.open(server) as servers:

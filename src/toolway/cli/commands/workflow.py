@@ -383,9 +383,9 @@ async def answer_run(
     command: str = "workflow",
     check: Callable[[RunRecord], None] = lambda record: None,
 ) -> ExitCode:
-    """Send an answer to the question of a run, through a gateway or in the journal.
+    """Send a person's answer to the question of a run: to the gateway of --gateway, or into the journal.
 
-    `check` raises an error if the run is not one of `command`, such as `agent`.
+    `command` is the command in printed hints, such as `agent`. `check` raises an error if the run is of another kind.
     """
     action = "answer" if "data" in body else "approve"
 

@@ -134,9 +134,9 @@ def keep_restrictions(server: Server, configured: Server) -> Server | Rejection:
 
 
 def with_lock_of(server: Server, configured: Iterable[Server]) -> Server:
-    """Return `server` with the package lock of the configured servers, so that it runs only locked packages.
+    """Return an added `server` that runs only packages in the lock file (`toolway.lock`) of the configured servers.
 
-    Return it unchanged if it has its own lock, or if no configured server has one.
+    The server is returned unchanged if it has its own lock file, or if no configured server has one.
     """
     locks = [each.package_lock for each in configured if each.package_lock is not None and each.package_lock.exists]
     if server.package_lock is not None or not locks:

@@ -94,7 +94,7 @@ def _parse_rule(key: str, value: Any) -> ApproveRule:
 
 
 class ApproveRules:
-    """Compiled rules of `toolway.approve`, which find the rules for a tool. They do no I/O.
+    """Compiled rules of `toolway.approve`, with a method that finds the rules for a tool. No I/O.
 
     The hints of a server can only add an approval, never remove one. So a tool without hints needs an approval only if
     a pattern matches its name.

@@ -42,7 +42,8 @@ Window: TypeAlias = Mapping[str, LabelledCall]  # by label
 def labels_of(server: Server | None, name: str, mode: FlowMode) -> frozenset[str]:
     """Return the data-flow labels of a tool, as the operator set them.
 
-    If the operator set none, a tool has no labels; in the mode `deny` it counts as untrusted.
+    If the operator set none, the tool has no labels; but if the gateway denies dangerous flows (the mode `deny`), it
+    counts as untrusted.
     """
     found: set[str] = set()
     if server is not None:

@@ -268,7 +268,10 @@ def _get_plain_text(fields: FieldReader, key: str) -> str:
 
 
 def _require_plain(key: str, text: str) -> str:
-    """Return `text`. Raises `ConfigError` if it contains a reference to a secret or to a variable that is not set."""
+    """Check that the setting `key` has a plain text, and return the text.
+
+    Raises `ConfigError` if it contains a reference to a secret or to a variable that is not set.
+    """
     if isinstance(text, SecretTemplate):
         raise ConfigError(
             f"{key} cannot refer to a secret or to a variable that is not set",

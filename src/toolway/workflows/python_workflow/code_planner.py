@@ -80,7 +80,10 @@ class CodePlanner(StepPlanner):
             return Failure({"code": exc.code, "message": exc.message, "detail": exc.detail, "executed": "no"})
 
     def _find_change(self, request: StepRequest) -> Ending | None:
-        """Return the ending "stuck" if the code requests another step at this path than the journal has; else None."""
+        """Return an `Ending` in the state `stuck` if the code was changed, so that the run cannot continue; else None.
+
+        It was changed if it requests another step at a path than the journal has there.
+        """
         entry, step = self._last(request.path), request.step
         if entry is None:
             return None

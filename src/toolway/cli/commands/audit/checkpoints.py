@@ -32,7 +32,7 @@ class LogCheckpoints:
         return bool(self._keys)
 
     def checker(self, location: str, *, is_only: bool) -> CheckpointChecker:
-        """Return the object that compares one log with its checkpoints.
+        """Return the object that compares one audit log with its checkpoints, the signed ends of the log.
 
         `is_only` means that all given checkpoints are of this log, even if it was renamed.
         """

@@ -306,7 +306,7 @@ def read_unstored(settings: AuditSettings, key: Path | None = None) -> JournalCo
 
 
 def with_cluster_key(settings: AuditSettings) -> AuditSettings:
-    """Return the settings with the tenant's key from the environment, if it is set.
+    """Return the settings of the audit log with the key of the tenant, if that is set in the environment.
 
     Cluster nodes use it instead of a key file.
     """
@@ -317,9 +317,9 @@ def with_cluster_key(settings: AuditSettings) -> AuditSettings:
 
 
 def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:
-    """Raise `TamperedLog` if the log begins after the record `first`.
+    """Raise `TamperedLog` if the audit log begins after the record number `first`, so that older records are missing.
 
-    Raises `ConfigError` if records were removed and this cannot be checked, because the key is missing.
+    Raises `ConfigError` if the log says that old records were removed, and the key to verify that is missing.
     """
     from toolway.audit.verify import TamperedLog
 

@@ -25,9 +25,10 @@ def find_named(tools: Iterable[Tool], name: str) -> Tool | None:
 
 
 def find_shown(found: list[Tool], query: str, *, one_server: bool = False) -> Tool | None:
-    """Return the tool to show in detail: the one that `query` names exactly.
+    """Return the tool whose details are shown: the one among `found` that `query` names exactly.
 
-    None if `query` is a search with more results. If `one_server`, the name without the server is enough.
+    None if `query` names no tool, or is a bare name and other tools were found too. If `one_server`, all are of one
+    server, and the bare name is enough.
     """
     named = find_named(found, query)
     is_name = named is not None and (one_server or query == named.qualified_name or len(found) == 1)
