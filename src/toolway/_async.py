@@ -109,7 +109,7 @@ class LightEvent:
         return self._set
 
     def set(self) -> None:
-        """Set the event and wake all waiters."""
+        """Set the event and wake all tasks that wait for it."""
         self._set = True
         for each in self._waiters or ():
             if not each.done():
@@ -329,7 +329,7 @@ class Timers:
 
 
 def settle_future(future: asyncio.Future[None], error: Exception | None) -> None:
-    """Set the error of a future, or the result None, unless it is done.
+    """Complete a future with an error, or with the result None, unless it is done already.
 
     An error is not logged if nothing awaits the future.
     """

@@ -43,10 +43,9 @@ class GeminiTools:
         }
 
     async def answer(self, response: Any) -> list[Any]:
-        """Execute the tool calls in a response.
+        """Execute the tool calls in a response of the model; return the contents to append to the conversation.
 
-        Return the contents to append: that of the model, and that with the results. Only the former if the model called
-        nothing.
+        These are the content of the model and one with the results; only the former if the model called nothing.
         """
         types = self._types
         content = response.candidates[0].content

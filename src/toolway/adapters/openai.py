@@ -63,7 +63,7 @@ class OpenAITools:
         ]
 
     async def answer_responses(self, response: Any) -> list[Json]:
-        """Execute the tool calls in a response. Return the `function_call_output` items; empty if there is no call.
+        """Execute the tool calls in a response. Return the `function_call_output` items; an empty list without calls.
 
         Send them with `previous_response_id`, or after the output items of the response.
         """

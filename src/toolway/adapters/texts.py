@@ -23,9 +23,9 @@ _UNKNOWN_SAFE: Final = "It may have been executed. Calling it again does no harm
 
 
 def error_text(error: ToolwayError, tool: str, effect: Effect) -> str:
-    """Return the text for a call that has no result.
+    """Return the text that a model reads about a call that has no result.
 
-    It names the failure, says if the call was executed, and what to do next.
+    The text names the failure, and says if the call was executed and what to do next.
     """
     cause = f"{error.message}: {error.detail}" if error.detail else error.message
     executed = error.executed if isinstance(error, CallError) else "no"

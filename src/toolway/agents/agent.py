@@ -169,7 +169,7 @@ class Agent:
         return await (await self.start(prompt, key=key)).result()
 
     def get(self, id: str) -> AgentRun:
-        """Return the handle of a run by its id."""
+        """Return the handle of an agent run by the id of the run."""
         workflows = self._get_workflows()
         return AgentRun(workflows, Run(workflows, id), self._log)
 

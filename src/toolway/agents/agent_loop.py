@@ -115,7 +115,7 @@ def _check_output(validator: SchemaValidator, output: Json) -> Json:
 async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     """Return the tools that the agent may use, by `server.tool`. A server that does not answer in time has none.
 
-    Tools that start agents are left out: an agent cannot start itself, and its budget is that of all its requests.
+    Tools that start agents are left out: so an agent cannot start itself, and all its requests count for its budget.
     """
     servers = [name for name in hub.status() if any(may_match(name, pattern) for pattern in settings.tools)]
     lists = [hub.list_tools(server=name, timeout=LIST_TIMEOUT_S) for name in servers]

@@ -111,7 +111,7 @@ class CallRules:
         return f"{text}\n\n[You made this call {count} times with the same result. Do something else.]"
 
     def add_unknown(self, tool: str, args: Json) -> None:
-        """Record a call that may have been executed.
+        """Record a tool call that may have been executed, because its outcome is unknown.
 
         If the model requests it again, a person is asked, or it is refused.
         """

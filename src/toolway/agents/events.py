@@ -60,7 +60,7 @@ class AgentEventLog:
         changed.set()
 
     def add_text(self, run: str, text: str) -> None:
-        """Add a part of a model's text that is still arriving."""
+        """Add an event for a part of a model's text, while the text is still arriving."""
         if text:
             self.add(run, AgentEvent(kind="text", text=text))
 

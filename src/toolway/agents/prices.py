@@ -1,4 +1,4 @@
-"""Prices of models: the table of `genai-prices`, which is dated by its version, or those of the settings."""
+"""Prices of model answers: from the settings, else from the table in the package `genai-prices`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolway.agents.settings import AgentSettings
 
 
 def price_of(response: ModelResponse, settings: AgentSettings) -> Decimal | None:
-    """Return the price of an answer in USD; None if it is not known."""
+    """Return the price of a model's answer in USD; None if it is not known."""
     own = settings.prices.get(response.model_name or "") or settings.prices.get(settings.model)
     if own is not None:
         tokens = (response.usage.input_tokens, response.usage.output_tokens)

@@ -55,7 +55,7 @@ class Spending:
             self._uncounted_cost += uncounted * (price_of(like, self._settings) or 0)
 
     def add_child(self, usage: Json) -> None:
-        """Add the usage that a child run has reported."""
+        """Add the usage that a child run has reported to the usage of this run."""
         self.requests += usage.get("requests") or 0
         self.input_tokens += usage.get("input_tokens") or 0
         self.output_tokens += usage.get("output_tokens") or 0

@@ -43,7 +43,7 @@ class CheckpointTask:
         first_delay: float = FIRST_DELAY_S,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Create the task; `start` starts it.
+        """Create the task that signs checkpoints of the audit log; `start` starts it.
 
         `load_signer` returns the signer; it may block, and may create its key.
         """

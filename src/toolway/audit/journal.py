@@ -214,7 +214,7 @@ class Journal:
             yield _Group(first, records, mac, end)
 
     def set_aside(self) -> str:
-        """Rename the segment files of another log, so that they are kept but not read again.
+        """Rename journal files (segments) that belong to another audit log, so that they are kept but not read again.
 
         Return the new path of the first one.
         """

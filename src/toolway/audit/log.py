@@ -88,7 +88,7 @@ def read_journal(settings: AuditSettings) -> JournalContent | None:
 
 
 def find_unstored(found: JournalContent | None, sink: AuditSink) -> list[bytes]:
-    """Return the records of the journal content `found` that are not in the log yet.
+    """Return those records of the journal, read before as `found`, that are not in the audit log yet.
 
     A running gateway has such records for a short time; a killed one leaves them behind. `sink` is open. The log is
     read backward up to the newest record of the journal, or to the begin of the run.

@@ -1,4 +1,4 @@
-"""MACs of audit records, and the key of a log.
+"""MACs (message authentication codes) of audit records, and the key of an audit log.
 
 A hash chain shows that a record was changed, but not who wrote it: a person who can write to the log can compute every
 hash again. So each record ends with a MAC under the key of the log. Without this key no record can be added, and no
@@ -86,7 +86,7 @@ class RecordMacs:
 
     @classmethod
     def load(cls, settings: AuditSettings, *, create: bool = True) -> RecordMacs:
-        """Load the key of a log. Raises `OSError` if it is missing and `create` is False."""
+        """Load the key of an audit log. Raises `OSError` if it is missing and `create` is False."""
         key = load_audit_key(settings, create=create)
         if settings.digest_key:
             return cls(key)  # nodes of a cluster share no folder
@@ -97,7 +97,7 @@ class RecordMacs:
         return cls(key, MacStart(next((note for note in notes if note.exists()), notes[0]), log))
 
     def add(self, body: bytes) -> bytes:
-        """Return the body of a record with its MAC as last field."""
+        """Return the JSON body of an audit record with its MAC added as the last field."""
         return b'%b,"mac":"%b"}' % (body[:-1], self._compute(body).encode())
 
     def check(self, body: bytes) -> bool:
@@ -112,5 +112,5 @@ class RecordMacs:
 
 
 def has_mac(body: bytes) -> bool:
-    """Return True if the record ends with a MAC, valid or not."""
+    """Return True if an audit record ends with a MAC, which may be wrong."""
     return _MAC_FIELD.fullmatch(body[-_MAC_FIELD_BYTES:]) is not None

@@ -17,7 +17,7 @@ class SelectedRecords:
     def __init__(
         self, sink: AuditSink, query: AuditQuery, macs: RecordMacs | None, unstored: Iterable[bytes] = ()
     ) -> None:
-        """Create the selection. `unstored` are records of the journal that are not in the log yet."""
+        """Create the selection of records of one log. `unstored` are journal records that are not in the log yet."""
         self._sink = sink
         self._query = query
         self._macs = macs
@@ -26,7 +26,7 @@ class SelectedRecords:
         self._first = self._last = self.count = 0
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (time, line) of each record that matches the query.
+        """Yield (time, line) of each audit record that matches the query, and verify the log on the way.
 
         All records of the log are verified, also those that do not match. Raises `TamperedLog` if one was changed.
         """
@@ -56,5 +56,5 @@ class SelectedRecords:
 
 
 def row_to_line(row: StoredRecord) -> bytes:
-    """Return a record as a line: its stored bytes with its hash as last field."""
+    """Return an audit record as a JSON line: its stored bytes with its hash as the last field."""
     return b'%b,"hash":"%b"}' % (row.body[:-1], row.hash.encode())

@@ -87,7 +87,7 @@ class AuditSink(Protocol):
         ...
 
     def remove(self, through: int) -> None:
-        """Delete the records with numbers up to `through`.
+        """Delete the audit records with numbers up to `through`, because they are too old.
 
         Some of them may stay, if the storage can only remove whole files.
         """
@@ -98,7 +98,7 @@ class AuditSink(Protocol):
 
 @runtime_checkable
 class SwitchableSink(Protocol):
-    """Audit sink that can switch to another log stored under its name."""
+    """Audit sink that can continue in another log of the same name, if it lost its own log to another writer."""
 
     def switch_to_empty(self) -> bool:
         """Switch to another log under the sink's name that is empty and has no writer.

@@ -133,9 +133,9 @@ class MacChecker:
         self.without_mac = 0
 
     def check(self, row: StoredRecord) -> None:
-        """Check the MAC of the next record.
+        """Check the MAC of the next audit record.
 
-        Raises `TamperedLog` if it is wrong, or missing though an older record has one.
+        Raises `TamperedLog` if the MAC is wrong, or is missing although an older record has one.
         """
         if not has_mac(row.body):
             self.without_mac += 1
@@ -268,7 +268,7 @@ def unstored_to_json(record: bytes) -> RecordFields:
 
 
 def record_to_json(row: StoredRecord) -> RecordFields:
-    """Return the fields of a stored record plus its hash.
+    """Return the fields of a stored audit record and its hash as a JSON object.
 
     A record that cannot be decoded becomes an entry of kind `damaged`, so that later records are still listed.
     """

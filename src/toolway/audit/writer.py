@@ -114,7 +114,7 @@ class AuditWriter:
         wall_clock: Callable[[], float] = time.time,
         on_state_change: Callable[[str, int], None] = lambda reason, lost: None,
     ) -> None:
-        """Create the writer. `macs` adds a MAC to every record. `journal` gets records before the log does.
+        """Create the writer of an audit log. `macs` adds a MAC to each record. `journal` gets records before the log.
         `notes`: a log whose noted end is missing is not opened. `keep_s`: seconds for which records are stored;
         0 = no limit.
 
@@ -268,7 +268,7 @@ class AuditWriter:
         return waiter
 
     async def flush(self) -> None:
-        """Wait until all queued records are in the log.
+        """Wait until all queued records are in the audit log, and not only in its journal.
 
         Raises `AuditUnavailable` if the log cannot be written.
         """
@@ -427,7 +427,7 @@ class AuditWriter:
             _call_waiters(self._group.waiters, "audit log write timed out")
 
     def _set_failure(self, reason: str) -> None:
-        """Mark the log as unwritable and reject all queued intents.
+        """Mark the audit log as unwritable, and reject all queued intents (records of calls that are not sent yet).
 
         Their calls are not sent, so these intents are dropped.
         """
@@ -507,7 +507,7 @@ class WriterThread:
         threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], T], on_done: OnDone[T]) -> None:
-        """Queue the function `work` for the thread.
+        """Queue the function `work`, which the writer thread will run.
 
         `on_done` is called in the event loop with the result or the error of `work`.
         """

@@ -99,7 +99,7 @@ class ExchangeManager:
         now: Clock,
         send: Send | None = None,
     ) -> None:
-        """Create the manager for the server and caller in `owner`.
+        """Create the manager of the exchanged token for the server and caller in `owner`.
 
         `subjects` returns the source of the tokens with which callers logged in, or None if the gateway has no login.
         """

@@ -386,7 +386,7 @@ class ChallengeLimiter:
         return True
 
     def block(self, credential: str, now: float) -> None:
-        """Stop replacing `credential` for `BLOCK_S` seconds.
+        """Reject challenges for `credential` for `BLOCK_S` seconds, so that it is not replaced again.
 
         Called if the server rejects a credential again right after its replacement.
         """

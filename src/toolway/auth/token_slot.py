@@ -96,7 +96,7 @@ class TokenSlot:
         return new
 
     async def _reload_locked(self, current: Credential) -> tuple[Credential, bool]:
-        """Reload the credential under the refresh lock.
+        """Load the stored credential again, while this process holds the refresh lock.
 
         Return the credential, and True if another process already refreshed it. Raises `AuthError` if the login
         was removed, or if it has no refresh token any more.
@@ -113,10 +113,10 @@ class TokenSlot:
 
 @runtime_checkable
 class TokenSlotProvider(Protocol):
-    """Token store that several processes share, and whose slots coordinate the refresh."""
+    """Interface of a token store that several processes share; its slots let one process at a time refresh a token."""
 
     def token_slot(self, upstream: str, principal: str, now: Clock) -> TokenSlot:
-        """Return the slot for the credential of one server (`upstream`) and principal."""
+        """Return the storage slot for the credential of one server (`upstream`) and principal."""
         ...
 
 

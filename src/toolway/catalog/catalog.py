@@ -28,7 +28,7 @@ ItemCheck: TypeAlias = Callable[[Json], str | None]
 
 
 class ItemPins(Protocol):
-    """Interface that compares received definitions with their pins, and decides which may be used.
+    """Interface that compares received definitions with their pins (the approved ones) and decides which may be used.
 
     See `pin_keeper.py`.
     """
@@ -48,14 +48,14 @@ class ItemPins(Protocol):
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a received definition.
+        """Return the digest of a received definition, to compare it with its pin.
 
-        If it differs from its pin only in ignored parts, return the pin's digest.
+        If the definition differs from its pin only in ignored parts, return the pin's digest.
         """
         ...
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
         ...
 
 
@@ -198,7 +198,7 @@ class Catalog:
     # -- updates ------------------------------------------------------------------------------------------------------
 
     def add_server(self, server: str, access: ToolAccess | None = None, identity: str = "") -> None:
-        """Add a server without items.
+        """Add a server, as yet without tools or other items, to the catalog.
 
         `identity` is a fingerprint of its command or URL, by which its pins are found.
         """
@@ -266,7 +266,7 @@ class Catalog:
         return {name: self.pins.digest(server, "tools", name, item.raw) for name, item in items.items()}
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return True if a tool with this digest may be used: it is the pinned one, or deviations are only noted."""
+        """Return True if a tool with this digest may be used: it is pinned, or deviations are noted but not blocked."""
         return self.pins is None or self.pins.is_usable(server, "tools", tool, digest)
 
     def is_held(self, server: str, kind: ListKind, name: str) -> bool:
@@ -367,7 +367,7 @@ class Catalog:
                 yield from lists[kind].items.values()
 
     def received_items(self, kind: ListKind, server: str) -> list[Item]:
-        """Return all items of a list that a server has sent, including denied and held ones.
+        """Return all items of a list that a server has sent, including those that are denied or wait for approval.
 
         For storage only: never show them.
         """
@@ -442,7 +442,7 @@ class Catalog:
         return ref
 
     def find_by_bare_name(self, name: str, servers: Iterable[str]) -> tuple[list[Tool], list[ToolRef]]:
-        """Return the tools of these servers with this name, and references to those that are denied or held."""
+        """Return the tools of these servers with this name, and references to those denied or waiting for approval."""
         found: list[Tool] = []
         denied: list[ToolRef] = []
         for server, lists in ((server, self._lists[server]) for server in servers if server in self._lists):

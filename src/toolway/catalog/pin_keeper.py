@@ -70,7 +70,7 @@ class PinFile:
         return content.servers
 
     def save(self, reviews: Sequence[ReviewedServer]) -> Saved:
-        """Write the results of reviews to the file.
+        """Write the results of reviews (new pins and deviations) to the pin file.
 
         Return, for each server, the stored pins, and False if a proposed pin was rejected, for instance because another
         process has stored a different one. Raises `OSError` and `DamagedPinsError`.
@@ -135,7 +135,7 @@ def _encode(servers: Mapping[str, ServerPins]) -> Iterator[bytes]:
 
 
 class PinKeeper:
-    """Reviews the lists of all servers for the catalog, with pins in a file or only in memory."""
+    """Compares the definitions that servers send with their pins, which are in a file or only in memory."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class PinKeeper:
         ignored_of: Callable[[str, str], Sequence[str]] | None = None,
         run_in_thread: RunInThread | None = None,
     ) -> None:
-        """Create the keeper.
+        """Create the keeper of the pins of all servers.
 
         Args:
             file: where the pins are stored; None keeps them in memory.
@@ -355,7 +355,7 @@ class PinKeeper:
         self._timer = self._call_later(POLL_INTERVAL_S, self._poll)
 
     def _poll(self) -> None:
-        """Read the file again if another process changed it.
+        """Read the pin file again if another process changed it.
 
         Called once a second while a definition waits for an approval.
         """
@@ -367,7 +367,7 @@ class PinKeeper:
             self._schedule()
 
     def _reread(self, who: str = "") -> None:
-        """Read the file, use its pins that differ from those in memory, and review the lists of their servers again.
+        """Read the pin file, use the pins that differ from those in memory, and review the lists of these servers.
 
         Emits an event for each approved pin among them; `who` is the person in it.
         """

@@ -147,9 +147,9 @@ class PinReview:
         return taken
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a received definition.
+        """Return the digest of a received definition, to compare it with its pin.
 
-        If it differs from its pin only in ignored parts, return the pin's digest.
+        If the definition differs from its pin only in ignored parts, return the pin's digest.
         """
         digest = definition_digest(definition)
         pin = self.servers[server].pins.get(f"{kind}/{name}") if server in self.servers else None
@@ -157,7 +157,7 @@ class PinReview:
         return pin.digest if pin is not None and is_pinned else digest
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
         if self._mode_of(server) == "note" or server not in self.servers:
             return True
         pin = self.servers[server].pins.get(f"{kind}/{name}")

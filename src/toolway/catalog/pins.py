@@ -152,14 +152,14 @@ class Pins(Protocol):
         ...
 
     def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a received definition.
+        """Return the digest of a received definition, to compare it with its pin.
 
-        If it differs from its pin only in ignored parts, return the pin's digest.
+        If the definition differs from its pin only in ignored parts, return the pin's digest.
         """
         ...
 
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return True if a definition with this digest may be used: it is pinned, or deviations are only noted."""
+        """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
         ...
 
     def list_servers(self) -> Sequence[ServerPins]:

@@ -1,4 +1,4 @@
-"""Storage of each server's last known lists on disk.
+"""Storage of each server's last known lists of tools and other items on disk.
 
 With them, the lists are available before the server answers.
 

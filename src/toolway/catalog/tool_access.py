@@ -1,4 +1,4 @@
-"""Allow and deny lists of one server, compiled once.
+"""Allow and deny lists for the tools of one server, compiled once.
 
 The catalog hides the tools that the lists deny (catalog.py), so all parts of Toolway enforce them.
 """

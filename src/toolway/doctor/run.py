@@ -160,9 +160,9 @@ def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes:
 
 
 def _unique_name(target: CheckTarget) -> str:
-    """Return the name of an entry for the report.
+    """Return the name under which the report shows a server entry.
 
-    It includes the file of the entry if another file may have an entry of the same name.
+    The name includes the file of the entry if another file may have an entry of the same name.
     """
     suffix = f" of {target.file}" if target.client or target.overridden_by else ""
     return f"{target.name}{suffix}"

@@ -292,7 +292,7 @@ class CircuitBreakers:
             self._servers.pop(server, None)
 
     def on_reconnect(self, server: str) -> None:
-        """Reset the server's breaker after a reconnect.
+        """Reset the circuit breaker of a server after a new connection to it was made.
 
         Failures of the old connection no longer count.
         """
@@ -518,7 +518,7 @@ class SlidingWindow:
         self.until = -math.inf
 
     def __len__(self) -> int:
-        """Return the number of time slots, parts of the window, that hold counts."""
+        """Return the number of time slots (parts of the window) in which attempts were counted."""
         return len(self._slots)
 
     def start_slot(self, now: float) -> None:

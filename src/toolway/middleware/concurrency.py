@@ -53,7 +53,7 @@ class ConcurrencyLimiter:
         return self.paused_until > 0 and self.paused_until > now()
 
     def acquire_nowait(self, caller: str = "") -> bool:
-        """Acquire a concurrency slot without waiting. Return False if none is free or calls queue."""
+        """Acquire a concurrency slot without waiting. Return False if no slot is free or other calls wait for one."""
         if self._free <= 0 or self.queued:
             return False
         self._free -= 1
@@ -61,7 +61,7 @@ class ConcurrencyLimiter:
         return True
 
     async def acquire(self, caller: str = "") -> bool:
-        """Acquire a concurrency slot; wait in the queue if necessary.
+        """Acquire a concurrency slot (the right to run one call); wait in the queue if necessary.
 
         Return False if the queue is full, or if a caller with fewer queued calls evicts this call from it.
         """

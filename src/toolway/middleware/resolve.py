@@ -139,7 +139,7 @@ def require_allowed(catalog: Catalog, ref: ToolRef) -> None:
 
 
 def require_tool(catalog: Catalog, ref: ToolRef) -> Tool:
-    """Return the definition of a tool.
+    """Return the definition of a tool from the catalog.
 
     Raises `NotFound` if the catalog has no such tool, `AccessDenied` if the lists of its server deny it.
     """

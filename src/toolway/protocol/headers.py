@@ -224,7 +224,7 @@ def check_header_schema(input_schema: Any) -> str | None:
 
 
 def _header_properties(input_schema: Any) -> Iterator[tuple[tuple[str, ...], str, Json]]:
-    """Yield path, header name and schema of each property whose argument a header repeats."""
+    """Yield path, header name and schema of each property in an input schema whose argument an HTTP header repeats."""
     for path, schema in _schemas(input_schema):
         header = schema.get(X_MCP_HEADER_KEY)
         if path and isinstance(header, str):

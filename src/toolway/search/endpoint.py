@@ -53,7 +53,7 @@ class Breaker:
         self._failures, self._until = 0, 0.0
 
     def on_failure(self, now: float) -> None:
-        """Count a failed request.
+        """Count a failed request to the embedding service.
 
         From the third consecutive failure on, each one starts a pause before the next request.
         """

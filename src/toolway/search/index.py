@@ -164,7 +164,7 @@ def build_segment(server: str, about: str, tools: Sequence[Tool], base: int, ent
 
 
 def _server_stems(server: str, about: str) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the stems of a server's name, and those of its description. They count for each of its tools."""
+    """Return the stems of the words in a server's name and in its description, which count for each of its tools."""
     return split_stems(split_name(server), FIELDS[1].max_words), split_stems(about, FIELDS[5].max_words)
 
 

@@ -92,7 +92,7 @@ def rank(
     meaning: Mapping[int, float] | None = None,
     cache: WeightCache | None = None,
 ) -> Ranked:
-    """Return the best `limit` tools for a query.
+    """Return the `limit` tools that fit a search query best, with their scores.
 
     Args:
         index: Index of the tools of all servers.

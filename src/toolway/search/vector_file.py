@@ -71,7 +71,7 @@ class FileVectorStore:
         return {bytes(body[at : at + _KEY_BYTES]): bytes(body[at + _KEY_BYTES : at + each]) for at in rows}
 
     def _write(self, vectors: dict[bytes, bytes], wanted: tuple[bytes, ...]) -> None:
-        """Add these vectors to the file by replacing it atomically."""
+        """Add embedding vectors to the file, which is replaced atomically."""
         if not vectors:
             return
         width = len(next(iter(vectors.values())))

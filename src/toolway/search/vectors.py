@@ -73,7 +73,7 @@ class VectorStore(Protocol):
     async def load(self, keys: Sequence[bytes]) -> Mapping[bytes, bytes]: ...
 
     async def save(self, vectors: Mapping[bytes, bytes], wanted: Sequence[bytes]) -> None:
-        """Store vectors by the hash of their text.
+        """Store embedding vectors, each under the hash of the text that it is for.
 
         If the store is full, vectors of `wanted`, the texts in use, are kept first.
         """
@@ -89,7 +89,7 @@ class NoVectorStore:
 
 
 class _Table(NamedTuple):
-    """Matrix with the vectors of all tools, one row per tool.
+    """Matrix with the embedding vectors of all tools, one row per tool.
 
     `known` is False for a row whose tool has no vector yet.
     """
@@ -194,7 +194,7 @@ class ModelVectors:
         return int(self._table.known.sum()) if self._table.tools is self._wanted else 0, len(self._wanted)
 
     async def wait_complete(self) -> None:
-        """Wait until each tool of the last search has a vector."""
+        """Wait until each tool of the last search has an embedding vector."""
         await self._complete.wait()
 
     async def close(self) -> None:

@@ -101,7 +101,7 @@ class HubLog:
     def _log_state(self, event: StateChanged) -> None:
         """Log a state change of a server.
 
-        Repeated failures are a warning once, and again when the server counts as failed.
+        Repeated failures are logged as a warning once, and again when the server counts as failed.
         """
         server, new = event.server, event.new
         if new in ("backing_off", "failed"):

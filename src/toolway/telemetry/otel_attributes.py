@@ -83,7 +83,7 @@ _PROVIDERS: Final = {
 
 
 class StepSpan(NamedTuple):
-    """Name and attributes of the trace span of an agent's run or step, which replace those of a workflow."""
+    """Name and attributes of the trace span of an agent's run or step, used instead of those for a workflow."""
 
     name: str
     attributes: Mapping[str, Any]

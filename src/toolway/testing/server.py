@@ -330,7 +330,7 @@ class FakePeer:
 
 
 class FakeCall:
-    """One JSON-RPC request to a fake server, its client, and the function to send it messages."""
+    """One JSON-RPC request to a fake server, with its client and the function that sends messages to the client."""
 
     def __init__(self, message: Json, peer: FakePeer, send: Callable[[Json], None]) -> None:
         self.id: Id = message["id"]
