@@ -120,7 +120,7 @@ class Authenticator:
         self.version += 1
 
     def set_bound_address(self, host: str, port: int) -> None:
-        """Accept the address that the gateway listens on in Host and Origin headers."""
+        """Accept Host and Origin headers that name the address on which the gateway listens."""
         self._bound_address = (host, port)
         self.configure(self._configured_hosts, self._configured_origins)
 

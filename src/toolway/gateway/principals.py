@@ -213,7 +213,7 @@ class ApiKeyStore(ABC):
 
     @abstractmethod
     def reload(self) -> None:
-        """Load changes made by another process. Raises `ConfigError` if the stored keys are invalid."""
+        """Load changes of API keys that another process made. Raises `ConfigError` if the stored keys are invalid."""
 
     def _replace_keys(self, keys: Iterable[ApiKey]) -> None:
         previous, self._keys = self._keys, {key.hash: key for key in keys}

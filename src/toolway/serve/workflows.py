@@ -320,7 +320,7 @@ class WorkflowService:
                     self._hub.emit(RunAsks(SERVER_NAME, id, record.workflow, question, now - since[id]))
 
     def stop_waiting(self) -> None:
-        """Answer the calls that wait for a run now, and begin no more runs, because the gateway shuts down."""
+        """Answer at once the calls that wait for a run, and begin no more runs, because the gateway shuts down."""
         if self._server is not None:
             self._server.stop_waiting()
         if self.engine is not None:

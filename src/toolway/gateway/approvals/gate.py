@@ -130,10 +130,10 @@ class CallApprovals:
         return (*self._rules.find(server, name, destructive=destructive), *flows)
 
     def quick_check(self, rules: Sequence[ApproveRule | FlowLabels], caller: str) -> Callable[[], bool] | None:
-        """Return a function that says if the next call of a caller needs no full check; None if all calls need one.
+        """Return a function that returns True if the next call of a caller may skip the full check; None if none may.
 
-        There is one only for tools whose only rule is data-flow labels, and which send no data out: a further call
-        changes nothing if their labels were stored a moment ago.
+        Calls may skip it only if data-flow labels are the only rule for the tool, and the tool sends no data out: a
+        further call changes nothing if the labels were stored a moment ago.
         """
         (first, *others) = rules
         if others or self.flows is None or not isinstance(first, FlowLabels) or not first.is_read:

@@ -129,7 +129,7 @@ class SqliteApprovalStore:
         db.execute("INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def _open(self, row: tuple[str, str, str]) -> ApprovalRequest | None:
-        """Return the request in a row; None if the row was not written by this gateway."""
+        """Decrypt the request for approval in a database row; None if the row was not written by this gateway."""
         found = self._sealer.open(row[2])
         if found is None or (found.id, found.state) != row[:2]:
             _log.error(

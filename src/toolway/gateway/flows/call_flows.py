@@ -156,9 +156,10 @@ class CallFlows:
         self._stored[caller, labels] = now
 
     async def _change(self, call: Call, change: Callable[[Window], Window | None]) -> bool:
-        """Change the stored window of a call's caller (its last labelled calls). Return False if the store failed.
+        """Change the stored window of a call's caller (its last labelled calls). Return True if it was stored.
 
-        If it fails, the call passes only in the mode `note`; in another mode `ServerUnavailable` is raised.
+        If the store fails, return False in the mode `note`, in which the call passes; otherwise raise
+        `ServerUnavailable`.
         """
         try:
             await self._store.change(call.caller, change, self._now())

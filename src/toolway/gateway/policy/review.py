@@ -141,7 +141,7 @@ def _case_error(file: str, where: str, detail: str) -> ConfigError:
 def _open_scope(policy: Policy) -> Json:
     """Return a policy as a permit for every caller that keeps only the conditions on the resource.
 
-    It is for tests which items the policy can apply to, independent of callers and arguments.
+    It is used to find the items to which the policy can apply, independent of callers and arguments.
     """
     conditions = [each for each in policy.definition["conditions"] if reads_only_resource(each["body"])]
     return {**policy.definition, "effect": "permit", "principal": {"op": "All"}, "conditions": conditions}
