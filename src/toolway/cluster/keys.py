@@ -19,7 +19,7 @@ def derive_tenant_key(cluster_key: bytes, tenant: str) -> bytes:
 
 
 def derive_key(tenant_key: bytes, purpose: str) -> bytes:
-    """Return the key for one purpose, such as "row mac". Keys of different purposes say nothing about each other."""
+    """Return the key for one purpose, such as "row mac". From the key of one purpose, no other key can be computed."""
     return _derive(tenant_key, f"toolway purpose {purpose}")
 
 

@@ -231,7 +231,7 @@ class Member:
             )
 
     async def _claim_in_pool(self, epoch: int, pool: str, dead: Collection[str]) -> None:
-        """Claim unowned instances of one pool: first those that prefer this node, then overdue ones.
+        """Claim unowned instances of one pool: first those for which this node is the first choice, then overdue ones.
 
         An instance is overdue if its preferred nodes did not claim it in time. Two separate queries keep instances
         that prefer other nodes from displacing ours in the batch.

@@ -80,7 +80,7 @@ class CallTokenSealer(Protocol):
 
 
 class CallToken(msgspec.Struct, frozen=True, array_like=True):
-    """Content of a call token: proof of caller, server and fence for a forwarded call, and its key.
+    """Content of a call token: proof of caller, server and fence (ownership number) of a forwarded call, with its key.
 
     It is sealed with the cluster key, so only nodes can read it, and it cannot be forged or changed. It is valid for
     one node and one call, for seconds, and only once. New fields are only added at the end, with a default: nodes of
@@ -290,7 +290,7 @@ class NodeProofs:
         return self._sealer.seal(PROOF_KIND, [*identity, self._address(), found[0], found[2]], PROOF_LIFETIME_S)
 
     def is_valid(self, proof: str, node: str, epoch: int, address: str, nonce: str) -> bool:
-        """Return True if this is the proof of a node for our challenge, at this address.
+        """Return True if `proof` is a valid proof of this node, at this address, for our challenge.
 
         `epoch` is the lease under which we know the node; a later one is accepted.
         """

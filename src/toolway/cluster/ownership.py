@@ -199,7 +199,7 @@ class Rebalancer:
         self._settled_version = -1
 
     async def reconcile(self, draining: bool) -> None:
-        """Start to drain the owned instances that this node should release; if `draining`, all."""
+        """Start to drain the owned instances that this node should release: all of them if `draining`."""
         if draining:
             self._start_draining(self._owned, MAX_DRAINING)
         elif self._settled_version != self._plan.version:

@@ -70,7 +70,7 @@ def claim_delay(rank: int | None, step: float = CLAIM_STEP_S) -> float:
 
 
 def pool_for(labels: Iterable[str]) -> str:
-    """Return the pool for servers that require these node labels: sorted, comma-separated."""
+    """Return the name of the pool of servers that require these node labels: the labels, sorted and comma-separated."""
     return ",".join(sorted(set(labels)))
 
 

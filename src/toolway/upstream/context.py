@@ -13,7 +13,7 @@ from toolway.upstream.transport import Transport
 
 
 class UpstreamContext(Protocol):
-    """Services of a hub for one upstream: transports, callbacks, events and lists."""
+    """Services of a hub for one upstream (running server): transports, callbacks, events, and storage of lists."""
 
     def open_transport(self, name: str, server: Server, caller: str = "") -> Transport:
         """Create an unopened transport to the server.
@@ -40,14 +40,14 @@ class UpstreamContext(Protocol):
     def update_caller_list(
         self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store the list that a caller's own connection fetched, for this caller only.
+        """Store a list, such as the tools, that a caller's own connection to the server fetched, for this caller only.
 
         Nothing is stored unless each caller has lists of its own (`has_caller_lists`).
         """
         ...
 
     def has_caller_lists(self, server: str) -> bool:
-        """Return True if each caller sees only the lists that its own connection to the server fetched."""
+        """Return True if each caller sees only the tools and other items that its own connection has fetched."""
         ...
 
     def pinned_digests(self, server: str, tools: list[Any]) -> dict[str, str]:
@@ -58,7 +58,7 @@ class UpstreamContext(Protocol):
         ...
 
     def is_pinned(self, server: str, tool: str, digest: str) -> bool:
-        """Return False if a tool is held (must not be used), because `digest` is not that of its pinned definition."""
+        """Return False if a tool must not be used, because `digest` is not that of its pinned (accepted) definition."""
         ...
 
     @property

@@ -45,7 +45,7 @@ class ListSync:
         self._dirty_event.set()
 
     async def wait_fetched(self, kind: ListKind) -> None:
-        """Wait until this list of the server was fetched, or is known to be missing. No time limit."""
+        """Wait, without a time limit, until this list (such as tools) was fetched, or is known to be missing."""
         await self._fetched[kind].wait()
 
     async def fetch_tools(self, session: Session) -> None:
@@ -62,7 +62,7 @@ class ListSync:
             self._publish(session, "tools", [], [])
 
     async def fetch(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list of the server now; it is empty if the server does not offer it.
+        """Fetch a list of the server, such as its tools, now; the list is empty if the server does not offer it.
 
         Raises `TransportError` or `JSONRPCError` if a request for a page fails.
         """
@@ -82,7 +82,7 @@ class ListSync:
     # -- while the server is ready ------------------------------------------------------------------------------------
 
     async def run_refresh(self, session: Session) -> None:
-        """Fetch all lists but the tools, then each list that changes, at most once a second.
+        """Fetch prompts, resources and templates, then again each list that the server changes, at most once a second.
 
         Runs until it is cancelled.
         """
@@ -100,7 +100,7 @@ class ListSync:
             await self._dirty_event.wait()
 
     async def _fetch_logged(self, session: Session, kind: ListKind) -> None:
-        """Fetch a list; report a failure or timeout as a server log event instead of raising it."""
+        """Fetch a list of the server; report a failure or timeout as a server log event instead of raising it."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 await self.fetch(session, kind)
@@ -144,7 +144,7 @@ SendRequest = Callable[[str, Json], Awaitable[Json]]
 async def fetch_all_pages(
     send_request: SendRequest, kind: ListKind, max_tools: int = MAX_ITEMS["tools"]
 ) -> tuple[list[Any], list[str]]:
-    """Fetch all pages of a list. Return the raw items, and problems such as an exceeded limit.
+    """Fetch all pages of a list, such as the tools of a server. Return the items, and problems like an exceeded limit.
 
     `max_tools` limits the number of tools.
     """

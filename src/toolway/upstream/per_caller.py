@@ -47,7 +47,7 @@ class CallerUpstreamContext:
     def update_list(
         self, server: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
-        """Store a list that this caller's connection fetched, if it is needed; else discard it.
+        """Store a list, such as the tools, that this caller's connection fetched; discard it if it is not needed.
 
         It is stored for this caller if each caller has lists of its own, and for all callers if the server's shared
         connection has none because it has no login. In any case its tools are compared with the pins before each call:

@@ -79,7 +79,7 @@ class ServerRequestRouter:
         self._calls[id(call.state)] = call
 
     async def wait_for_turn(self, call: Call) -> None:
-        """Wait until a server request on the shared pipe would be attributed to this call."""
+        """Wait to send this call until requests that the server sends on the shared pipe can be attributed to it."""
         await self._turns.wait_first_turn(call)
 
     def is_silent(self, name: str) -> bool:
@@ -326,13 +326,13 @@ class TurnQueue:
                 self._queue.remove(waiter)
 
     def _is_busy(self) -> bool:
-        """Return True if a new server request could belong to a call that is already running."""
+        """Return True if the next server request could belong to a running call, so that no other may start."""
         return self.current is not None or any(
             self._sends_requests.get(call.name) for call in self._without_turn.values()
         )
 
     def on_server_request(self, call: Call) -> None:
-        """Record that the call caused a server request; soon pass its turn on to the next call."""
+        """Record that the call caused a server request. If it waits for its client, the next call gets its turn."""
         if call.callbacks is not None:
             self._record_behavior(call.name, sends_requests=True)
             self._members.add(id(call.state))

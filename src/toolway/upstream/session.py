@@ -162,12 +162,13 @@ class Session:
         has_callbacks: bool,
         encoded_params: bytes = b"",
     ) -> RequestExchange | None:
-        """Send a tool call at once and return its exchange; None, with nothing sent, if the call would have to wait.
+        """Send a tool call at once and return its exchange, the object that gets the outcome.
 
-        `listener` gets the outcome. `meta` is the `_meta` of the request, encoded or not. `encoded_params` are all
-        params as JSON, if they are encoded already. `has_callbacks` means that the caller answers requests of the
-        server itself. A legacy server names no call in its requests, so such a call has to wait if its tool may send
-        some. Raises `TransportError` if the call cannot be sent.
+        None, with nothing sent, if the call would have to wait. `listener` gets the outcome. `meta` is the `_meta` of
+        the request, encoded or not. `encoded_params` are all params as JSON, if they are encoded already.
+        `has_callbacks` means that the caller answers requests of the server itself. A legacy server names no call in
+        its requests, so such a call has to wait if its tool may send some. Raises `TransportError` if the call cannot
+        be sent.
 
         After a call was sent, `end_flight` must follow when its result has arrived, or `adopt` to let a coroutine wait
         for the result.
@@ -324,7 +325,7 @@ class Session:
             pass
 
     async def listen_for_list_changes(self) -> bool:
-        """Receive list changes until the stream ends. Return False if the server offers no stream.
+        """Receive notices of changed lists until their stream ends. Return False if the server offers no such stream.
 
         Raises `TransportError` if the connection is lost.
         """

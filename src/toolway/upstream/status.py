@@ -73,7 +73,7 @@ def describe_time(seconds: float, wall_time: float) -> str:
 
 
 def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
-    """Return the status of a ready server whose last health check failed with `error`; "" changes nothing."""
+    """Return the status of a ready server with the error of its last health check; unchanged if `error` is empty."""
     if not error:
         return status
     return replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")

@@ -63,7 +63,7 @@ class Request(msgspec.Struct, gc=False):
     encoded_params: bytes = b""  # the params of a tool call as JSON, if they are encoded already
 
     def encode(self, id: int) -> bytes:
-        """Return the message of the request. Raises an error such as `TypeError` if the params are not JSON."""
+        """Return the request as an encoded message. Raises an error such as `TypeError` if the params are not JSON."""
         if self.encoded_params:
             return jsonrpc.encode_tool_call(id, self.encoded_params)
         return jsonrpc.encode_request(id, self.method, self.params)
@@ -279,7 +279,7 @@ class StartingTransport(Transport, Protocol):
     """Transport that can send a request without waiting. The HTTP, stdio and WebSocket transports can."""
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a request at once and return its exchange; its outcome is reported to `listener`.
+        """Send a request at once and return its exchange, which records the outcome and reports it to `listener`.
 
         None if it would have to wait, for instance for a connection. Then nothing was sent, and the caller uses
         `request`. The state of the call is not used. Raises `TransportError` if it cannot be sent.

@@ -36,7 +36,7 @@ _READY: Final = State.READY  # an attribute of an enum class is slow
 
 
 class Upstream:
-    """Facade of one supervised server: calls, lists, subscriptions and status."""
+    """One supervised server as the hub uses it: its calls, lists, subscriptions and status."""
 
     __slots__ = ("_clock", "_supervisor", "_task", "name", "server")
 
@@ -201,7 +201,7 @@ class Upstream:
         return HealthResult(self.name, ok, self.state.value, self._clock() - began, error, hint)
 
     async def refresh_now(self, kind: ListKind) -> None:
-        """Fetch a list of the server now. Raises `CallError` if the server is not ready or fails."""
+        """Fetch a list, such as the tools, from the server now. Raises `CallError` if it is not ready or fails."""
         session = await self._supervisor.wait_session(CallState())
         try:
             await self._supervisor.lists.fetch(session, kind)
@@ -213,7 +213,7 @@ class Upstream:
         self._supervisor.lists.refresh(kind)
 
     def is_pinned(self, tool: str) -> bool:
-        """Return False if a tool is held (must not be used), because its definition is not the pinned one.
+        """Return False if a tool must not be used, because its definition is not the pinned (accepted) one.
 
         The definition is the one that this connection lists.
         """
@@ -239,7 +239,7 @@ class Upstream:
         await self._supervisor.first_start_done.wait()
 
     async def wait_list_fetched(self, kind: ListKind, *, urgent: bool = True) -> None:
-        """Wait until the server is ready and this list of it is fetched, or known to be missing.
+        """Wait until the server is ready and this list, such as its tools, is fetched or known to be missing.
 
         Raises `CallError` if the server is stopping or cannot start.
         """
@@ -261,7 +261,7 @@ class Upstream:
         return supervisor.session is session and supervisor.state is _READY and not supervisor.draining
 
     def mark_used(self, now: float) -> None:
-        """Record that a call uses the server, so that it does not count as unused."""
+        """Record that a call uses the server at the time `now`, so that it does not stop as idle."""
         self._supervisor.last_used = now
 
     @property

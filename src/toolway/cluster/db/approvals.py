@@ -36,7 +36,7 @@ _HEAD = (ApprovalRow.id, ApprovalRow.key, ApprovalRow.state, ApprovalRow.caller,
 
 
 class DbApprovalStore:
-    """`ApprovalStore` in the database of a cluster. `now` returns wall time."""
+    """Store of requests to approve calls, in the database of a cluster (`ApprovalStore`). `now` returns wall time."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class DbApprovalStore:
         return self._integrity.sign("approvals", self._tenant, *content)
 
     def _open(self, row: Row[Any]) -> ApprovalRequest:
-        """Verify and decrypt the request in a row. Raises `StoreError` if the row was changed without the key."""
+        """Decrypt and check the approval request in a row. Raises `StoreError` if it was changed without the key."""
         is_signed = row.mac == self._sign(row.id, row.key, row.state, row.caller, row.until, row.sealed)
         found = self._sealer.open(row.sealed) if is_signed else None
         if found is None:
@@ -152,7 +152,7 @@ class DbApprovalStore:
 
 
 class _Change:
-    """One transaction that changes rows of the store. `heads` are the rows without the encrypted requests, by id."""
+    """One transaction that changes requests for approval. `heads` are their rows by id, without encrypted content."""
 
     def __init__(self, store: DbApprovalStore, db: AsyncConnection, heads: Mapping[str, Row[Any]]) -> None:
         self._store = store

@@ -75,10 +75,11 @@ class ListStore:
         self._autocommit = with_autocommit(engine)
 
     async def put(self, tenant: str, server: str, stored: StoredList) -> int | None:
-        """Store the lists of a server.
+        """Store the tool, prompt and resource lists of a server.
 
         Return the revision of the change, or None if nothing changed. Nothing changes if the lists are the same, a
-        later owner has written, or the server was removed."""
+        later owner has written, or the server was removed.
+        """
         body = msgspec.json.encode([stored.era, stored.agreement, stored.lists])
         row = {"tenant": tenant, "server": server, "fence": stored.fence, "identity": stored.identity, "body": body}
         row["mac"] = self._integrity.sign("lists", tenant, server, stored.identity, body)
@@ -121,7 +122,7 @@ class ListStore:
         return self._report_unsigned([row], self._decode_signed([row])).get(server) if row is not None else None
 
     async def load_changed(self, tenant: str, after: int = 0) -> Mapping[str, StoredList]:
-        """Return the lists that changed after revision `after`, by server name."""
+        """Return the lists of all servers whose lists changed after revision `after`, by server name."""
         found: dict[str, StoredList] = {}
         while page := await self._fetch_page(tenant, after):
             found |= self._report_unsigned(page, await asyncio.to_thread(self._decode_signed, page))
@@ -142,9 +143,9 @@ class ListStore:
         return self._integrity.is_signed(row.mac, "lists", row.tenant, row.server, row.identity, row.body)
 
     async def _fetch_page(self, tenant: str, after: int) -> Sequence[Row[Any]]:
-        """Fetch one page of lists after revision `after`, so that no SQL statement takes long.
+        """Fetch one page of the rows of server lists after revision `after`; pages keep each SQL statement short.
 
-        Every list has its own revision, so the last one of a page is where the next page begins.
+        Every row has its own revision, so the last one of a page is where the next page begins.
         """
         query = select(ServerListsRow).where(ServerListsRow.tenant == tenant, ServerListsRow.revision > after)
         async with self._autocommit.connect() as db:

@@ -1,4 +1,4 @@
-"""Revisions of changes in the database: every node polls them to find out if it must reload.
+"""Revisions: numbers of changes in the database, which every node polls to find out if it must reload.
 
 A transaction that changes shared state takes the next revision at its end. From there to the commit it holds the
 revision row, so writers are serialised. So nothing large is written and no lock is awaited after that.

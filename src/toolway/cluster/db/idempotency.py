@@ -200,7 +200,7 @@ class DbIdempotencyStore:
             raise
 
     def _claimant(self, claim: _Claim) -> Json:
-        """Return the columns of a row that say which call, node and lease claimed its key. Raises `NoLease`."""
+        """Return the columns of an idempotency key: the call, node and lease that claim it. Raises `NoLease`."""
         lease = self._current_lease()
         if lease is None:
             raise NoLease("this node has no cluster lease")
@@ -242,7 +242,7 @@ class DbIdempotencyStore:
     # -- ending -------------------------------------------------------------------------------------------------------
 
     async def _finish_claim(self, id: IdempotencyKey, statement: Executable, values: Json) -> None:
-        """Write the outcome of a call of this node for its idempotency key.
+        """Store the outcome of a call that this node has made, under the idempotency key of the call.
 
         Nothing is written if another call has claimed the key meanwhile.
         """

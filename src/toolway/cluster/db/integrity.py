@@ -81,7 +81,7 @@ class Integrity:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def sign(self, table: str, *content: Any) -> str:
-        """Return the MAC of a row; `content` is its identity and everything in it that is acted on."""
+        """Return the MAC of a row. `content` is the identity of the row, and all its fields on which nodes act."""
         return hmac.digest(self._mac_key, _encode(table, content), "sha256").hex()
 
     def is_signed(self, mac: str, table: str, *content: Any) -> bool:
@@ -96,12 +96,12 @@ class Integrity:
     def newest(self, tenant: str) -> TenantState | None:
         """Return the newest state of a tenant (sums of its rows) that this process has seen; None if it has seen none.
 
-        Call this before a query: if the query returns an older state, that is refused.
+        Call this before a query, and pass the result on: an older state than that is refused.
         """
         return self._newest.get(tenant)
 
     async def read_state(self, db: AsyncConnection, tenant: str, newest: TenantState | None) -> TenantState:
-        """Read the tenant's state (sums of its rows) in the transaction that reads the rows.
+        """Read the stored state of a tenant (sums of its rows), in the same transaction as the rows themselves.
 
         Raises `StateRefused` if it is older than `newest`.
         """
@@ -139,7 +139,7 @@ class Integrity:
         return state
 
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
-        """Raise `StateRefused` if the marks of all loaded rows of a kind do not add up to the stored sum."""
+        """Raise `StateRefused` if the marks (keyed hashes) of the rows of a kind do not add up to the stored sum."""
         if not self.adds_up(state, kind, marks):
             raise self._refused(tenant, kind, "a row was changed, removed or put back without the key")
         self.report(f"tenants.{kind}", {})
@@ -154,7 +154,7 @@ class Integrity:
     # -- findings -----------------------------------------------------------------------------------------------------
 
     def report(self, table: str, refused: Mapping[str, str] | Collection[str]) -> None:
-        """Set which rows of a table are refused now; new ones are logged and passed to `on_finding`."""
+        """Record which rows of a table are refused now; new ones are logged and passed to `on_finding`."""
         reasons = refused if isinstance(refused, Mapping) else dict.fromkeys(refused, "no valid signature")
         before, self._findings[table] = self._findings.get(table, {}), dict(list(reasons.items())[:MAX_FINDINGS])
         for id, reason in self._findings[table].items():

@@ -391,7 +391,7 @@ class ServerCall(msgspec.Struct, eq=False):
             log.error("forwarded call failed", exc_info=task.exception())
 
     def seal(self, frame: bytes) -> bytes:
-        """Encrypt a frame for the caller with the key of the call. The call must have been opened before."""
+        """Encrypt a reply frame with the key of this call. The call must have been opened before."""
         assert self.cipher is not None
         return frames.SEALED_FRAME + self.cipher.seal_reply(frame)
 
@@ -403,7 +403,7 @@ class ServerCall(msgspec.Struct, eq=False):
         return opened
 
     async def _execute(self, frame: bytes) -> bytes | None:
-        """Execute the call and return the response; None if no reply is possible."""
+        """Execute the call in `frame` and return the response; None, for no reply, if its call token is invalid."""
         id_ = int(self.id)
         opened = self._open(frame)
         if opened is None:

@@ -1,4 +1,4 @@
-"""Shared catalog: the lists of all servers of a tenant, stored by their owner nodes.
+"""Shared catalog: tool, prompt and resource lists of all servers of a tenant, stored by their owner nodes.
 
 In memory it is the database state as of the last poll. Lists that the owner receives from a server are saved to the
 database, and read from there by the other nodes. They answer catalog requests from it (`answer_catalog_request`).
@@ -53,7 +53,7 @@ class SharedCatalog:
         self._writes: dict[str, asyncio.Task[None]] = {}
 
     def attach(self, hub: HubCore) -> None:
-        """Set the hub of this node, which imports the lists of servers that other nodes own."""
+        """Set the hub of this node, which gets the tool, prompt and resource lists of servers that other nodes own."""
         self._hub = hub
 
     # -- shared lists -------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class SharedCatalog:
         return StoredLists(CATALOG_FORMAT, found.era, found.lists)
 
     def save(self, server: str, identity: str, era: Era, lists: Mapping[str, list[Any]]) -> None:
-        """Schedule the write of a server's lists to the database. Called in a thread of the hub."""
+        """Schedule the write of a server's lists (tools, prompts …) to the database. Called in a thread of the hub."""
         self._loop.call_soon_threadsafe(self._schedule_write, server, _hash_identity(identity), era, dict(lists))
 
     def _schedule_write(self, server: str, fingerprint: str, era: Era, lists: dict[str, list[Any]]) -> None:
@@ -170,7 +170,7 @@ class ServerSummary(msgspec.Struct, frozen=True):
 
 
 def is_catalog_request(request: Request) -> bool:
-    """Return True if a request asks for data in the shared catalog: lists, discovery or changes."""
+    """Return True if a request is one for the shared catalog: for a list, for discovery, or to follow list changes."""
     return request.method == "server/discover" or request.method in _KIND_BY_METHOD or _is_list_subscription(request)
 
 

@@ -84,14 +84,14 @@ class SharedPins:
     # -- catalog
 
     def start_server(self, server: str, identity: str) -> None:
-        """Begin to compare the lists of a server, which is new or replaces another one with the same name.
+        """Begin to compare the lists of a server, such as its tools, with its pins (accepted definitions).
 
-        `identity` is the fingerprint of the server.
+        The server is new, or replaces another one with the same name. `identity` is its fingerprint.
         """
         self._review.start_server(server, hash_identity(identity))
 
     def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare a list of a server with its pins. Return the held items (not shown to clients) by name.
+        """Compare a list of a server, such as its tools, with the pins. Return the items to hide from clients, by name.
 
         The new findings are stored soon, if this node owns the server.
         """

@@ -364,7 +364,7 @@ class CallerLink(Link):
     def start(
         self, head: bytes, request: Request, inbound: InboundHandler, listener: ExchangeListener | None
     ) -> LinkExchange:
-        """Send a call to the peer and return its exchange, which gets the outcome.
+        """Send a call to the peer and return its exchange, the object that gets the outcome.
 
         `head` is sent before the JSON-RPC request. Raises `TransportError` (not sent) if the call cannot be sent.
         """
@@ -537,7 +537,7 @@ class LinkHandler(Protocol):
     """Executes the calls of a `CalledLink`. All methods return at once and must not raise."""
 
     def welcome(self, hello: bytes) -> tuple[bytes, LinkKeys, str] | None:
-        """Return the answer to the hello of a calling node, the keys of the link, and the id of that node.
+        """Return our welcome (answer to a calling node's hello), the keys of the link, and the id of the calling node.
 
         None if the hello is not valid.
         """

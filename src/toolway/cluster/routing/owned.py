@@ -37,7 +37,7 @@ class TransportWrapper:
         await self._transport.open(inbound)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a request without a coroutine and return its exchange, which gets the outcome.
+        """Send a request without a coroutine and return its exchange, the object that gets the outcome.
 
         None if the inner transport cannot send it so: then nothing was sent, and `request` must be awaited.
         """

@@ -145,9 +145,9 @@ class RemoteTransport(OwnerTransportBase):
     # -- StartingTransport --------------------------------------------------------------------------------------------
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a usual call (a flight) to the owner node at once and return its exchange, which gets the outcome.
+        """Send an ordinary call to the owner node at once, and return its exchange, the object that gets the outcome.
 
-        None, with nothing sent, if the call is not a flight, or if no link to the owner can be used at once.
+        None, with nothing sent, if the call is not an ordinary one (a flight), or if no link to the owner is ready.
         """
         origin = listener.origin() if isinstance(listener, Flight) else None
         meta: msgspec.Raw | Json | None = request.params.get("_meta")
@@ -295,7 +295,7 @@ class RemoteTransport(OwnerTransportBase):
         return await self._explain(peer.run_while_alive(sending), request)
 
     async def _explain(self, work: Awaitable[Json], request: Request) -> Json:
-        """Await the result of a request that was sent to its owner, and classify the error if there is one.
+        """Wait for the result of a request that was sent to the owner node, and convert errors for the caller.
 
         Raises `_OwnerUnavailable` if the owner has not executed it and will not.
         """

@@ -92,7 +92,7 @@ class TransportRouter:
         return transport
 
     def select(self, server: str, caller_id: str, make: Callable[[], Transport]) -> Transport:
-        """Return the transport for a server as of now: local if owned, direct, or to its owner node."""
+        """Return the transport that a server needs now: to the server itself, or to the node that owns the server."""
         if self._is_in_process(server):
             return make()
         ownership = self._ownership_of(server)
@@ -129,7 +129,7 @@ class TransportRouter:
         return self._ownership_of(server) is not None
 
     def lists_itself(self, server: str) -> bool:
-        """Return True if this node gets the lists of a server from the server itself, not from the database."""
+        """Return True if this node fetches tools and other lists from the server itself, not from the database."""
         return self.owns(server) or self._is_in_process(server)
 
     def fence_for(self, server: str) -> int | None:
@@ -282,7 +282,7 @@ class RoutedTransport:
         return await self.selected.request(request)
 
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
-        """Send a call without waiting, to the server or on the link to its owner, and return its exchange.
+        """Send a call at once, to the server or its owner node; return its exchange, the object that gets the outcome.
 
         None if the call would have to wait: then nothing was sent.
         """

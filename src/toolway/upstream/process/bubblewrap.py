@@ -157,7 +157,7 @@ def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
 
 
 def existing(paths: Iterable[str]) -> list[str]:
-    """Return the paths as a list. Raises `FileNotFoundError` if one of them does not exist."""
+    """Check that all paths exist, and return them as a list. Raises `FileNotFoundError` if one does not."""
     found = [*paths]
     for path in found:
         if not os.path.exists(path):
@@ -242,7 +242,7 @@ def _program_folder(path: str) -> str:
 
 
 def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
-    """Yield the folder of the script that an interpreter runs; only the script if the folder shows too much.
+    """Yield the folder of the script that an interpreter runs; only the script itself if that folder is too wide.
 
     That is so for `/`, temporary folders, and a folder that contains the home folder.
     """

@@ -28,7 +28,7 @@ CountedBy = Literal["group", "namespace", "user", "process", ""]
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Limits of processes and memory of one server, and what applies each of them. 0 is no limit."""
+    """Limits of processes and memory of one server, and the mechanism that applies each of them. 0 is no limit."""
 
     processes: int = 0  # with their threads
     processes_by: CountedBy = ""
@@ -50,14 +50,14 @@ class ResourceLimits:
     def wrap(self, argv: list[str]) -> list[str]:
         """Return the command line that sets the limit of processes inside the sandbox, and then runs `argv`.
 
-        It is `argv` itself if the limit does not apply to a user namespace.
+        It is `argv` itself if this limit is not applied by a user namespace.
         """
         if self.processes_by != "namespace":
             return argv
         return ["/bin/sh", "-c", SHELL_SCRIPT, str(self.processes), *argv]
 
     def describe(self) -> list[str]:
-        """Return one line for processes and one for memory: the limit, and what applies it."""
+        """Return one line about processes and one about memory: the limit, and the mechanism that applies it."""
         return [
             {
                 "group": f"processes and threads: at most {self.processes}, by a control group",

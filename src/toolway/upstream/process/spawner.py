@@ -446,7 +446,7 @@ def _reaper_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def build_environment(own: Mapping[str, str], policy: EnvPolicy, entry: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment of a server from our variables `own` and those of its config entry.
+    """Build the environment of a server from the variables `own` of this process and those of its config entry.
 
     `policy` decides which of ours are passed on; Toolway's own never are. The variables of the entry have precedence.
     """

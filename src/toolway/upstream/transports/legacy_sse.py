@@ -245,7 +245,7 @@ class LegacySseTransport:
         post.add_done_callback(lambda _: timer.cancel())
 
     def _check_stream_if_silent(self, channel: SseChannel, received_before: int) -> None:
-        """Start a ping of the stream if nothing was received during a call that was cancelled.
+        """Check the event stream by a ping, if nothing was received on it during a call that was cancelled.
 
         If the ping gets no response either, the transport ends.
         """

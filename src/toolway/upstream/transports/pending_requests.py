@@ -54,7 +54,7 @@ class StreamExchange(RequestExchange):
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if the caller was cancelled while it waited, and has not removed the request yet."""
+        """Return True if the task that waited for the result was cancelled, and has not removed the request yet."""
         return self._future is not None and self._future.done()
 
     def succeed(self, result: Json, frame: bytes) -> None:
@@ -101,7 +101,7 @@ class PendingRequests:
         return exchange
 
     def remove(self, id: int) -> None:
-        """Remove a request that is finished or cancelled; a late response can still be reported."""
+        """Remove a finished or cancelled request. If its call has a callback for late results, it is still called."""
         exchange = self._waiting.pop(id, None)
         state = exchange.call_state if exchange is not None else None
         if state is not None and state.on_late_result is not None:

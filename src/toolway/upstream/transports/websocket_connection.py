@@ -346,7 +346,7 @@ class WebSocketConnection(asyncio.Protocol):
         (self._receiver.on_text if self._is_text else self._receiver.on_binary)(message)
 
     def _check_ended(self) -> None:
-        """Report the end if the server closed the connection or sent what WebSocket does not allow."""
+        """Report the end of the connection, if the server closed it or violated the WebSocket protocol."""
         problem, closed = self._protocol.parser_exc, self._protocol.close_rcvd
         if closed is not None:
             reason = _describe_close(closed.code, closed.reason)

@@ -169,7 +169,7 @@ class OpenApiTransport:
         """Do nothing: an HTTP API gets no notifications, and a cancelled call closes its connection."""
 
     async def _discover(self, api: ApiBinding) -> Json:
-        """Return the `server/discover` result, after a connection to the API as a health check.
+        """Connect to the API as a health check, and return the `server/discover` result.
 
         Only the connection is checked; no request is sent. Raises `TransportError` if it fails.
         """
