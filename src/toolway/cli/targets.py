@@ -375,7 +375,7 @@ async def wait_for_tools(
 
 
 def require_status(servers: HubApi) -> None:
-    """Raise `GatewayAdmin` if the gateway has refused its server status, because the key is no administrator's."""
+    """Raise `GatewayAdmin` if the gateway did not send its server statuses, because the key is no administrator's."""
     denied = getattr(servers, "status_denied", None)
     if denied is not None:
         raise denied

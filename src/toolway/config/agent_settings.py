@@ -92,9 +92,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def is_used_up(self) -> bool:
-        """Return True if this rest of a budget has no USD, tokens, model requests or seconds left.
+        """Return True if nothing is left of a limit in this rest of a budget: USD, tokens, model requests or seconds.
 
-        One of them is enough. Tool calls do not count: without them an agent can still answer.
+        Tool calls do not count: without them an agent can still answer.
         """
         return any(value is not None and value <= 0 for value in (self.usd, self.tokens, self.requests, self.seconds))
 

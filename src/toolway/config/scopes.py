@@ -436,7 +436,7 @@ def _untrusted_issue(untrusted: UntrustedFile) -> ConfigIssue:
 def list_values(
     entry: Any, path: tuple[str, ...], at: jsonc.JsonPath, lines: Mapping[jsonc.JsonPath, int], file: Provenance
 ) -> list[ValueWithOrigin]:
-    """Return all values inside a config entry with their origins. Secrets are masked.
+    """Return each value inside a config entry with its key path and its origin (scope, file, line). Secrets are masked.
 
     `path` is put before the path of each value in the result; `at` is the key path of the entry in its file.
     """

@@ -77,7 +77,7 @@ class WrittenReference(NamedTuple):
 
 
 def split_references(text: str) -> tuple[str | WrittenReference, ...]:
-    """Split a config text into plain parts and the references to secrets and variables, as they will be resolved.
+    """Split a config text into plain parts and its references to secrets and variables.
 
     Unlike `split_secret_refs` it also accepts invalid references, and also finds variables.
 

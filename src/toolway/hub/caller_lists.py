@@ -84,7 +84,7 @@ class CallerLists:
 
 
 class OwnLists:
-    """Filter for the items that one caller sees of servers that are called on its behalf.
+    """Filter for the tools, prompts and resources that one caller sees of servers that are called on its behalf.
 
     The caller's endpoints use it.
     """

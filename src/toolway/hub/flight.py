@@ -313,7 +313,7 @@ class Flight(ABC):
 
     @property
     def params(self) -> Json:
-        """Return the params of the request, without the `_meta` that each request has."""
+        """Return the parameters of the request to the server, without the `_meta` that is sent with every request."""
         params: Json = {"name": self.plan.tool.name, "arguments": self.arguments}
         if self.meta:
             params["_meta"] = self.meta

@@ -145,7 +145,7 @@ class RunMemory:
             self.begun_items.setdefault(entry.path[: match.start()], set()).add(int(match[1]))
 
     def _add_child(self, entry: Entry) -> None:
-        """Update the used and granted budgets by the entry of a child run.
+        """Update the budgets that child runs have used or were granted, from the journal entry of one child run.
 
         If a child run has ended without a report of what it used, all that it was granted counts as used.
         """

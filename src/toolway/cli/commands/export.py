@@ -281,8 +281,8 @@ def _use_client_names(
 ) -> dict[str, dict[str, Any]]:
     """Return Toolway's server entries under the names that the client uses.
 
-    A server that the client has already keeps the client's name, even if its environment is another, as long as name
-    and command are the same. The remaining servers get a name that is not in use.
+    A server that the client has already (the same command or URL, environment and headers) keeps the client's name. So
+    does a server with the same name and command but another environment. The remaining servers get names not in use.
     """
     from toolway.cli.commands.import_ import is_same_server, server_identity
 

@@ -217,7 +217,7 @@ class _TomlPatcher:
     # -- offsets -------------------------------------------------------------------------------------------------------
 
     def _find_pair(self, path: KeyPath) -> Statement | None:
-        """Return the `key = value` statement that has this path, or contains it in its value."""
+        """Return the `key = value` statement at this key path, or the one whose inline value contains the path."""
         pairs = (each for each in self.statements if each.kind == "pair")
         return next((each for each in pairs if path[: len(each.path)] == each.path), None)
 

@@ -21,7 +21,7 @@ MAX_SCHEDULED_RUNS: Final = 10_000
 
 
 class ScheduledRuns(StoredRuns):
-    """Stored runs (`StoredRuns`), with methods that create and cancel the next runs of workflows with a schedule."""
+    """Extension of `StoredRuns` by methods that create and cancel the next runs of workflows with a schedule."""
 
     async def schedule(
         self, workflow: str | os.PathLike[str] | Mapping[str, Any] | Definition, *, caller: str = "schedule"

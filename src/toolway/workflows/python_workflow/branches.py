@@ -21,7 +21,7 @@ class Group:
 
 
 class GroupStopped(BaseException):
-    """Raised at the next step of a branch if another branch has failed."""
+    """Raised in a branch of a workflow function, at its next step, if a concurrent branch has failed."""
 
 
 class Branch:

@@ -236,7 +236,7 @@ class CodeRun:
         return [each for each in self._requests.values() if not each.future.done()]
 
     def ending(self) -> Progress:
-        """Return the end of the run if the workflow function has ended: its result or failure.
+        """Return the `Ending` of the run, with its result or failure, if the workflow function has ended.
 
         Else return "pending".
         """

@@ -272,13 +272,13 @@ class RunContext:
         return self._code.times(f"{current_branch.get().prefix}{name}")
 
     def now(self) -> float:
-        """Return the time in seconds since 1970. A replay returns the same."""
+        """Return the time in seconds since 1970; the same time again if the function is replayed from the journal."""
         return float(self._code.value("now", lambda: self._code.time))
 
     def uuid(self) -> str:
-        """Return a random UUID. A replay returns the same."""
+        """Return a random UUID; the same one again if the function is replayed from the journal."""
         return str(self._code.value("uuid", lambda: str(uuid.uuid4())))
 
     def random(self) -> float:
-        """Return a random number from 0 to 1. A replay returns the same."""
+        """Return a random number from 0 to 1; the same one again if the function is replayed from the journal."""
         return float(self._code.value("random", random.random))
