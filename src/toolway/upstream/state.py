@@ -19,7 +19,7 @@ from typing import Final
 
 
 class State(enum.StrEnum):
-    """Lifecycle states of an upstream."""
+    """Lifecycle states of an upstream, which is one server as its hub runs it."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -31,7 +31,7 @@ class State(enum.StrEnum):
 
 
 class StateEvent(enum.StrEnum):
-    """Events that change the lifecycle state of an upstream."""
+    """Events that change the lifecycle state of an upstream, which is one server as its hub runs it."""
 
     WANTED = "wanted"  # a call needs the server, or it is not lazy
     CONNECTED = "connected"  # the era is known and the tools are listed

@@ -127,10 +127,11 @@ class InstanceRow(Base):
 
 
 class RevisionRow(Base):
-    """Counter for the revisions of changes.
+    """Counter for revisions, the numbers of changes in the database.
 
     A writer locks the row until its transaction ends. So changes become visible in the order of their revisions: a
-    node that has seen one revision has seen all earlier ones."""
+    node that has seen one revision has seen all earlier ones.
+    """
 
     __tablename__ = "revisions"
 

@@ -168,7 +168,7 @@ class Reassembly:
         self._data = bytearray()
 
     def add(self, chunk: bytes) -> bool:
-        """Add a chunk. Return False if it is a duplicate.
+        """Add a received chunk of the message. Return False if it is a duplicate.
 
         Raises `InvalidFrame` if the chunk is malformed or far too early, `OverflowError` if the message exceeds the
         limit.

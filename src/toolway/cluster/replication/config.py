@@ -54,7 +54,7 @@ def parse_document(document: Json, source: str, variables: Mapping[str, str] | N
 
 
 class ConfigSource:
-    """Configuration of a tenant in the database.
+    """Loader of the configuration of a tenant from the database.
 
     Loaded completely once, then only changed entries are read: otherwise each change of one server would make every
     node read all servers.

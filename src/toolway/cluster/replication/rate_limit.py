@@ -244,7 +244,7 @@ class TokenLease:
         )
 
     def take_final_debit(self) -> float:
-        """Remove all tokens from the lease.
+        """Remove all rate-limit tokens that this node still holds for the API key, because it gives them back.
 
         Return how many to debit in the database; negative to return unused ones.
         """

@@ -359,7 +359,7 @@ class LinkCall:
 
 
 def _parse_light(request: bytes, number: int) -> jsonrpc.Message:
-    """Parse a request that is small enough for the event loop.
+    """Parse a small JSON-RPC request of another node, in the event loop and not in a thread.
 
     Raises `RpcFailure` if it is not a JSON-RPC request whose id is `number`, the number of the call on its link.
     """

@@ -89,7 +89,7 @@ class Peers:
         return peer
 
     def _retire_dead(self) -> None:
-        """Retire the connection pools of nodes without a lease.
+        """Stop using the connection pools of nodes that have no lease any more.
 
         A restarted node has a new id, so pools of dead ids would accumulate.
         """
@@ -242,7 +242,7 @@ class Peer:
             self._link.go()
 
     async def run_while_alive(self, work: Awaitable[T]) -> T:
-        """Return the result of `work`, a call to this node.
+        """Wait for `work`, a call to this node, while the node is alive. Return the result of `work`.
 
         Raises `PeerTimeout` if the node stops sending heartbeats and answers no health probe meanwhile.
         """

@@ -60,7 +60,7 @@ log = logging.getLogger("toolway.cluster")
 
 
 class WorkerGroup:
-    """All workers of this machine, as one of them sees them.
+    """All workers (gateway processes) of this machine, as one of them sees them.
 
     `reload` reads the configuration of this worker again.
     """

@@ -124,7 +124,7 @@ class HttpExchange(RequestExchange):
         listener.failed()
 
     def _pass_on(self, frame: bytes, response: HttpResponse, listener: ExchangeListener) -> bool:
-        """Pass the result in a message to the listener.
+        """Pass the result in a JSON-RPC response to the listener of this exchange.
 
         Return False, with nothing done, if the message is anything else.
         """

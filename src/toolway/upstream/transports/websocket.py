@@ -207,7 +207,7 @@ class WebSocketTransport(MessageStream):
 
 
 def handshake_headers(server: Server) -> dict[str, str]:
-    """Return the headers of the server's entry for the handshake.
+    """Return the headers that the server's entry adds to the WebSocket handshake.
 
     Raises `ValueError` if one of them is invalid or belongs to the handshake itself.
     """

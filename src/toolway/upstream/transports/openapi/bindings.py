@@ -67,7 +67,7 @@ class ApiBinding:
 async def bind_document(
     data: bytes, source: str, server: Server, spawner: Spawner, environ: Mapping[str, str]
 ) -> ApiBinding:
-    """Parse an OpenAPI document and bind it to the server entry.
+    """Parse an OpenAPI document, and bind its operations to the base URL, headers and credentials of the server entry.
 
     Runs off the event loop, because large documents take seconds. Raises `TransportError` if the document is
     invalid or contains no usable operation.
