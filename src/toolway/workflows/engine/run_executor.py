@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunExecutor(ScheduledRuns):
-    """Extension of `StoredRuns` by the method that executes a run until the run ends, waits or asks a person."""
+    """Extension of `ScheduledRuns` by the method that executes a run until the run ends, waits or asks a person."""
 
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
