@@ -1,4 +1,4 @@
-"""Models of providers by their names, with clients that send each request once: the run decides what is sent again."""
+"""Creation of models by name, such as `openai:gpt-5`. Their clients send a request once: the run decides on retries."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class PlannedAudit:
         return self._recorder.is_writable
 
     def start_intent(self, id: str, arguments: Json, on_done: CommitCallback) -> bool:
-        """Queue the intent of a call. `on_done` is called once, when it is on disk or cannot be written.
+        """Queue the intent record of a call. `on_done` is called once, when it is on disk or cannot be written.
 
         Return False, and do not call `on_done`, if the log cannot be written now, or if the arguments are not JSON.
         """

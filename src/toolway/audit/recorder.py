@@ -95,7 +95,7 @@ class AuditRecorder:
     # -- for the middleware -------------------------------------------------------------------------------------------
 
     async def record_intent(self, call: Call) -> None:
-        """Record the intent of a call, and wait until it is on disk.
+        """Write the intent record of a call, which announces the call, and wait until the record is on disk.
 
         Raises `AuditUnavailable` if the log cannot be written.
         """

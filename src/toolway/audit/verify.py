@@ -51,7 +51,7 @@ class PrunedRecords:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedLog:
-    """Summary of a verified audit log: number of records, first and last record, open intents."""
+    """Summary of a verified audit log: number of records, first and last record, calls without an outcome."""
 
     record_count: int
     first_seq: int
@@ -193,7 +193,7 @@ _decode = msgspec.json.Decoder(RecordSummary).decode
 
 
 def decode_summary(row: StoredRecord) -> RecordSummary:
-    """Return the fields of a record that most checks need. Raises `TamperedLog` if the record cannot be decoded."""
+    """Return the fields of an audit record that most checks need. Raises `TamperedLog` if it cannot be decoded."""
     try:
         return _decode(row.body)
     except ValueError as exc:

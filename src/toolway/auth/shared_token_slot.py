@@ -1,4 +1,4 @@
-"""Token slot on disk: one process refreshes the token for all processes of a user.
+"""Token slot (stored credential of a server and principal) on disk: one process refreshes it for all of a user.
 
 An issuer that rotates refresh tokens accepts each token once. It takes a second use for theft, and ends every login of
 that token family. So only one process at a time may refresh, and the next one first checks if that is already done.

@@ -51,7 +51,7 @@ class SubjectTokens(Protocol):
     """Interface to the tokens with which callers logged in to a gateway."""
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
-        """Return the token with which a caller logged in; None if there is none, or it has expired or was ended."""
+        """Return the token with which a caller logged in; None if missing or expired, or if the login was ended."""
         ...
 
     def is_login_ended(self, caller: str) -> bool:

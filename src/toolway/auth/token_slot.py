@@ -78,7 +78,7 @@ class TokenSlot:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Keep other processes from requesting a credential for this slot while the `async with` block runs.
+        """Keep other processes from requesting a token for this server and principal while the `async with` block runs.
 
         This slot belongs to one process, so no lock is needed. A shared slot takes a lock, and raises `AuthError` if it
         does not get the lock in time.

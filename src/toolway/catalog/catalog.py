@@ -223,9 +223,9 @@ class Catalog:
         return _diff(server, "tools", old, listed.items)
 
     def review_again(self, server: str) -> list[CatalogChanged]:
-        """Compare all received items of a server with its pins again, after an approval.
+        """Compare all received items of a server with its pins again, because the pins changed, as after an approval.
 
-        Return the changes of its lists.
+        Return the resulting changes of the server's lists.
         """
         changes = []
         for kind in self._lists.get(server, {}):

@@ -1,7 +1,7 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
-The same key with the same call returns: the same result while it runs, the stored result when it has finished, and
-`OutcomeUnknown` without execution if its outcome is unknown. If a crash interrupted the call, and the server itself
+A second call with the same key and content gets the result of the first one when that has finished, or `OutcomeUnknown`
+without execution if the outcome of the first one is unknown. If a crash interrupted the call, and the server itself
 detects repeated keys, the call is sent again. If the call was executed and its result is no longer kept, the error says
 so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two identical
 payments can both be intended.

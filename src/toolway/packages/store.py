@@ -61,7 +61,7 @@ class TreeStore:
         return folder.is_dir() and self._record(folder).is_file()
 
     def check(self, digest: str, platform_name: str) -> str:
-        """Compare all files of an installed tree with its digests.
+        """Compare all files of installed packages (a tree) with the stored digests.
 
         Return "" if they are unchanged, else what differs.
         """
@@ -89,7 +89,7 @@ class TreeStore:
             remove_tree(folder)
 
     def add(self, new: Path, digest: str, platform_name: str) -> Path:
-        """Move a complete tree into the store, and record the digest of the files that belong to this machine."""
+        """Move installed packages (a complete tree) into the store, and record the digest of their local files."""
         folder = self.folder(digest, platform_name)
         _make_read_only(new)
         local = hash_tree(os.fspath(new)).local

@@ -115,7 +115,7 @@ _NO_TOOLS: Final = Posting(b"", b"", 0.0, 0)
 
 
 class Document(msgspec.Struct, frozen=True, gc=False):
-    """One tool in the search index, with the words of its name."""
+    """One tool in the search index, with the stems of the words in its name."""
 
     tool: Tool
     name_stems: tuple[str, ...]  # the different words of its name
@@ -230,7 +230,7 @@ class Index:
         return len(self.documents)
 
     def with_segments(self, added: Sequence[Segment], entries: Entries, removed: Iterable[str]) -> Index:
-        """Return a new index: segments in `added` replace those of the same servers; servers in `removed` are left out.
+        """Return a new index with the segments in `added` (one per server) and without the servers in `removed`.
 
         `entries` are the numbers and weights that `build_segment` collected for all segments in `added`.
         """

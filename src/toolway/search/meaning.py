@@ -1,4 +1,4 @@
-"""Create the embedding search from the settings. Imports numpy and a model only if they are configured."""
+"""Creation of the embedding search from the settings. Imports numpy and a model only if they are configured."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class MiniLm:
 
     Args:
         folder: Folder of model.onnx and vocab.txt; None finds the installed package.
-        files: What the files must be.
+        files: Size and SHA-256 that the files must have.
     """
 
     def __init__(self, folder: Path | None = None, files: ModelFiles = MINILM) -> None:

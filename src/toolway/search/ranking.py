@@ -166,7 +166,7 @@ def _score_history(
     numbers_by_key: Callable[[str, str, str], int | None],
     principal: str,
 ) -> dict[int, float]:
-    """Return, by tool number, the extra score from the words of earlier queries after which the tool was called."""
+    """Return, by tool number, the extra score of tools that were called after earlier queries with the same words."""
     learned: dict[int, float] = {}
     for word in query.words:
         posting: Posting | None = None

@@ -341,7 +341,7 @@ class FakeSession(FakePeer):
 
 
 class HttpFaultContext:
-    """Argument of an HTTP fault function: the endpoint, the HTTP exchange and the good response."""
+    """Argument of an HTTP fault function: the endpoint, the HTTP exchange, and the response without the fault."""
 
     def __init__(self, endpoint: Endpoint, setting: FaultSetting, exchange: FakeExchange, response: Json) -> None:
         self.endpoint = endpoint

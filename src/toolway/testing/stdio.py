@@ -82,7 +82,7 @@ class PendingRequest:
 
 
 class StdioFaultContext:
-    """Argument of a stdio fault function: the server, its stdout and the good response."""
+    """Argument of a stdio fault function: the server, its stdout, and the response without the fault."""
 
     def __init__(self, stdio: StdioServer, setting: FaultSetting, response: Json | None = None) -> None:
         self._stdio = stdio
@@ -93,12 +93,12 @@ class StdioFaultContext:
         self.out = stdio.out
 
     def send_response(self) -> None:
-        """Send the good response. Does nothing if no request triggered the fault, as at the start."""
+        """Send the response without the fault. Does nothing if no request triggered the fault, as at the start."""
         if self._has_response:
             self.out.write_message(self.response)
 
     def add_structured_content(self, **fields: Any) -> None:
-        """Add fields to the structured content of the good response, for the test to read."""
+        """Add fields to the structured content of the response without the fault, for the test to read."""
         result = as_object(self.response.get("result"))
         result["structuredContent"] = {**as_object(result.get("structuredContent")), **fields}
 

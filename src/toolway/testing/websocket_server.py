@@ -312,7 +312,7 @@ class WebSocketPeer(FakePeer):
 
 
 class WebSocketFaultContext:
-    """Argument of a WebSocket fault function: the server, the client and the good response."""
+    """Argument of a WebSocket fault function: the server, the client, and the response without the fault."""
 
     def __init__(self, fake: FakeWebSocket, peer: WebSocketPeer, setting: FaultSetting, response: Json) -> None:
         self.fake = fake
@@ -321,7 +321,7 @@ class WebSocketFaultContext:
         self.response = response
 
     def frame(self) -> bytes:
-        """Return the good response, encoded as one WebSocket text frame."""
+        """Return the response without the fault, encoded as one WebSocket text frame."""
         return Frame(Opcode.TEXT, encode(self.response)).serialize(mask=False)
 
 
