@@ -244,7 +244,7 @@ class JournalledModel(WrapperModel):
     def add_pause(self, times: tuple[float, float] | None, used: float = 0.0) -> None:
         """Record a time (begin, end) in which the run waited for a person or a child run.
 
-        It does not count for the budget. `used` are the seconds of it in which the child run worked, which do count.
+        This time does not count for the budget, except `used`: the seconds in which the child run worked.
         """
         if times is not None:
             self._pauses.append(times)

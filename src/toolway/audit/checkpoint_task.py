@@ -90,7 +90,7 @@ class CheckpointTask:
     def _sign(self, location: str, head: ChainHead, timeout: float | None) -> Checkpoint:
         """Return a signed checkpoint of a log that ends with `head`, and store it in the notes beside the signing key.
 
-        Runs in the thread.
+        Runs in a thread, because a signer may block.
         """
         signer = self._load_signer()
         limit = {} if timeout is None else {"timeout": timeout}

@@ -164,7 +164,7 @@ class CheckpointNotes:
 class _EarlierLog(NamedTuple):
     """Number of the last record of the earlier log, which was removed before this log began; 0 if there was none.
 
-    It is read from the first record of this log.
+    The number is read from the first record of this log.
     """
 
     seq: int = 0
@@ -196,9 +196,9 @@ def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
 
 
 class CheckpointChecker:
-    """Compares a log with its checkpoints while `verify` reads the log.
+    """Compares an audit log with its checkpoints while `verify` reads the log.
 
-    These are the checkpoints in records of the log, and those in notes or other files.
+    Checkpoints are stored in records of the log itself, and in notes or other files.
     """
 
     def __init__(self, keys: Iterable[PublicKey], noted: Iterable[Checkpoint] = ()) -> None:

@@ -150,7 +150,7 @@ class Journal:
     def left_run(self) -> str:
         """Return the id of the earlier writer process whose segment files still exist; "" if there are none.
 
-        It is `run` in the `log.open` record of that process.
+        The `log.open` record of that process has the same id in its field `run`.
         """
         for path in self._paths():
             header = path.read_bytes()[: _HEADER.size]
@@ -248,7 +248,7 @@ def _segment_number(path: Path) -> int:
 def _group_end(data: bytes, at: int) -> int:
     """Return the position after the group of records at `at`, by the length in the group's head.
 
-    It is the end of the data if the head is incomplete.
+    If the head is incomplete, return the end of the data.
     """
     return (
         at + _GROUP_HEAD.size + _GROUP_HEAD.unpack_from(data, at)[2] + _MAC_BYTES

@@ -207,7 +207,7 @@ class AuditRecorder:
         self.record_outcome(call.id, encode_outcome(shared, outcome, certainty, call.state.attempts, code))
 
     def record_outcome(self, id: str, outcome: bytes) -> None:
-        """Record the outcome of a call whose intent was recorded, as `encode_outcome` returns it."""
+        """Record the outcome, encoded by `encode_outcome`, of a call whose intent was recorded."""
         self._writer.enqueue(b"call.outcome", b',"call":"%b",%b' % (_encoded_call_id(id), outcome))
 
     def _redacted_arguments(self, server: str, params: Json) -> Any:

@@ -195,7 +195,7 @@ def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes)
 def _check_proofs(lines: list[bytes], key: PublicKey) -> CheckedExport:
     """Check the proofs in a file: all must be from one export, in the order of its records.
 
-    Raises `AlteredExport` if one is invalid, repeated, moved, or from another export: its selection would not be shown.
+    Raises `AlteredExport` if a proof is invalid, repeated, moved, or from another export than the first one.
     """
     first, checkpoint = check_proof(lines[0], key)
     last = first

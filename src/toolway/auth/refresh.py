@@ -31,7 +31,7 @@ def refresh_request(credential: Credential) -> tuple[dict[str, str], dict[str, s
 def revocation_request(credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
     """Return form and headers of the request that revokes `credential` at its issuer.
 
-    It names the refresh token, or the access token if there is no refresh token.
+    The request names the refresh token, or the access token if there is no refresh token.
     """
     if credential.refresh is not None:
         return _add_client_auth(credential.client, {"token": credential.refresh, "token_type_hint": "refresh_token"})

@@ -1,4 +1,4 @@
-"""Rules that exempt parts of definitions from pins, for servers that vary honestly.
+"""Rules that exempt parts of definitions from pins, for servers whose definitions vary legitimately, as with the date.
 
 A rule names a part by its path: `description`, `inputSchema.properties.*.enum`. A path that continues below a text with
 `date` or `number` exempts only the dates and times, or the numbers, in that text: `description.date`. What is exempt is

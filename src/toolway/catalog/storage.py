@@ -44,7 +44,7 @@ class StoredLists(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class CatalogStorage(Protocol):
-    """Storage of each server's last known lists, which are loaded when the server is added."""
+    """Interface of a storage for each server's last known lists (tools, prompts …), loaded when the server is added."""
 
     def load(self, server: str, identity: str) -> StoredLists | None:
         """Return the stored lists (tools, prompts …) of a server with this fingerprint (`identity`); None if none.

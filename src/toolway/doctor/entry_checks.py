@@ -157,7 +157,7 @@ def _check_unset(target: CheckTarget) -> Iterator[Check]:
 def _check_placeholders(target: CheckTarget) -> Iterator[Check]:
     """Yield a check for each env or header value that cannot be right.
 
-    That is a placeholder of an example, or a value with quotes or spaces around it.
+    Such a value is a placeholder of an example, or has quotes or spaces around it.
     """
     server = target.server
     groups = (("env", server.env), ("headers", server.headers)) if server is not None else ()

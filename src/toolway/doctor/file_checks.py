@@ -239,7 +239,7 @@ def _add_ok(file: CheckedFile) -> None:
 def _find_unread_key(value: Mapping[str, Any], rules: ReaderRules) -> str | None:
     """Return the key of a config file that holds server entries but that its program does not read, or None.
 
-    It is the key of another client, or a misspelling.
+    Such a key belongs to another client, or is misspelt.
     """
     maps = [key for key, each in value.items() if isinstance(each, dict) and any(map(_is_entry, each.values()))]
     named = [
@@ -285,8 +285,8 @@ def plan_own_files(
 ) -> CheckPlan:
     """Check Toolway's own config files; return the results and the server entries to check next.
 
-    These are the file `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project
-    file gets a failed check, and its servers are not started; nor is the server of an entry that, by `gate`, still
+    The files are `config_path` or `$TOOLWAY_CONFIG`, or else all user and project files. An untrusted project file
+    gets a failed check, and its servers are not started; nor is the server of an entry that, by `gate`, still
     waits for approval. Raises `ConfigError` if there is no file.
     """
     if config_path is None and environ.get(CONFIG_FILE_VARIABLE):

@@ -1,8 +1,8 @@
 """Middleware of the program that uses a `Hub`: hooks before and after a call.
 
-It runs inside the deadline and before the arguments are checked, so it may change them. It cannot change the tool,
-which is resolved and allowed already. If it fails, the call ends with a `CallError` that names it and
-says if the call was executed.
+Such a hook runs inside the deadline and before the arguments are checked, so it may change the arguments. It cannot
+change the tool, which is resolved and allowed already. If the hook fails, the call ends with a `CallError` that names
+the hook and says if the call was executed.
 """
 
 from __future__ import annotations

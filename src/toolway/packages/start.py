@@ -1,7 +1,7 @@
 """Decision at the start of a server: run its locked packages, run the config entry as it is, or refuse.
 
-It fails closed: if there is a lock file, an `npx` or `uvx` entry runs only from a tree that is in it, and that has
-exactly the locked content.
+If there is a lock file, an `npx` or `uvx` entry runs only from installed packages that are in the file and have exactly
+the locked content.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def locked_command(
 def tree_command(
     entry: LockedEntry, command: PackageCommand, malware: MalwareIndex | None, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return the command line that runs an installed tree, after a comparison of all of its files.
+    """Return the command line that runs installed packages (a tree), after all files were compared with the digests.
 
-    Raises `ConfigError` if the tree is not as it was locked, or has malware.
+    Raises `ConfigError` if a file differs from what was locked, or if a package is known malware.
     """
     store, platform = TreeStore.open(environ), tree_platform(entry)
     if platform is None:

@@ -25,13 +25,13 @@ def parse_tool_name(name: str) -> ToolRef | None:
 def model_name_for(ref: ToolRef) -> str:
     """Return the name of a tool for models, which every provider accepts.
 
-    It ends with a hash if it had to be changed.
+    The name ends with a hash if it had to be changed.
     """
     return make_model_name(ref.server, ref.tool)
 
 
 def make_model_name(server: str, tool: str) -> str:
-    """Return the name for models of a tool or prompt of a server. It ends with a hash if it had to be changed."""
+    """Return the name for models of a tool or prompt of a server. The name ends with a hash if it had to be changed."""
     plain = f"{server}__{tool}"
     name = _INVALID_MODEL_CHARS.sub("_", plain)
     if name == plain and len(name) <= MAX_MODEL_NAME:

@@ -1,8 +1,8 @@
 """Embedding over HTTP with the API of OpenAI: POST {"model": …, "input": […]} to …/embeddings.
 
-It sends the names and descriptions of tools, and the queries of users, to that service. So it is off unless an operator
-configures it. The network policy applies, redirects are not followed. After three failures in a row the service is left
-alone for a while.
+The names and descriptions of tools, and the queries of users, are sent to that service. So it is used only if an
+operator configures it. The network policy applies, redirects are not followed. After three failures in a row, no
+request is sent for a while.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Inverted index of tool definitions: one segment per server, one posting per word. Pure.
 
 A segment depends only on the definitions of its server: lengths are normalised by constants, not by averages over all
-tools. So a server that is added or changed moves other tools only by the rarity of words. Its tools have consecutive
-numbers, higher than all earlier ones: a posting gets them at its end, and loses them in one piece.
+tools. So a server that is added or changed affects the scores of other servers' tools only by the rarity of words. The
+tools of a segment have consecutive numbers, higher than all earlier ones: a posting gets and loses them as one range.
 
 An `Index` is immutable; `with_segments` returns a new one that shares what did not change, so a search in a thread
 never sees half a change.

@@ -235,7 +235,7 @@ class AlertDetector:
     def add_known(self, key: str, at: float) -> None:
         """Add an alert condition that an earlier run of the program reported at the time `at`.
 
-        It is not reported again now.
+        This condition is not reported again now.
         """
         self._open.setdefault(key, at)
 

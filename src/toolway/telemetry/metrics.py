@@ -84,7 +84,7 @@ class Metrics:
     def snapshot(self) -> Metrics:
         """Return a copy of all counters, so that another thread can read them while calls go on.
 
-        It includes those of the other workers, if there are any.
+        The copy includes the counters of the other workers, if there are any.
         """
         copy = Metrics(self.store.copy())
         copy.stalls, copy.stalled_seconds = self.stalls, self.stalled_seconds

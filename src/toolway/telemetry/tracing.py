@@ -132,7 +132,7 @@ class OtelTracer:
     def skipped(self) -> NoopTrace:
         """Return a trace that records nothing, for a call that `skip_trace` has left out.
 
-        It can be used for further attempts of the call.
+        The same trace can be used for further attempts of the call.
         """
         return NoopTrace()
 
