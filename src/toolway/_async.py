@@ -268,7 +268,7 @@ class Timers:
         self._fires_at = 0.0
 
     def start(self, when: float, paused_seconds: PausedSeconds | None = None) -> Timer:
-        """Start a timer for the loop time `when`; use it in a `with` statement at once.
+        """Start a timer that expires at the event loop time `when`; use it in a `with` statement at once.
 
         It expires later by the seconds that `paused_seconds` returns.
         """

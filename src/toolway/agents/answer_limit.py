@@ -98,7 +98,7 @@ class _BoundedBody:
         self._raw = raw
 
     def stream(self, amount: int = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-        """Yield the parts of the body as they arrive. Raises `_TooLargeAnswer` if it exceeds the limit."""
+        """Yield the parts of a response body as they arrive. Raises `_TooLargeAnswer` if the body exceeds the limit."""
         size = 0
         for data in self._raw.stream(amount, decode_content):
             size += len(data)

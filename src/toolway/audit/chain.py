@@ -252,7 +252,7 @@ def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
 
 
 def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None = None) -> Iterator[tuple[StoredRecord, bool]]:
-    """Verify records, newest first. Yield each with True if the last writer process wrote it.
+    """Verify audit records, newest first. Yield each record, and True if the last writer process wrote it.
 
     Stops after `MAX_VERIFIED_ON_OPEN` records, but not within the last run. Raises `TamperedLog` if a record was
     changed or is missing.

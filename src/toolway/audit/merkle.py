@@ -76,7 +76,7 @@ def _root(leaves: Sequence[bytes], first: int, size: int) -> bytes:
 
 
 def root_from_proof(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
-    """Return the root hash that an inclusion proof yields; None if it does not fit a tree of this size.
+    """Return the Merkle root that an inclusion proof yields; None if the proof does not fit a tree of this size.
 
     See RFC 9162, 2.1.3.2.
     """

@@ -241,7 +241,7 @@ class AuditWriter:
             self._timer = self._loop.call_later(FLUSH_DELAY_S, self._start_write)
 
     def start_commit(self, kind: bytes, fields: bytes, on_done: CommitCallback) -> None:
-        """Queue a record. `on_done` is called once in the event loop, when it is on disk or cannot be written.
+        """Queue an audit record. `on_done` is called once in the event loop, when it is on disk or cannot be written.
 
         Raises `AuditUnavailable`, and does not call `on_done`, if the log cannot be written now.
         """

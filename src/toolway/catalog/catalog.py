@@ -34,9 +34,10 @@ class ItemPins(Protocol):
     """
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
 
-        If a server of this name was known with another identity, its pins are no longer used.
+        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
+        identity, the pins of that server are no longer used.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Storage of pins in a file of the state folder, and the review of lists with it.
+"""Storage of pins (approved definitions) in a file of the state folder, and the review of received lists with them.
 
 The file holds the pins and what deviates from them, so that `toolway pins` shows and approves without a running hub. A
 hub that holds something reads the file again once a second if it changed. Several processes use one file: each writes
@@ -196,9 +196,10 @@ class PinKeeper:
         self._damaged = damaged
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
 
-        If a server of this name was known with another identity, its pins are no longer used.
+        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
+        identity, the pins of that server are no longer used.
         """
         self.review_state.start_server(server, hash_identity(identity))
 
@@ -227,7 +228,7 @@ class PinKeeper:
     # -- for administrators
 
     def list_servers(self) -> list[ServerPins]:
-        """Return the pins of the current servers, with the received definitions that deviate from them."""
+        """Return the pins (approved definitions) of the current servers, with received definitions that deviate."""
         return [*self.review_state.servers.values()]
 
     async def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> list[str]:

@@ -86,7 +86,7 @@ class PinReview:
         self._inspected: dict[tuple[str, str], tuple[RuleMatch, ...]] = {}  # by name and digest
 
     def start_server(self, server: str, identity: str) -> None:
-        """Use the stored pins of a server. `identity` is a digest of its command or URL."""
+        """Use the stored pins (approved definitions) of a server. `identity` is a digest of its command or URL."""
         known = self.servers.get(server)
         if known is None or known.identity != identity:
             self.adopt(self.stored.get(server_key(server, identity)) or ServerPins(server, identity))

@@ -135,12 +135,13 @@ def _is_settled(pin: Pin, deviation: Deviation) -> bool:
 
 
 class Pins(Protocol):
-    """Interface of the pins of all servers. `PinKeeper` (a file) and `SharedPins` (a database) implement it."""
+    """Interface of the pins (approved definitions) of all servers, stored in a file or in a database."""
 
     def start_server(self, server: str, identity: str) -> None:
-        """Load the pins of a server before its lists are reviewed. `identity` is a fingerprint of its command or URL.
+        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
 
-        If a server of this name was known with another identity, its pins are no longer used.
+        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
+        identity, the pins of that server are no longer used.
         """
         ...
 
@@ -163,7 +164,7 @@ class Pins(Protocol):
         ...
 
     def list_servers(self) -> Sequence[ServerPins]:
-        """Return the pins of the current servers, with the received definitions that deviate from them."""
+        """Return the pins (approved definitions) of the current servers, with received definitions that deviate."""
         ...
 
     def approve(self, server: str, digests: Mapping[str, str], who: str = "") -> Awaitable[list[str]]:

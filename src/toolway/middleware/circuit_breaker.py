@@ -105,7 +105,7 @@ class CircuitBreaker:
         self._trial = False  # one at a time
 
     def seconds_until_allowed(self, now: float) -> float:
-        """Return the seconds until an attempt is allowed; 0 means that it is allowed now.
+        """Return the seconds until the breaker allows an attempt of a call; 0 means that it is allowed now.
 
         An open breaker becomes half open when its time is over. Call `begin_trial` before the attempt then.
         """

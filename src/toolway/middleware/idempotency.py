@@ -55,7 +55,7 @@ class IdempotencyStore(Protocol):
     """Store of idempotency keys. If a method raises, the store counts as unavailable."""
 
     async def claim(self, id: IdempotencyKey, fingerprint: str, call: str) -> IdempotencyRecord | None:
-        """Claim the key for the call with id `call`: store it as running and return None.
+        """Claim an idempotency key for the call with id `call`: store it as running and return None.
 
         Atomic. If the key is already in use, return its record. A repeated claim by the same call id returns None while
         that call runs.
@@ -67,7 +67,7 @@ class IdempotencyStore(Protocol):
     async def mark_unknown(self, id: IdempotencyKey) -> None: ...
 
     async def release(self, id: IdempotencyKey) -> None:
-        """Delete the key after a call that was not executed, so that it may be used again."""
+        """Delete an idempotency key after a call that was not executed, so that the key may be used again."""
         ...
 
 
@@ -78,7 +78,7 @@ class SharedIdempotencyStore(IdempotencyStore, Protocol):
     async def claim_or_wait(
         self, id: IdempotencyKey, fingerprint: str, call: str, on_waiting: Callable[[], None]
     ) -> IdempotencyRecord | None:
-        """Claim the key, or wait a bounded time for the process that has claimed it.
+        """Claim an idempotency key, or wait a bounded time for the process that has claimed it.
 
         Return None if this call has claimed the key, else the key's record. `on_waiting` is called when the waiting
         begins, possibly more than once.
@@ -130,7 +130,7 @@ class StoreUsage:
             del self._bytes[caller]
 
     def check_key(self, caller: str) -> None:
-        """Raise `StoreFull` if this caller, or all callers together, have the maximum number of keys already."""
+        """Raise `StoreFull` if a caller, or all callers together, have the maximum number of idempotency keys."""
         if self._total_keys >= self._max_keys:
             raise StoreFull(f"the store is full: {self._max_keys} keys")
         if caller and self._keys[caller] >= max(1, self._max_keys // CALLER_SHARE):
@@ -352,7 +352,7 @@ def _store_unavailable(call: Call, cause: Exception) -> ServerUnavailable:
 
 
 def _as_shared_store(store: IdempotencyStore) -> SharedIdempotencyStore | None:
-    """Return the store if several processes share it, else None.
+    """Return the idempotency store if several processes share it, else None.
 
     The answer is cached per type, because `isinstance` of a protocol checks every method.
     """

@@ -45,7 +45,7 @@ class RateWindow:
         return at
 
     def reserve(self, now: float) -> float:
-        """Reserve the next time at which the limit allows a call, and return it."""
+        """Reserve the next time at which the rate limit allows a call, and return that time."""
         self._last = at = self.next_time(now)
         self._in_batch += 1
         if self._in_batch == self._batch_size:

@@ -1,4 +1,4 @@
-"""Packages of npm: resolve a tree, and install it from its lock without install scripts."""
+"""Packages of npm: resolves a package with its dependencies, and installs them from a lock without install scripts."""
 
 from __future__ import annotations
 

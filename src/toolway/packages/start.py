@@ -21,7 +21,7 @@ __all__ = ["locked_command", "matches", "reject_malware", "tree_command", "tree_
 def locked_command(
     words: Sequence[str], lock: PackageLock | None, environ: Mapping[str, str], *, required: bool, exempt: bool
 ) -> list[str] | None:
-    """Return the command line that runs the locked tree of an entry; None to run the entry as it is.
+    """Return the command line that runs the locked packages of an entry; None if the entry is run as it is.
 
     All files of the tree are read and compared, so call it in a thread. `required` refuses entries without a lock,
     `exempt` is `"lock": false` in the entry. Raises `ConfigError` if the server must not start.

@@ -366,7 +366,7 @@ class AlertDelivery:
             await self._webhook.close()
 
     def on_call(self, event: CallFinished) -> None:
-        """Ignore the end of a call: if it causes an alert, that arrives as a separate event."""
+        """Ignore the end of a call: an alert that it causes arrives as a separate event."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, Alert | AlertResolved):
