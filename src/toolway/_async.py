@@ -270,7 +270,7 @@ class Timers:
     def start(self, when: float, paused_seconds: PausedSeconds | None = None) -> Timer:
         """Start a timer that expires at the event loop time `when`; use it in a `with` statement at once.
 
-        It expires later by the seconds that `paused_seconds` returns.
+        The timer expires later by the seconds that `paused_seconds` returns.
         """
         # Finding the running loop costs a system call, and it is nearly always the same loop.
         task = asyncio.current_task(self._loop) if self._loop is not None else None

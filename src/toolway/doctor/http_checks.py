@@ -83,7 +83,7 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
 def _status_hint(status: int | None) -> str:
     """Return the hint for an unusable server whose URL answered with this HTTP status.
 
-    `status` is None if the status was fine, but the response was not MCP.
+    `status` is None if the failure was not an HTTP status, but a response that is not MCP.
     """
     if status in (502, 503, 504):
         return "a proxy answers, and the server behind it does not: start that server, or see its log"
