@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tests.catalog.test_pins import review
 from tests.gateway.edge_lab import edge, message_of
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
+from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
 from tests.gateway.policy.test_gateway import ruled
 from toolway.audit.signed_export import AlteredExport, check_file, write_export, write_proofs
 from toolway.audit.signing import KeySigner
@@ -164,8 +166,8 @@ async def test_exceed_a_budget_or_a_rate_through_the_admin_api(tmp_path: Path) -
         assert (found.calls("a"), found.calls("b")) == (3, 2)
         limited, _ = found.keyring.create_key_sync("slow", None, True, 0.0, Rate.parse("1/h"))
         assert await outcomes("a", limited) == ["ok", "E-RATE", "E-RATE", "E-RATE"]
-        (call,) = message_of(await found.ask("GET", "/admin/calls?limit=1"))["calls"]
-        again = await found.ask("POST", f"/admin/calls/{call['id']}/replay", {"confirm": True}, token=limited)
+        (made,) = message_of(await found.ask("GET", "/admin/calls?limit=1"))["calls"]
+        again = await found.ask("POST", f"/admin/calls/{made['id']}/replay", {"confirm": True}, token=limited)
         assert message_of(again)["error"]["code"] == "E-RATE"
 
 
@@ -180,3 +182,20 @@ async def test_find_a_server_that_the_policy_hides_by_its_endpoint(tmp_path: Pat
             asked = [await found.ask("POST", f"/mcp/server/{name}", hello, token=token) for name in ("b", "none")]
             assert [each.status for each in asked] == [404, 404] and asked[0].body == asked[1].body
             assert await found.tools(path="/mcp/server/a", token=token)
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-8")
+async def test_call_a_tool_through_the_admin_api_without_its_scope(tmp_path: Path) -> None:
+    issuer = Issuer()
+    settings = replace(SETTINGS, admins=("platform",), tool_scopes={"a.echo": ("pay",)})
+    async with guarded(tmp_path, issuer, settings=settings) as found:
+        body = {"server": "a", "tool": "echo", "arguments": {"text": "x"}}
+        for scope, status in (("read", 502), ("read pay", 200)):
+            token = issuer.token(groups=["platform"], scope=scope)
+            answer = await found.ask("POST", "/admin/call", body, token=token)
+            assert answer.status == status and (status == 200) == (b"lacks the scope pay" not in answer.body)
+        (made,) = message_of(await found.ask("GET", "/admin/calls?limit=5"))["calls"]
+        plain = issuer.token(groups=["platform"], scope="read")
+        again = await found.ask("POST", f"/admin/calls/{made['id']}/replay", {"confirm": True}, token=plain)
+        assert b"lacks the scope pay" in again.body and found.calls("a") == 1

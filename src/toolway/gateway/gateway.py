@@ -194,6 +194,7 @@ class Gateway:
             policy,
         )
         calls.allows = self.router.allows
+        calls.missing_scopes = self.router.missing_scopes
         calls.run_in_limits = self._dispatcher.run_in_limits
         self._access = access
         self._dispatcher.missing_scopes = self.router.missing_scopes

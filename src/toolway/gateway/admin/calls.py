@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -53,6 +53,8 @@ class CallsAdmin:
         self._people = people
         #: returns False if the policy of the gateway denies a call of a principal
         self.allows: Callable[[Principal, ToolRef, Json], bool] = lambda principal, ref, arguments: True
+        #: returns the scopes that a tool (`server.tool`) requires and the token of a person lacks
+        self.missing_scopes: Callable[[Principal, str], Sequence[str]] = lambda principal, tool: ()
         #: runs a call of a tool within rate and budgets of its principal; raises `RpcFailure` if it is not sent
         self.run_in_limits: Callable[[Principal, str, Coroutine[Any, Any, Json]], Awaitable[None]]
 
@@ -126,6 +128,15 @@ class CallsAdmin:
                 detail="policies apply to administrators too",
                 hint=f"see the deciding policy: toolway policy why {caller_of(principal).id} {name}",
                 code="E-POLICY-DENIED",
+            )
+        missing = self.missing_scopes(principal, name)
+        if missing:
+            raise AccessDenied(
+                f"the token lacks the scope {' '.join(missing)}",
+                server=server,
+                tool=tool,
+                detail=f"toolScopes requires it for {name}",
+                hint="log in again with this scope",
             )
         params: Json = {"name": tool, "arguments": arguments}
         no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server
