@@ -21,8 +21,10 @@ from toolway.config.call_rules.call_budgets import CallBudget, parse_budgets
 from toolway.gateway.policy.engine import PolicyEngine
 from toolway.gateway.policy.entities import Caller
 from toolway.gateway.rate_limit import Rate
+from toolway.hub.result_redaction import ResultRedactor
 from toolway.secrets import server_secrets
-from toolway.secrets.server_secrets import ServerSecrets
+from toolway.secrets.server_secrets import ServerSecrets, secrets_of
+from toolway.types import ToolResult
 
 Json = dict[str, Any]
 
@@ -199,3 +201,13 @@ async def test_call_a_tool_through_the_admin_api_without_its_scope(tmp_path: Pat
         plain = issuer.token(groups=["platform"], scope="read")
         again = await found.ask("POST", f"/admin/calls/{made['id']}/replay", {"confirm": True}, token=plain)
         assert b"lacks the scope pay" in again.body and found.calls("a") == 1
+
+
+@pytest.mark.attack("R4-9")
+def test_read_a_secret_in_a_part_that_looks_like_an_image() -> None:
+    secrets_of("gallery").add("secret-of-the-entry")
+    redactor = ResultRedactor("gallery")
+    said = "the token is secret-of-the-entry"
+    file = {"mimeType": "text/plain", "data": said, "blob": said, "nested": [{"type": "text", "data": said}]}
+    result = ToolResult("gallery", "read", {"content": [], "structuredContent": {"file": file}})
+    assert "secret" not in str(redactor.redact_now(result).raw)

@@ -29,7 +29,6 @@ _EMAIL: Final = compile_pattern(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.
 _CARD: Final = compile_pattern(r"(?<![0-9])[0-9](?:[ -]?[0-9]){12,18}(?![0-9])")
 _IBAN: Final = compile_pattern(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]){11,30}(?![A-Za-z0-9])")
 _SSN: Final = compile_pattern(r"(?<![0-9-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![0-9-])")
-_BINARY_KEYS: Final = ("data", "blob")  # of images, audio and embedded resources, in base64
 
 Replace = Callable[[str], str]
 
@@ -89,11 +88,9 @@ class ResultRedactor:
             items = [self._redact_value(each) for each in value]
             return value if all(new is old for new, old in zip(items, value, strict=True)) else items
         if isinstance(value, dict):
-            is_binary = "mimeType" in value
+            binary = _binary_key(value)
             members = {
-                self._redact_text(key): each
-                if is_binary and key in _BINARY_KEYS and isinstance(each, str)
-                else self._redact_value(each)
+                self._redact_text(key): each if key == binary and isinstance(each, str) else self._redact_value(each)
                 for key, each in value.items()
             }
             is_same = len(members) == len(value) and all(members.get(key) is each for key, each in value.items())
@@ -124,6 +121,13 @@ class ResultRedaction:
         if known is None or known[0] is not server:
             known = self._redactors[name] = (server, ResultRedactor(name, server.redact))
         return known[1] if known[1].is_active else None
+
+
+def _binary_key(value: Mapping[str, Any]) -> str:
+    """Return the key of an image, sound or resource under which it has bytes in base64; "" for other objects."""
+    if value.get("type") in ("image", "audio"):
+        return "data"
+    return "blob" if "uri" in value else ""
 
 
 def _substitute(pattern: re.Pattern[str], mask: Replace = lambda found: MASK) -> Replace:
