@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.catalog.test_pins import review
+from tests.gateway.approval_lab import asking, call, refusal
 from tests.gateway.edge_lab import edge, message_of
 from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, on_behalf
 from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
@@ -211,3 +212,27 @@ def test_read_a_secret_in_a_part_that_looks_like_an_image() -> None:
     file = {"mimeType": "text/plain", "data": said, "blob": said, "nested": [{"type": "text", "data": said}]}
     result = ToolResult("gallery", "read", {"content": [], "structuredContent": {"file": file}})
     assert "secret" not in str(redactor.redact_now(result).raw)
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("R4-held-1")
+async def test_use_an_approval_for_arguments_that_only_look_equal(tmp_path: Path) -> None:
+    rules = {"bank.echo": "operator"}
+    async with asking(tmp_path, rules) as lab, lab.raw("server/bank") as raw:
+        shown = {"text": "caf\u00e9", "amount": 1, "to": {"a": 0, "b": [1, 2]}}
+        first = await call(raw, "modern", "echo", shown)
+        await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")
+        for other in (
+            {**shown, "text": "cafe\u0301"},
+            {**shown, "text": "caf\u00e9\u200b"},
+            {**shown, "amount": 1.0},
+            {**shown, "amount": True},
+            {**shown, "amount": "1"},
+            {**shown, "to": {"a": -0.0, "b": [1, 2]}},
+            {**shown, "to": {"a": 0, "b": [2, 1]}},
+            {**shown, "more": None},
+        ):
+            assert refusal(await call(raw, "modern", "echo", other)) == (-31014, "E-APPROVAL"), other
+        assert lab.executed() == 0
+        same = {"to": {"b": [1, 2], "a": 0}, "amount": 1, "text": "caf\u00e9"}
+        assert not (await call(raw, "modern", "echo", same)).result["isError"] and lab.executed() == 1
