@@ -88,6 +88,8 @@ def audit(**changes: Any) -> Facts:
 ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     # who gets in
     (identity(issuer="", provider=()), "identity", FAILS, "login", "toolway.gateway.login is not set", '"issuer":'),
+    (identity(running_issuer=""), "identity", FAILS, "login", "names none to clients", "toolway serve"),
+    (identity(running_issuer="https://login.example"), "identity", HOLDS, "login", "are accepted", ""),
     (identity(provider=()), "identity", UNKNOWN, "provider", "was not asked", ""),
     (identity(provider=(DOWN,)), "identity", UNKNOWN, "provider", "timeout", "curl -sS https://x"),
     (identity(accepted=("POST /mcp got 200",)), "identity", FAILS, "anonymous", "POST /mcp got 200", "toolway serve"),
@@ -197,6 +199,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (audit(altered="record 7: changed"), "signed", FAILS, "log", "record 7: changed", "toolway audit verify"),
     (audit(unreadable="locked"), "signed", UNKNOWN, "log", "locked", "toolway audit verify"),
     (audit(records=0, signed_through=0), "signed", HOLDS, "log", "no record yet", ""),
+    (audit(records=0, is_running=True), "signed", FAILS, "log", "does not write this log", "toolway serve"),
     (audit(signed_through=0, unsigned_s=60.0), "signed", UNKNOWN, "log", "no checkpoint", ""),
     (audit(signed_through=0, unsigned_s=9e4), "signed", FAILS, "log", "no checkpoint", "toolway serve"),
     (audit(unsigned_s=9e4), "signed", FAILS, "log", "covers record 38", "toolway serve"),

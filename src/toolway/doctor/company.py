@@ -114,6 +114,17 @@ def _login(found: IdentityFacts) -> Iterator[Check]:
             "E-LOGIN-NONE",
         )
         return
+    if found.running_issuer is not None and found.running_issuer != found.issuer:
+        yield Check(
+            "login",
+            "fail",
+            "the running gateway does not use the identity provider of the file",
+            f"the file has {found.issuer}, the gateway names {found.running_issuer or 'none'} to clients",
+            "restart the gateway: settings of the login are read at its start",
+            "toolway serve",
+            "E-LOGIN-NONE",
+        )
+        return
     yield Check("login", "ok", f"tokens of {found.issuer} are accepted", "toolway.gateway.login")
     if not found.provider:
         yield Check("provider", "skip", f"{found.issuer} was not asked for its keys")
@@ -524,6 +535,9 @@ def _log(found: AuditFacts) -> Iterator[Check]:
         yield Check(
             "log", "fail", "the log was altered", found.altered, "find the record, then see your backup", verify
         )
+    elif not found.records and found.is_running:
+        text = "the running gateway does not write this log: it has no record"
+        yield Check("log", "fail", text, found.place, "restart the gateway", "toolway serve", "E-AUDIT-NONE")
     elif not found.records:
         yield Check("log", "ok", "the log has no record yet, so nothing has to be signed", found.place)
     elif not found.signed_through:

@@ -32,6 +32,7 @@ class IdentityFacts:
     """Principals that can use the gateway, and requests that were tried."""
 
     issuer: str = ""  # of the provider in toolway.gateway.login; "" without a login
+    running_issuer: str | None = None  # that the running gateway names to clients; None: none runs, or it was not asked
     provider: tuple[Check, ...] = ()  # what the provider publishes; () if it was not asked
     accepted: tuple[str, ...] | None = ()  # requests without a valid token that were accepted; None: not tried
     tried: str = ""  # where such requests were tried
@@ -122,6 +123,7 @@ class AuditFacts:
     enabled: bool = False
     checkpoints: bool = True
     place: str = ""  # file or database of the log
+    is_running: bool = False  # a gateway runs that should write it
     key_id: str = ""  # of the key that has just signed a message
     key_source: str = ""  # file of the private key, or the command of the signer
     key_mode: int = 0o600

@@ -29,12 +29,18 @@ _OWN_RECORDS: Final = "log."  # kinds of records about the log itself, which als
 
 
 def collect_audit(
-    settings: AuditSettings | None, folder: Path, environ: Mapping[str, str], *, signer_held: bool, cluster: bool
+    settings: AuditSettings | None,
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    signer_held: bool,
+    cluster: bool,
+    is_running: bool,
 ) -> AuditFacts:
     """Return the facts about the audit log of a gateway with this state folder. It may block.
 
     `signer_held`: the command that signs is not approved, so it is not run. `cluster`: the key of the cluster is
-    needed, which only a node has.
+    needed, which only a node has. `is_running`: a gateway runs that should write the log.
     """
     if settings is None:
         return AuditFacts()
@@ -44,6 +50,7 @@ def collect_audit(
     facts = AuditFacts(
         enabled=True,
         checkpoints=settings.checkpoints,
+        is_running=is_running,
         place=settings.file or f"the log {settings.name!r} in PostgreSQL",
     )
     if cluster and not settings.digest_key and not settings.signer:

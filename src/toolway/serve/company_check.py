@@ -102,15 +102,8 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
     All other facts need access to the files of that machine.
     """
     keys, problem = await _keys_of_gateway(gateway)
-    status, data = await gateway.fetch("GET", f"{WELL_KNOWN}/mcp", {})
-    try:
-        document = decode_json(data) if status == 200 else {}
-    except ValueError:
-        document = {}
-    servers = document.get("authorization_servers") if isinstance(document, dict) else None
-    issuer = str(servers[0]) if isinstance(servers, list) and servers else ""
     identity = IdentityFacts(
-        issuer=issuer,
+        issuer=await _read_issuer(gateway),
         accepted=await _try_gateway(gateway),
         tried=f"tried at {gateway.url}",
         keys=keys,
@@ -121,6 +114,17 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
     checked = (f"the gateway at {gateway.url}: its login, requests without a token, and its API keys",)
     not_checked = ("configuration, locks, pins, sandboxes and audit log: run toolway doctor --company on its machine",)
     return Facts(identity, reasons=reasons, checked=checked, not_checked=not_checked)
+
+
+async def _read_issuer(gateway: GatewayApi) -> str:
+    """Return the identity provider that a gateway names to clients (RFC 9728); "" if it names none."""
+    status, data = await gateway.fetch("GET", WELL_KNOWN, {})
+    try:
+        document = decode_json(data) if status == 200 else {}
+    except ValueError:
+        document = {}
+    servers = document.get("authorization_servers") if isinstance(document, dict) else None
+    return str(servers[0]) if isinstance(servers, list) and servers else ""
 
 
 async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
@@ -210,6 +214,7 @@ async def _collect(setup: _Setup) -> Facts:
         setup.environ,
         signer_held=files.holds_signer,
         cluster=cluster,
+        is_running=setup.gateway is not None,
     )
     limits = {}
     if cluster:
@@ -282,6 +287,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
     has_token = token.is_file()
     return IdentityFacts(
         issuer=login.issuer if login is not None else "",
+        running_issuer=await _issuer_of_gateway(setup),
         provider=(await check_login(login, setup.loaded.network_policy)).checks if login is not None else (),
         accepted=accepted,
         tried=tried,
@@ -293,6 +299,16 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
         token_mode=stat.S_IMODE(token.stat().st_mode) if has_token else 0o600,
         cluster=setup.cluster,
     )
+
+
+async def _issuer_of_gateway(setup: _Setup) -> str | None:
+    """Return the provider that the running gateway names; None if none runs or there is no login to compare with."""
+    login = setup.settings.login
+    if setup.gateway is None or login is None:
+        return None
+    with suppress(ToolwayError):  # it does not respond: the check of requests without a token says so
+        return await _read_issuer(setup.gateway)
+    return None
 
 
 async def _try_requests(setup: _Setup, store: FileApiKeyStore | None) -> tuple[tuple[str, ...] | None, str]:
