@@ -326,7 +326,7 @@ class TurnQueue:
                 self._queue.remove(waiter)
 
     def _is_busy(self) -> bool:
-        """Return True if the next server request could belong to a running call, so that no other may start."""
+        """Return True if the next server request could belong to a running call, so that a new one must wait."""
         return self.current is not None or any(
             self._sends_requests.get(call.name) for call in self._without_turn.values()
         )

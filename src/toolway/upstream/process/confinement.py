@@ -1,6 +1,6 @@
 """Confinement of a server process: how its sandbox is made here, and what the reaper has to do before it runs.
 
-The reaper is the process that starts all servers. `guard` and `strict` use bubblewrap if it is installed. Without it,
+The reaper is the process that starts all servers. `guard` and `strict` use bubblewrap if it can be used. Without it,
 `guard` hides Toolway's own folders with Landlock, and `strict` uses Landlock with a filter of system calls. On macOS
 both use a profile for `sandbox-exec`. If a sandbox is not possible, the program does not start.
 """
