@@ -37,7 +37,7 @@ OnDeviation = Callable[[str, str, Deviation | None], None]
 
 
 class ReviewedServer(NamedTuple):
-    """Unsaved result of reviews of one server: its pins, deviations and proposed pins."""
+    """Result, not saved yet, of comparing the lists of one server with its pins (the approved definitions)."""
 
     pins: ServerPins
     kinds: frozenset[str]  # whose lists were reviewed

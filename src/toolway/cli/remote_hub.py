@@ -1,7 +1,7 @@
-"""Access to the servers of a running gateway through the interface of a local hub.
+"""Client of a running gateway with the interface of a local hub.
 
 Statuses and lists are read from `/admin`. Calls go to `/mcp` through a hub that has the gateway as its only server, so
-they keep all guarantees of a call. An error of the gateway is converted back to the error that it was there.
+they keep all guarantees of a call. An error of a call is raised with the class and the code that it has in the gateway.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MAX_NAMES: Final = 10_000
 
 
 class LibraryFlights:
-    """Sends tool calls of a program as flights (calls driven by callbacks).
+    """Sends tool calls of `Hub.call_tool` as flights: callbacks drive them, without a task for each call.
 
     It keeps a plan (hub/plan.py) for each tool name, so that decisions are made once for all calls of a tool.
     """

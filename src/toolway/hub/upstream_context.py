@@ -81,7 +81,7 @@ class HubUpstreamContext:
         return DeferredTransport(create_with_secrets)
 
     async def resolve_secrets(self, server: Server) -> Server:
-        """Return the server definition with its secret references and unset variables replaced.
+        """Return the server definition with the values of its secret references and variables.
 
         Raises `ToolwayError` if a secret or variable is not available.
         """

@@ -147,7 +147,7 @@ class RemoteTransport(OwnerTransportBase):
     def start(self, request: Request, listener: ExchangeListener) -> RequestExchange | None:
         """Send an ordinary call to the owner node at once, and return its exchange, the object that gets the outcome.
 
-        None, with nothing sent, if the call is not an ordinary one (a flight), or if no link to the owner is ready.
+        None, with nothing sent, if the call is not an ordinary one, or if no link to the owner is ready.
         """
         origin = listener.origin() if isinstance(listener, Flight) else None
         meta: msgspec.Raw | Json | None = request.params.get("_meta")

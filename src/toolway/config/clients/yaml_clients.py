@@ -42,9 +42,9 @@ def _continue_files(paths: ClientPaths) -> list[ClientConfigFile]:
 
 
 def _docker_files(paths: ClientPaths) -> list[ClientConfigFile]:
-    """Return the catalog files of the Docker MCP toolkit.
+    """Return all catalog files of the Docker MCP toolkit.
 
-    Catalogs offer hundreds of servers; `registry.yaml` names the enabled ones.
+    They offer hundreds of servers; `_docker_enabled_servers` returns those that `registry.yaml` enables.
     """
     folder = paths.home / ".docker" / "mcp" / "catalogs"
     found: list[Path] = sorted(folder.glob("*.yaml")) if folder.is_dir() else []

@@ -65,7 +65,10 @@ class BudgetLedger(Protocol):
     """Store of how much of each budget is used. Methods raise `LedgerError` if it cannot be read or written."""
 
     async def lease(self, requests: Sequence[LeaseRequest]) -> Mapping[str, BudgetLease]:
-        """Grant units of several accounts in one transaction. Return the leases by account id."""
+        """Reserve budget units of several accounts in one transaction. Return the leases by account id.
+
+        An account with too few units gets fewer, or none.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -191,7 +191,7 @@ class MessageStream(ABC):
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def _on_received(self, size: int) -> None:
-        """Count received bytes, and watch a message that was received only partly."""
+        """Count received bytes. Start the timer that checks if a partly received message makes progress."""
         self._received += size
         if self._stall_timer is None and self._is_mid_frame():
             self._stall_timer = self._loop.call_later(MIN_MESSAGE_RATE[1], self._check_stalled, self._received)
