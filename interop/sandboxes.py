@@ -21,7 +21,7 @@ import corpus
 from run import HubResults, _query_all, _reset
 
 from toolway.catalog.definition_rules import ToolNames, inspect_definition
-from toolway.catalog.pins import pinned_parts
+from toolway.catalog.pins import shown_parts
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process.confinement import describe
 
@@ -85,7 +85,7 @@ def _report_pins(found: dict[str, HubResults]) -> int:
         for kind, key in KINDS.items():
             for item in _items(one, kind):
                 counts[kind] += 1
-                matches = inspect_definition(pinned_parts(kind, item), partial(names.is_foreign, server))
+                matches = inspect_definition(shown_parts(kind, item), partial(names.is_foreign, server))
                 alike = names.find_alike(server, item[key]) if kind == "tools" else None
                 holding = [str(each) for each in matches if each.effect == "hold"]
                 holding += [f"look-alike of {alike}"] if alike is not None else []

@@ -44,7 +44,7 @@ def serving(folder: Path, package: str):
             process.terminate()
 
 
-@pytest.fixture(params=["stdio", "http"])
+@pytest.fixture(params=["stdio", pytest.param("http", marks=pytest.mark.slow)])
 def made(request, machine):
     http = request.param == "http"
     result = machine.toolway("new", "my-notes", *(["--http"] if http else []), "--json")
