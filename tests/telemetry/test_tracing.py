@@ -111,9 +111,9 @@ async def test_a_call_that_is_left_out_needs_no_task_and_tells_the_server(monkey
             await hub.call_tool("s.counter", {})
         left_out = [each for each in heard if each.endswith("-00")]
         assert len(heard) == 60 and all(TRACEPARENT.fullmatch(each) for each in heard)
-        # On a busy machine, one that waits long is taken over.
-        assert flights.landed + flights.taken_over - before == len(left_out) > 5
-        assert flights.landed > 5
+        # A call for which no plan is ready, as right after the start, uses the middleware chain.
+        assert len(left_out) > 10
+        assert len(left_out) - 5 <= flights.landed + flights.taken_over - before <= len(left_out)
         calls = [span for span in kept.get_finished_spans() if span.parent is None]
         assert len(calls) == 60 - len(left_out)  # the others are recorded: nothing is decided twice
         assert len(set(heard)) == 60
