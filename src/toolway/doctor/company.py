@@ -306,7 +306,7 @@ def _approval(server: CheckedServer) -> Iterator[Check]:
         yield Check(
             server.name,
             "fail",
-            "no approval of its entry is recorded: the first start of the gateway takes all entries of the file",
+            "no approval of its entry is recorded: the first start of the gateway approves all entries",
             server.source,
             "review the file, then record its entries",
             server.record_command,
@@ -360,7 +360,7 @@ def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
         yield Check(
             server.name,
             "skip",
-            "it has no pins: its definitions were not received since its entry is as it is",
+            "it has no pins: its definitions were not received since its entry was changed or added",
             other or pins.place,
             "let the gateway start it once",
             "toolway serve",
@@ -435,9 +435,7 @@ def _sandboxed(server: CheckedServer) -> Iterator[Check]:
         yield Check(name, "skip", text, server.location, "review its options, such as -v, --mount and --privileged")
         return
     if server.sandbox not in ("guard", "strict"):
-        sees = (
-            "everything" if server.sandbox == "off" else "your keys, and if Landlock cannot be had the gateway's files"
-        )
+        sees = "everything" if server.sandbox == "off" else "your keys, and without Landlock also the gateway's files"
         yield Check(
             name,
             "fail",

@@ -506,6 +506,8 @@ def _with_lock(
         found = replace(found, package=" ".join(command.packages) if command is not None else program)
     except NotLockable as exc:
         return replace(found, package=program, lock_problem=str(exc)), words
+    if lock is None or not lock.exists:  # else `locked_command` would say that the gateway requires one
+        return replace(found, lock_problem=f"{found.lock_file or 'a lock file'} does not exist"), words
     try:
         argv = locked_command(words, lock, environ, required=True, exempt=False)
     except ToolwayError as exc:
