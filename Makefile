@@ -185,7 +185,7 @@ else
 	$(PYTHON) interop/sse.py --installed .interop
 endif
 
-clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model; ARGS=login: two real identity providers)
+clients: setup ## real clients before a gateway (Claude Code, Inspector, SDK, fastmcp), and the files that clients read and write (ARGS=search: through tool search, with the real servers; ARGS=adapters: agent frameworks with our adapters; ARGS=newest: their newest versions; ARGS=local-model: agents with a small real model; ARGS=login: two real identity providers, and Claude Code that logs in)
 ifneq ($(filter adapters newest,$(ARGS)),)
 	$(MAKE) adapters
 else ifeq ($(ARGS),local-model)
@@ -194,6 +194,7 @@ else ifeq ($(ARGS),local-model)
 else ifeq ($(ARGS),login)
 	$(PYTHON) interop/install.py --into .interop --login
 	$(PYTHON) -m pytest -rs tests/gateway/identity/test_oidc_provider.py tests/gateway/identity/test_plain_provider.py
+	$(PYTHON) interop/client_login.py --installed .interop
 else ifeq ($(ARGS),search)
 	$(PYTHON) interop/install.py --into .interop --clients
 	$(PYTHON) interop/install.py --into .interop --only-callable

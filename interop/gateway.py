@@ -44,12 +44,12 @@ _TOOLWAY = (sys.executable, "-m", "toolway.cli")
 
 
 @contextmanager
-def run_gateway(config: dict[str, Any], folder: Path) -> Iterator[Gateway]:
-    """Run a gateway with these servers and its state in `folder`; shut it down at the end."""
+def run_gateway(config: dict[str, Any], folder: Path, port: int = 0) -> Iterator[Gateway]:
+    """Run a gateway with these servers and its state in `folder`; shut it down at the end. Port 0: a free one."""
     file = folder / "gateway.json"
     file.write_text(json.dumps(config), encoding="utf-8")
     environ = {**os.environ, "TOOLWAY_STATE": str(folder / "state"), "XDG_CACHE_HOME": str(folder / "cache")}
-    words = ("serve", "-c", str(file), "--port", "0", "--json", "--quiet", "--drain-delay", "0")
+    words = ("serve", "-c", str(file), "--port", str(port), "--json", "--quiet", "--drain-delay", "0")
     with subprocess.Popen([*_TOOLWAY, *words], env=environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -75,7 +75,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--into", type=Path, required=True, metavar="DIR")
     parser.add_argument("--clients", action="store_true", help="install the clients for gateway tests, no servers")
-    parser.add_argument("--login", action="store_true", help="install the identity providers, no servers")
+    parser.add_argument("--login", action="store_true", help="install identity providers and a client that logs in")
     parser.add_argument("--only-callable", action="store_true", help="only the servers with a call")
     parser.add_argument("--servers", type=Path, default=DEFAULT_SERVERS, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, metavar="N")
@@ -99,7 +99,7 @@ def _install_clients(into: Path) -> int:
 
 
 def _install_login(into: Path) -> int:
-    """Install the identity providers of the login tests, and a new Node for them."""
+    """Install the identity providers of the login tests, Claude Code, and a new Node for them."""
     (into / "bin").mkdir(parents=True, exist_ok=True)
     failed = [
         _report("node", lambda: _once(into / "node-new", f"node {NODE_FETCHED}", _make_new_node)),
@@ -109,6 +109,8 @@ def _install_login(into: Path) -> int:
             lambda: _once(into / "login-plain", PLAIN_PROVIDER, lambda to: _npm_install(to, PLAIN_PROVIDER)),
         ),
     ]
+    # Without it, client_login.py says that it skips, and the tests of the providers still run.
+    _report("claude-code", lambda: _once_npm(into / "clients", "claude-code"))
     return 1 if any(failed) else 0
 
 
