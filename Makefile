@@ -231,7 +231,7 @@ endif
 	touch $@
 
 deploy: setup .deploy/.ready ## the chart with a real helm and the schemas of Kubernetes, the compose file, the steps of the image
-	TOOLWAY_LONG=1 $(PYTHON) -m pytest tests/test_deploy.py $(ARGS)
+	TOOLWAY_LONG=1 $(PYTHON) -m pytest tests/test_deploy.py -m '$(if $(QUICK),not slow)' $(ARGS)
 
 .deploy/.ready: requirements/deploy.txt
 	scripts/install $(VERSION) .deploy requirements/deploy.txt

@@ -259,6 +259,7 @@ def test_the_compose_files_are_valid(tmp_path: Path) -> None:
     assert run(*check, wrong).returncode != 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("TOOLWAY_LONG") != "1", reason="installs an image's packages anew: make deploy")
 @pytest.mark.timeout(1500)  # beside other checks, an installation takes minutes
 def test_the_steps_of_the_image_build_a_gateway(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ async def test_a_configured_agent_is_a_tool_with_a_task_and_a_form(
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["p1"]
 
 
+@pytest.mark.slow
 def test_the_command_runs_a_configured_agent(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     with FakeLLM(["Hello."]) as llm:

@@ -23,6 +23,7 @@ TURNS: list[Turn | str] = [
 ]
 
 
+@pytest.mark.slow
 def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
     server = {"command": sys.executable, "args": [str(SERVER_FILE), str(tmp_path / "effects")]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"s": server}}))

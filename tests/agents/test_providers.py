@@ -183,6 +183,7 @@ async def _finish(process: subprocess.Popen[str]) -> Any:
 
 
 @pytest.mark.anyio
+@pytest.mark.slow
 async def test_a_run_that_waits_for_approval_goes_on_in_another_process(tmp_path: Path) -> None:
     with FakeLLM(TURNS) as llm:
         model, url = "openai-chat:gpt-4o", llm.openai_url

@@ -21,6 +21,7 @@ from tests.doctor.http_servers import Answer, Request, serving
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("npx") is None, reason="Node.js is not installed"),
 ]
 SLOW = 6.0  # seconds for the package

@@ -32,7 +32,7 @@ async def call(run: Program, era: str, **arguments: Any) -> Any:
             return error.data
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.slow)])
 async def test_an_operator_answers_in_the_terminal_over_a_kill(tmp_path: Path, era: str) -> None:
     entry = write_tools(tmp_path, pay="Pays.")
     settings: Any = {"approve": {"bank.*": "operator"}, "audit": {"to": "jsonl", "file": str(tmp_path / "audit.jsonl")}}

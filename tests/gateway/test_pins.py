@@ -72,7 +72,7 @@ async def until_listed(hub: Hub, *names: str) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("era", ["modern", "legacy"])
+@pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.slow)])
 async def test_a_changed_tool_is_held_until_it_is_approved(tmp_path: Path, era: str) -> None:
     entry = write_tools(tmp_path, forecast="Weather for a city.", alerts="Warnings.")
     async with program(tmp_path, {"weather": entry}, gateway={"pins": "hold"}) as run:

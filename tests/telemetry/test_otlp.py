@@ -87,7 +87,8 @@ def named(spans: list[Span], service: str, name: str, kind: str) -> list[Span]:
     return sorted(found, key=lambda span: span.began)
 
 
-@pytest.mark.parametrize("era", ["auto", pytest.param("legacy", marks=long)])
+@long
+@pytest.mark.parametrize("era", ["auto", "legacy"])
 async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_servers(
     tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch, era: str
 ) -> None:

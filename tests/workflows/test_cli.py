@@ -54,6 +54,7 @@ class Terminal:
         return json.loads(self.run(*words, "--json", exit_code=exit_code))
 
 
+@pytest.mark.slow
 def test_run_approve_kill_settle_and_resume(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     steps = terminal.json("check", "flow.yaml", "-c", "mcp.json")["steps"]

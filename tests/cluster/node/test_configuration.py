@@ -76,6 +76,7 @@ async def test_what_one_takes_all_have_and_neither_an_old_file_nor_another_key_u
     assert left and not any(SECRET.encode() in data for data in left)
 
 
+@pytest.mark.slow
 async def test_a_gateway_without_a_file_is_what_its_cluster_has_configured(tmp_path: Path) -> None:
     async with gateway(tmp_path, "first", None) as lost:
         assert await lost.ended() == 3 and lost.process.stdout is not None
@@ -104,6 +105,7 @@ async def test_a_gateway_without_a_file_waits_for_the_record_until_it_is_told_to
         assert await one.stop() == 4
 
 
+@pytest.mark.slow
 async def test_who_comes_with_an_empty_file_ends_nothing(tmp_path: Path) -> None:
     async with gateway(tmp_path, "one", {"a": FAKE}) as one:
         await one.announced()

@@ -143,6 +143,7 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert "connection lost" not in one.log + two.log  # ending in order is nothing to complain of
 
 
+@pytest.mark.slow
 async def test_a_gateway_waits_for_its_record_and_not_for_nats(tmp_path: Path) -> None:
     """A file of SQLite in a folder that is not there yet is a database that cannot be reached."""
     cluster = Cluster(tmp_path, "nats://somebody:word-of-nats@127.0.0.1:1", f"sqlite:///{tmp_path}/later/record")
