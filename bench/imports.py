@@ -26,9 +26,10 @@ from bench.wire import Endpoint
 from toolway.testing import FakeHttp
 
 LIBRARIES = "import asyncio, ssl, msgspec, httptools"
+IMPORT_HUB = "from toolway import Hub"
 PROGRAMS = (
     LIBRARIES,
-    "from toolway import Hub",
+    IMPORT_HUB,
     "from toolway import Hub; Hub({})",
     "from toolway import ConfigError, Server",
     "import toolway.serve.process",
@@ -41,22 +42,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     print("                                                  CPU   smallest   to the libraries")
-    times: dict[str, list[float]] = {program: [] for program in PROGRAMS}
-    for number in range(options.rounds + 1):
-        for program, taken in times.items():
-            used = _import_time(program)
-            if number:  # the first round writes bytecode
-                taken.append(used)
+    rounds = measure_imports(options.rounds)
+    times = {program: [each[program] for each in rounds] for program in PROGRAMS}
     base = statistics.median(times[LIBRARIES]), min(times[LIBRARIES])
     for program, taken in times.items():
         middle, least = statistics.median(taken), min(taken)
         ratios = f"{middle / base[0]:5.2f} × ({least / base[1]:.2f} ×)"
         print(f"{program:44} {middle * 1000:6.0f} ms  {least * 1000:6.0f} ms   {ratios}")
-    started = asyncio.run(_gateway_starts(options.rounds))
+    started = asyncio.run(measure_starts(options.rounds))
     print("\ntoolway serve, start to first answer         clock       CPU")
     for name, pick in (("median", statistics.median), ("smallest", min)):
         clock, cpu = (pick(each) for each in zip(*started, strict=True))
         print(f"  {name:42} {clock * 1000:6.0f} ms  {cpu * 1000:6.0f} ms")
+
+
+def measure_imports(rounds: int) -> list[dict[str, float]]:
+    """Return the CPU seconds of each program, by round. The first round writes bytecode and is not counted."""
+    return [{program: _import_time(program) for program in PROGRAMS} for _ in range(rounds + 1)][1:]
 
 
 def _import_time(program: str) -> float:
@@ -66,7 +68,8 @@ def _import_time(program: str) -> float:
     return float(result.stdout)
 
 
-async def _gateway_starts(rounds: int) -> list[tuple[float, float]]:
+async def measure_starts(rounds: int) -> list[tuple[float, float]]:
+    """Return clock and CPU seconds of each start of a gateway, until its first answer."""
     async with FakeHttp() as server:
         # The first start writes bytecode and is not counted.
         return [await asyncio.to_thread(_gateway_start, server.url) for _ in range(rounds + 1)][1:]

@@ -21,7 +21,7 @@ RowKey: TypeAlias = tuple[Any, ...]
 
 #: Two rows with equal values of these keys measure the same thing.
 KEYS: Final = ("peer", "behind", "work", "era", "connections")
-NUMBERS: Final = ("rate", "p50", "p99", "max", "cpu_us", "rss_mb", "seconds", "mb", "items")
+NUMBERS: Final = ("rate", "p50", "p99", "max", "cpu_us", "rss_mb", "seconds", "mb", "items", "share")
 
 _PATHS = re.compile(r"(?<![\w.:/])/[\w.+-]+(?:/[\w.+-]*)+")  # local paths in the error texts of a peer
 

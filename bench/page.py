@@ -12,6 +12,7 @@ from bench import report, verdicts
 from bench.formatting import cell, markdown, title
 from bench.install import ROOT
 from bench.journal import Result, Row
+from bench.optional_parts import BOTH_BUSY, ONE_BUSY
 from bench.workflows import section
 
 PUBLISHED = ROOT / "bench" / "published.json"
@@ -55,8 +56,18 @@ def page(result: Result) -> str:
         wins="\n".join(_wins(result)),
         failures="\n".join(_failures(result)),
         verdicts=verdicts.table(result),
+        shared=_shared_core(result),
     )
     return text + section.published_text()
+
+
+def _shared_core(result: Result) -> str:
+    """Return by how much a core is slower if the other one is busy too."""
+    taken = {row["work"]: row["seconds"] for row in result["rows"] if row["work"] in (ONE_BUSY, BOTH_BUSY)}
+    if len(taken) < 2:
+        return ""
+    ratio = taken[BOTH_BUSY] / taken[ONE_BUSY]
+    return f" A fixed loop takes {ratio:.2f} times as long on this machine if both cores are busy."
 
 
 def _noise(result: Result) -> str:
@@ -126,9 +137,13 @@ same table for any run.
 What limits the ratios to nginx and to the bare pass-through: these forward bytes. Toolway reads and checks the JSON of
 both messages, checks the arguments against the schema of the tool, and keeps authentication, limits, deadline, retry
 budget, circuit breaker, metrics and dashboard up to date. `tests/bench/test_call_count.py` limits the function calls
-that this takes, and `python -m bench.profiling` shows that no single function dominates. Another step would be
-compiled code, which Toolway does not have. Traces, audit log, start, cluster and workers have commands of their own:
-`make bench ARGS=telemetry`, `ARGS=startup`, `ARGS=imports`, `make cluster ARGS=hop`, `python -m bench.workers`.
+that this takes. The table of shares above names where the time goes. The profiler adds time to each function call, so
+it overstates parts with many small functions. `python -m bench.profiling` prints the same by function. Compiling these
+files with Cython, unchanged, made no call cheaper. The workers share the two cores with the load generator and the
+server; their CPU time is that of the busiest one.{shared}
+
+Calls through another node of a cluster have a command of their own:
+`make cluster ARGS=hop`.
 """
 
 

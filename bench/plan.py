@@ -73,7 +73,7 @@ GROUPS: Final = (
     ServerGroup("stdio", era="modern"),
 )
 #: Parts that measure only Toolway, or Toolway and the SDK.
-OWN_PARTS: Final = ("library", "growth", "cold", "clients")
+OWN_PARTS: Final = ("library", "growth", "cold", "clients", "options", "profile")
 PARTS: Final = (*map(str, GROUPS), *OWN_PARTS)
 
 

@@ -31,10 +31,12 @@ def line(row: Row) -> str:
         return f"{what}: FAILED {row['failed']}"
     if "rate" in row:
         errors = f", {row['errors']} errors: {row['first_error'][:100]}" if row["errors"] else ""
-        return f"{what}: {cell(row)}, p50 {row['p50']:.2f} ms, p99 {row['p99']:.2f} ms{errors}"
+        latency = f", p50 {row['p50']:.2f} ms, p99 {row['p99']:.2f} ms" if row.get("p50") else ""
+        return f"{what}: {cell(row)}{latency}{errors}"
     words = [f"{row['mb']:.2f} MB"] if "mb" in row else []
     words += [f"{row['seconds']:.3f} s"] if "seconds" in row else []
     words += [f"{row['cpu_us']:.0f} µs"] if "cpu_us" in row else []
+    words += [f"{row['share']:.1%}"] if "share" in row else []
     return f"{what}: {', '.join(words)}"
 
 
@@ -63,6 +65,8 @@ def _all_tables(result: Result) -> Iterable[Table]:
     yield _callers(result, "HTTP clients: the same POST, from one Python process", ("http1", "httpx2", "bare"))
     yield _growth(result)
     yield _cold(result)
+    yield _options(result)
+    yield _profile(result)
 
 
 def _calls(result: Result, name: str, behind: str, era: str, columns: Sequence[tuple[str, int]]) -> Table:
@@ -166,3 +170,27 @@ def _cold(result: Result) -> Table:
     found = {(row["peer"], row["behind"], row["work"]): row for row in result["rows"]}
     rows = [[name, f"{found[key]['seconds']:.3f}"] for key, name in names.items() if key in found]
     return "Cold starts of toolway", ["", "s"], rows
+
+
+def _options(result: Result) -> Table:
+    found = [row for row in result["rows"] if row["behind"] == "options" and row.get("rate")]
+    works = list(dict.fromkeys(row["work"] for row in found))
+    cells = {(row["work"], row["connections"]): cell(row) for row in found}
+    rows = [[work.removeprefix("echo, "), *(cells.get((work, n), "–") for n in (16, 64))] for work in works]
+    return "Optional parts of toolway: echo, HTTP server", ["", "× 16", "× 64"], rows
+
+
+def _profile(result: Result) -> Table:
+    """Return the parts of the code by their share in the CPU time of a call, with their function calls per call."""
+    columns = (("http", "echo"), ("stdio", "echo"), ("http", "big"))
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    order: dict[str, float] = {}
+    for row in result["rows"]:
+        if "share" in row:
+            work, _, part = row["work"].removeprefix("profile of ").partition(": ")
+            found.setdefault(part, {})[row["behind"], work] = f"{100 * row['share']:.0f} % ({row['items']:.1f})"
+            order[part] = max(order.get(part, 0), row["share"])
+    parts = sorted((part for part in found if order[part] >= 0.01), key=lambda part: -order[part])
+    rows = [[part, *(found[part].get(column, "–") for column in columns)] for part in parts]
+    heads = ["", *(f"{work}, {kind} server" for kind, work in columns)]
+    return "Where the CPU time of a call is spent, by the profiler (function calls per call)", heads, rows

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench import journal, library, machine, report, verdicts
+from bench import journal, library, machine, optional_parts, profiling, report, verdicts
 from bench.cold import cold
 from bench.compare_peers import Recorder, one_by_one, side_by_side
 from bench.growth import growth
@@ -37,6 +37,8 @@ OWN_PARTS: dict[str, Callable[[Pace], Iterator[Row]]] = {
     "growth": growth,
     "cold": cold,
     "clients": library.clients,
+    "options": optional_parts.optional_parts,
+    "profile": profiling.profile,
 }
 
 

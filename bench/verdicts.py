@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from bench.imports import IMPORT_HUB, LIBRARIES
 from bench.install import ROOT
 from bench.journal import KEYS, Result, Row
 from bench.peers import PEERS
@@ -53,7 +54,15 @@ class Rows:
 
 def verdicts(result: Result) -> list[Verdict]:
     rows = Rows(result)
-    return [*_calls(rows), *_clients(rows), *_bridges(rows), *_library(rows), *_growth(rows), *_cold(rows)]
+    return [
+        *_calls(rows),
+        *_clients(rows),
+        *_bridges(rows),
+        *_library(rows),
+        *_growth(rows),
+        *_cold(rows),
+        *_options(rows),
+    ]
 
 
 def _calls(rows: Rows) -> Iterator[Verdict]:
@@ -130,6 +139,30 @@ def _cold(rows: Rows) -> Iterator[Verdict]:
         found = rows.get(caller, "18 stdio", "kept list", "modern", 1)
         milliseconds = found["seconds"] * 1000 if found and found["items"] == 360 else None
         yield at_most(f"list of 18 stdio servers from the stored catalog, {caller}", milliseconds, 50.0, "ms")
+
+
+def _options(rows: Rows) -> Iterator[Verdict]:
+    for name, wanted, on, off, connections in (
+        ("metrics and dashboard on, against off", 0.92, "default settings", "bare", (16, 64)),
+        ("traces of 1 %, against none", 0.9, "metrics + traces of 1 %", "metrics", (16, 64)),
+        ("audit log on, every call unsafe, against off", 0.7, "default settings + audit", "default settings", (64,)),
+        (
+            "2 workers on two cores with the load generator and the server, against 1",
+            1.5,
+            "2 workers",
+            "1 process",
+            (64,),
+        ),
+    ):
+        ours, theirs = (rows.find("toolway", "options", f"echo, {work}") for work in (on, off))
+        yield ratio(name, wanted, ours, theirs, connections)
+    hub, libraries, start = (
+        rows.get("toolway", "options", work, "modern", 1)
+        for work in (IMPORT_HUB, LIBRARIES, "start to the first answer")
+    )
+    share = hub["seconds"] / libraries["seconds"] if hub and libraries else None
+    yield at_most(f"`{IMPORT_HUB}`, against `{LIBRARIES}`", share, 1.6, "of it")
+    yield at_most("`toolway serve`, start to the first answer", start["seconds"] if start else None, 0.5, "s")
 
 
 # ---- kinds of verdicts ----

@@ -74,13 +74,17 @@ def results(cases: Iterable[tuple[int, Front]], calls: int, jobs: int) -> Iterat
 def main() -> int:
     options = parse_options()
     os.environ[SWITCH] = options.plans  # the processes inherit it
-    fronts: tuple[Front, ...] = FRONTS if options.front == "all" else (options.front,)
+    fronts: tuple[Front, ...] = FRONTS if options.front in ("all", "turns") else (options.front,)
     if options.seed is not None:
         return max(run_one(options.seed, options.calls, front, options.verbose) for front in fronts)
     began = time.monotonic()
     found = []
     seeds = range(options.start, options.start + options.seeds)
-    for each in results(((seed, front) for seed in seeds for front in fronts), options.calls, options.jobs):
+    if options.front == "turns":
+        cases: list[tuple[int, Front]] = [(seed, FRONTS[seed % len(FRONTS)]) for seed in seeds]
+    else:
+        cases = [(seed, front) for seed in seeds for front in fronts]
+    for each in results(cases, options.calls, options.jobs):
         found.append(each)
         print_violations(each, options.calls)
     report(found, time.monotonic() - began)
@@ -96,7 +100,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="parallel processes")
     parser.add_argument("--twice", type=int, default=20, help="seeds to run again, to check that runs are reproducible")
     parser.add_argument("--seed", type=int, help="run only this seed")
-    parser.add_argument("--front", choices=("all", *FRONTS), default="all", help="what is called, with each seed")
+    fronts = ("all", "turns", *FRONTS)
+    parser.add_argument("--front", choices=fronts, default="all", help="what is called; turns: one of them per seed")
     parser.add_argument("--plans", choices=("on", "off"), default="on", help="off: every call uses the whole chain")
     parser.add_argument("-v", "--verbose", action="store_true", help="print the history of the seed")
     return parser.parse_args()

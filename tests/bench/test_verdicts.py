@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench import profiling
 from bench.verdicts import at_most, ratio, table, verdicts
 
 
@@ -97,3 +98,18 @@ def test_the_table_has_every_target_even_for_an_empty_run():
     lines = table(result()).splitlines()[2:]
     assert len(lines) == len(verdicts(result())) > 25
     assert all(line.endswith("| not measured |") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("function", "part"),
+    [
+        (("/home/me/toolway/src/toolway/gateway/routes.py", 10, "answer"), "toolway/gateway"),
+        (("/home/me/toolway/src/toolway/errors.py", 10, "describe"), "toolway/errors"),
+        (("~", 0, "<method 'decode' of 'msgspec.json.Decoder' objects>"), "reading and writing JSON (C)"),
+        (("~", 0, "<method 'send' of '_socket.socket' objects>"), "sockets and pipes (C)"),
+        (("~", 0, "<built-in method builtins.len>"), "other built-in functions (C)"),
+        (("/usr/lib/python3.11/asyncio/events.py", 10, "_run"), "standard library"),
+    ],
+)
+def test_functions_of_a_profile_are_grouped_by_part(function: tuple[str, int, str], part: str) -> None:
+    assert profiling._part_of(function) == part
