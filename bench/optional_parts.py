@@ -7,6 +7,8 @@ measure the same with more output.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,9 +35,22 @@ BOTH_BUSY: Final = "fixed loop, both cores busy"
 
 def optional_parts(pace: Pace) -> Iterator[Row]:
     yield from _telemetry(pace)
-    yield from _workers(pace)
     yield from _fixed_loops(pace)
-    yield from _imports()
+    with _all_cores():
+        yield from _workers(pace)
+        yield from _imports()
+
+
+@contextlib.contextmanager
+def _all_cores() -> Iterator[None]:
+    """Let processes that are started inside of the block use the core of the gateway too."""
+    pair, before = machine.cores(), os.sched_getaffinity(0)
+    try:
+        if pair is not None:
+            os.sched_setaffinity(0, pair)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _telemetry(pace: Pace) -> Iterator[Row]:
