@@ -7,7 +7,7 @@ import { SearchDialog, visiblePages } from "./components/search_dialog";
 import { AddServer } from "./pages/add_server";
 import { AlertsPage } from "./pages/alerts";
 import { AgentPage, Agents } from "./pages/agents";
-import { Approvals } from "./pages/approvals";
+import { Approvals, LinkedApproval } from "./pages/approvals";
 import { Calls } from "./pages/calls";
 import { Config } from "./pages/config";
 import { Definitions } from "./pages/definitions";
@@ -48,7 +48,7 @@ function Page() {
     case "agents": return first ? <AgentPage key={first} id={first} /> : <Agents />;
     case "tools": return first && rest.length ? <ToolPage key={parts.join("/")} server={first} tool={rest.join("/")} /> : <Tools />;
     case "definitions": return <Definitions />;
-    case "approvals": return <Approvals />;
+    case "approvals": return first ? <LinkedApproval key={first} link={first} /> : <Approvals />;
     case "search": return <Search />;
     case "reliability": return <Reliability />;
     case "groups": return <Groups />;

@@ -15,7 +15,7 @@ from toolway.config.approval.approve_rules import parse_approve
 from toolway.config.server_entry import parse_entry
 from toolway.events import ApprovalChanged, Event
 from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import ApprovalRequest, ApprovalStore, RequestSealer
+from toolway.gateway.approvals.records import ApprovalLinks, ApprovalRequest, ApprovalStore, RequestSealer
 from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
@@ -59,6 +59,7 @@ class Asking(Lab):
     fake: FakeHttp
     gate: CallApprovals
     sink: Sink
+    links: ApprovalLinks
 
     def executed(self, tool: str = "echo") -> int:
         return self.fake.server.stats.calls.get(tool, 0)
@@ -89,13 +90,14 @@ async def asking(
         return
     hub = HubCore({"bank": parse_entry({"url": fake.url})}, callbacks=NoHubCallbacks())
     store = store or SqliteApprovalStore(folder / "approvals.sqlite", RequestSealer(KEY, now), now)
-    gate = CallApprovals(store, hub.mask, hub.emit, now)
+    links = ApprovalLinks(KEY, now)
+    gate = CallApprovals(store, hub.mask, hub.emit, now, links)
     gate.set_rules(parse_approve(rules))
     hub.use_approvals(gate)
     async with hub:
         gateway = Gateway(hub, KEY, keyring, approvals=gate)
         found = Asking(hub, gateway, await gateway.listen("127.0.0.1", 0))
-        found.fake, found.gate, found.sink = fake, gate, Sink()
+        found.fake, found.gate, found.sink, found.links = fake, gate, Sink(), links
         hub.add_sink(found.sink)
         hurry = asyncio.Event()
         try:

@@ -29,7 +29,7 @@ META: Final = "io.modelcontextprotocol/"
 TOKEN: Final = "tw_the-token-of-this-machine"
 TYPES: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
-PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1", "who": "alice"}
+PARAMS: Final = {"name": "a", "server": "a", "tool": "echo", "id": "0", "version": "1", "who": "alice", "link": "A"}
 
 #: Every route that there is, whoever may use it.
 ROUTES: Final = (

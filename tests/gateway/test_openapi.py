@@ -96,7 +96,8 @@ async def test_every_get_replies_as_described(tmp_path: Path, in_cluster: bool):
                 expected = route.response
                 # tests/gateway/test_workflows.py has runs, tests/agents/test_admin.py runs of agents,
                 # tests/gateway/test_call_approvals.py requests for approval
-                is_absent = "diff" in path or path.startswith(("/admin/runs/", "/admin/agents/", "/admin/approvals/"))
+                absent = ("/admin/runs/", "/admin/agents/", "/admin/approvals/", "/admin/approval-links/")
+                is_absent = "diff" in path or path.startswith(absent)
                 if (route.cluster == "required" and not in_cluster) or is_absent:
                     assert answer.status in (404, 422)
                     expected = "Error"
@@ -121,7 +122,7 @@ async def _make_history(found: Edge) -> dict[str, str]:
     found.hub.emit(StateChanged("b", "starting", "failed", "exit code 1"))
     await found.ask("POST", "/admin/breakers/b/echo/trip")
     [call] = json.loads((await found.ask("GET", "/admin/calls")).body)["calls"]
-    return {"name": "a", "server": "a", "tool": "echo", "id": call["id"], "version": "1"}
+    return {"name": "a", "server": "a", "tool": "echo", "id": call["id"], "version": "1", "link": "A"}
 
 
 def _check(description: Json, name: str, reply: Any, path: str) -> None:

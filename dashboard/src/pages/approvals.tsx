@@ -28,11 +28,26 @@ export function Approvals() {
   );
 }
 
-function Request({ request, done }: { request: Approval; done: () => void }) {
+/** The call that a link in a message names. The gateway checks the link when the page is loaded, and with the answer. */
+export function LinkedApproval({ link }: { link: string }) {
+  const { overview } = useLive();
+  const { data, error, reload } = useAdmin<Approval>(`approval-links/${encodeURIComponent(link)}`, overview?.last_event);
+  if (!data && !error) return <p className="muted wait">…</p>;
+  return (
+    <div className="page">
+      <h1>Approval</h1>
+      {error && <ErrorBox error={error} />}
+      {data && <Request request={data} done={reload} link={link} />}
+      <p><Link to="/approvals">All approvals</Link></p>
+    </div>
+  );
+}
+
+function Request({ request, done, link }: { request: Approval; done: () => void; link?: string }) {
   const [note, setNote] = useState("");
   const name = `${request.server}.${request.tool}`;
   const answer = (yes: boolean) => async () => {
-    await post(`approvals/${encodeURIComponent(request.id)}`, { yes, note: yes ? "" : note });
+    await post(`approvals/${encodeURIComponent(request.id)}`, { yes, note: yes ? "" : note, ...(link && { link }) });
     done();
   };
   return (

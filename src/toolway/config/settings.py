@@ -24,6 +24,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from urllib.parse import urlsplit
 
 from toolway._lazy import dataclass
 from toolway.config.field_reader import (
@@ -202,6 +203,7 @@ class GatewaySettings:
 
     host: str = "127.0.0.1"  # address to listen on
     port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
+    url: str = ""  # public URL of the gateway, for links in messages; default: that of the login, without /mcp
     hosts: tuple[str, ...] = ()  # further host names that clients may use
     origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
     allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
@@ -228,6 +230,11 @@ class GatewaySettings:
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
     agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
+
+    @property
+    def public_url(self) -> str:
+        """URL under which people reach the gateway, without a slash at its end; "" if it is not configured."""
+        return self.url or (self.login.resource_url.rstrip("/").removesuffix("/mcp") if self.login is not None else "")
 
     @property
     def requires_lock(self) -> bool:
@@ -265,6 +272,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     settings = GatewaySettings(
         host=fields.get_text("host") or "127.0.0.1",
         port=port,
+        url=_parse_url(fields),
         hosts=fields.get_texts("hosts"),
         origins=fields.get_texts("origins"),
         allowed_commands=_parse_commands(fields),
@@ -302,10 +310,24 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
+        "host, port, url, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
         "pins, ignoredChanges, reload, lock, minAge and login",
     )
     return settings
+
+
+def _parse_url(fields: FieldReader) -> str:
+    url = _get_plain_text(fields, "url")
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\?#@'):
+        raise field_error("toolway.gateway.url", "a URL such as https://tools.example, without a query", url)
+    return url.rstrip("/")
 
 
 def _parse_commands(fields: FieldReader) -> tuple[str, ...]:

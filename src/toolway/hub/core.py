@@ -41,7 +41,7 @@ from toolway.config.settings import (
     with_network_policy,
 )
 from toolway.errors import CallError, ConfigError, ToolwayError
-from toolway.events import AccessEvent, Event, EventSink, ListKind, ServerChanged, ServerPaused
+from toolway.events import AccessEvent, Alert, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.caller_lists import OwnLists, is_on_behalf
 from toolway.hub.dispatch import Dispatcher, OutputValidator
@@ -609,6 +609,11 @@ class HubCore:
         self._approvals = self._planner.gate = gate
         self._policies.approval_rules = gate.rules_for
         self.on_approval_rules_changed()
+
+    def use_alert_links(self, link_of: Callable[[Alert], str]) -> None:
+        """Send a URL with each alert to the webhook: that of a page about it, or "" if there is none."""
+        if self._alert_delivery is not None:
+            self._alert_delivery.link_of = link_of
 
     def on_approval_rules_changed(self) -> None:
         """Apply the changed approval rules from the next call of every tool on."""

@@ -104,7 +104,11 @@ class GatewayProcess:
             self.hub = HubCore({}, callbacks=NoHubCallbacks(), audit_log=audit, alerts=alerts, **options)
         key = cluster.tenant_key if cluster is not None else state_dir.read_sealing_key()
         self._approvals = create_approvals(
-            self.hub, state_dir.folder, key, self._cluster_node if self._shares_config else None
+            self.hub,
+            state_dir.folder,
+            key,
+            self._cluster_node if self._shares_config else None,
+            lambda: self._active_config.gateway.public_url or self._loopback_url,
         )
         self._apply_approve_rules(settings)
         self._apply_flows(settings)
@@ -162,6 +166,7 @@ class GatewayProcess:
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
         self._listen_host = "127.0.0.1"  # also for a client over stdio
+        self._loopback_url = ""  # URL of this gateway if only this machine can reach it
         if self._cluster_node is not None and self._shares_config:
             self._cluster_node.use_pins(self.hub, self._pin_mode, self._ignored_parts)
         else:
@@ -278,6 +283,7 @@ class GatewayProcess:
             except OSError as exc:
                 raise listen_error(host, port, exc) from None
             url = f"{'https' if tls else 'http'}://{format_host(host)}:{port}"
+            self._loopback_url = url if is_loopback_host(host) else ""
             if self._parent is None:
                 self._state_dir.write_running(RunningGateway(url, os.getpid(), self._config_path))
             else:

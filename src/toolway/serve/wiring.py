@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolway.config.settings import TelemetrySettings
 from toolway.errors import ConfigError
+from toolway.events import Alert
 from toolway.gateway.approvals.gate import CallApprovals
-from toolway.gateway.approvals.records import RequestSealer
+from toolway.gateway.approvals.records import ApprovalLinks, RequestSealer
 from toolway.gateway.approvals.sqlite_store import APPROVALS_FILE_NAME, SqliteApprovalStore
 from toolway.gateway.budgets.call_budgets import CallBudgets
 from toolway.gateway.budgets.sqlite_ledger import BUDGETS_FILE_NAME, SqliteLedger
@@ -92,15 +93,25 @@ class Telemetry:
         await asyncio.gather(*pending)
 
 
-def create_approvals(hub: HubCore, folder: Path, key: bytes, node: ClusterNode | None) -> CallApprovals:
+def create_approvals(
+    hub: HubCore, folder: Path, key: bytes, node: ClusterNode | None, gateway_url: Callable[[], str]
+) -> CallApprovals:
     """Create the part of a gateway that asks people to approve calls, connect it to the hub, and return it.
 
     Its requests are stored in the database of the cluster if `node` is given, else in a file of the state folder, which
-    all workers share. `key` seals them. The rules are set later, with `set_rules`.
+    all workers share. `key` seals them. `gateway_url` returns the URL for links in messages to operators, "" if it is
+    not known. The rules are set later, with `set_rules`.
     """
     sealer = RequestSealer(key)
     store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
-    approvals = CallApprovals(store, hub.mask, hub.emit)
+    links = ApprovalLinks(key)
+    approvals = CallApprovals(store, hub.mask, hub.emit, links=links)
+
+    def link_of(alert: Alert) -> str:
+        url = gateway_url() if alert.kind == "approval-waits" else ""
+        return links.create_url(url, alert.call, alert.at) if url else ""
+
+    hub.use_alert_links(link_of)
     flows = SqliteFlowStore(folder / FLOWS_FILE_NAME) if node is None else node.open_flows()
     approvals.flows = CallFlows(flows, lambda: hub.servers, hub.emit)
     hub.use_approvals(approvals)

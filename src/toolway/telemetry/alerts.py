@@ -341,6 +341,7 @@ class AlertDelivery:
         self._queue: asyncio.Queue[Alert | AlertResolved] = asyncio.Queue(MAX_QUEUED_ALERTS)
         self._task: asyncio.Task[None] | None = None
         self.dropped = 0
+        self.link_of: Callable[[Alert], str] = lambda alert: ""  # URL of a page about an alert, for the webhook
 
     async def start(self) -> list[tuple[str, float]]:
         """Start to deliver alerts. Return the key and the time of each alert that has a file already."""
@@ -391,7 +392,7 @@ class AlertDelivery:
             if folder is not None:
                 await asyncio.to_thread(self._settle, folder, item.key)
         elif (folder is None or await asyncio.to_thread(self._write_file, folder, item)) and self._webhook is not None:
-            self._webhook.enqueue(item)
+            self._webhook.enqueue(item, self.link_of(item))
 
     # -- in a thread --------------------------------------------------------------------------------------------------
 

@@ -64,9 +64,9 @@ class Webhook:
             with suppress(asyncio.CancelledError):
                 await self._task
 
-    def enqueue(self, alert: Alert) -> None:
-        """Queue an alert for delivery. If the queue is full, the oldest message is dropped."""
-        self.enqueue_body(f"the alert {alert.key}", encode_alert(alert))
+    def enqueue(self, alert: Alert, link: str = "") -> None:
+        """Queue an alert for delivery, with the URL of a page about it. A full queue drops its oldest message."""
+        self.enqueue_body(f"the alert {alert.key}", encode_alert(alert, link))
 
     def enqueue_body(self, name: str, body: bytes) -> None:
         """Queue a JSON body for delivery. `name` describes it in the log if the webhook does not accept it."""
@@ -125,6 +125,7 @@ class Webhook:
         return f"HTTP {status}", status >= 500 or status in _RETRYABLE_STATUSES
 
 
-def encode_alert(alert: Alert) -> bytes:
-    parts = [alert.message, alert.detail, f"→ {alert.hint}" if alert.hint else ""]
-    return msgspec.json.encode({**msgspec.structs.asdict(alert), "text": "\n".join(part for part in parts if part)})
+def encode_alert(alert: Alert, link: str = "") -> bytes:
+    parts = [alert.message, alert.detail, f"→ {alert.hint}" if alert.hint else "", link]
+    fields = {**msgspec.structs.asdict(alert), "text": "\n".join(part for part in parts if part)}
+    return msgspec.json.encode({**fields, "link": link} if link else fields)

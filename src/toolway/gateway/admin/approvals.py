@@ -37,14 +37,26 @@ class ApprovalsAdmin:
         """
         return _to_json(await self._gate.get_request(id_), self._key_names())
 
+    async def get_linked_request(self, link: str) -> Json:
+        """Return the request for approval that a link in a message to operators names.
+
+        Raises `NotFound` if the link is forged or has expired.
+        """
+        return _to_json(await self._gate.get_linked_request(link), self._key_names())
+
     async def decide(self, id_: str, body: Json, principal: Principal) -> Json:
-        """Approve or deny the call of a request. Raises `NotFound` if the request no longer waits for an answer."""
-        yes, note = body.get("yes"), body.get("note", "")
+        """Approve or deny the call of a request.
+
+        Raises `NotFound` if the request no longer waits for an answer, or if a link is given that is not valid for it.
+        """
+        yes, note, link = body.get("yes"), body.get("note", ""), body.get("link")
         if not isinstance(yes, bool):
             raise ValueError("yes must be true or false")
         if not isinstance(note, str):
             raise ValueError("note must be a text")
-        decided = await self._gate.decide(id_, "approved" if yes else "denied", principal.caller_id, note)
+        if link is not None and not isinstance(link, str):
+            raise ValueError("link must be a text")
+        decided = await self._gate.decide(id_, "approved" if yes else "denied", principal.caller_id, note, link=link)
         return _to_json(decided, self._key_names())
 
     @property

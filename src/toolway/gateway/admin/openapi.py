@@ -489,7 +489,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
     ),
     "Approval": _APPROVAL,
     "ApprovalList": _object({"enabled": _BOOLEAN, "requests": _array(_ref("Approval"))}),
-    "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING}),
+    "ApprovalAnswer": _object({"yes": _BOOLEAN, "note?": _STRING, "link?": _STRING}),
     "PinList": _object(
         {
             "enabled": _BOOLEAN,

@@ -369,6 +369,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         lambda a, r: a.approvals.decide(r.decoded("id"), r.body, r.principal),
         body="ApprovalAnswer",
     ),
+    Route(
+        "GET",
+        "/admin/approval-links/{link}",
+        "The call that a link in a message to operators names; 404 if the link is forged or has expired",
+        "Approval",
+        lambda a, r: a.approvals.get_linked_request(r.decoded("link")),
+    ),
     # -- flows --------------------------------------------------------------------------------------------------------
     Route(
         "GET",

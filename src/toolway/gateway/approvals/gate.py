@@ -39,6 +39,7 @@ from toolway.gateway.approvals.form import (
 from toolway.gateway.approvals.records import (
     APPROVAL_LIFETIME_S,
     MAX_PENDING,
+    ApprovalLinks,
     ApprovalRequest,
     ApprovalStore,
     StoreError,
@@ -70,8 +71,8 @@ _log = logging.getLogger("toolway.gateway")
 class CallApprovals:
     """Implementation of `CallGate`: holds the rules that say which calls a person must approve, and the requests.
 
-    Administrators list and answer the requests through it. `mask` hides secrets in texts, `emit` reports events. `now`
-    returns wall time.
+    Administrators list and answer the requests through it. `mask` hides secrets in texts, `emit` reports events.
+    `links` verifies links in messages to operators; without it no link is valid. `now` returns wall time.
     """
 
     def __init__(
@@ -80,8 +81,10 @@ class CallApprovals:
         mask: Callable[[str], str],
         emit: Callable[[Event], None],
         now: Callable[[], float] = time.time,
+        links: ApprovalLinks | None = None,
     ) -> None:
         self._store = store
+        self._links = links
         self._mask = mask
         self._emit = emit
         self._now = now
@@ -350,14 +353,30 @@ class CallApprovals:
                 return each
         raise NotFound(f"unknown or expired request {id_[:40]!r}", hint="list what waits: toolway approvals ls")
 
+    async def get_linked_request(self, link: str) -> ApprovalRequest:
+        """Return the request for approval that a link names. Raises `NotFound` if the link or request is not valid."""
+        return await self.get_request(self._id_in(link))
+
+    def _id_in(self, link: str) -> str:
+        id_ = self._links.read(link) if self._links is not None else None
+        if id_ is None:
+            raise NotFound(
+                "the link is not valid",
+                detail="this gateway did not write it, or it is older than 15 minutes",
+                hint="list what waits: toolway approvals ls",
+            )
+        return id_
+
     async def decide(
-        self, id_: str, state: Literal["approved", "denied"], who: str, reason: str = ""
+        self, id_: str, state: Literal["approved", "denied"], who: str, reason: str = "", *, link: str | None = None
     ) -> ApprovalRequest:
         """Approve or deny a request as the principal `who`. Return the request with the answer.
 
-        Raises `NotFound` if the request no longer waits for an answer, `ConfigError` if a caller would approve its own
-        call.
+        `link` is the link by which the principal found the request, if there is one. Raises `NotFound` if it is not
+        valid for this request, or if the request no longer waits; `ConfigError` if a caller would approve its own call.
         """
+        if link is not None and self._id_in(link) != id_:
+            raise NotFound("the link is for another request", hint="list what waits: toolway approvals ls")
         request = await self.get_request(id_)
         if request.caller and request.caller == who and state == "approved":
             raise ConfigError(

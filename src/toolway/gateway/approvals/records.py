@@ -20,6 +20,7 @@ APPROVAL_LIFETIME_S: Final = 900.0  # seconds that a request waits, and that an 
 MAX_PENDING: Final = 1000  # requests that wait; at most half of them of one caller
 MAX_SPENT: Final = 100_000  # used answers of clients that are remembered until they expire
 _SEALED_KIND: Final = "approval record"
+_LINK_KIND: Final = "approval link"
 
 ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
 
@@ -120,6 +121,29 @@ class RequestSealer:
         """
         found = self._sealer.open_with_expiry(_SEALED_KIND, sealed) if isinstance(sealed, str) else None
         return msgspec.convert(found[1], ApprovalRequest) if found is not None else None
+
+
+class ApprovalLinks:
+    """Signed links to the dashboard page of one request for approval, for messages to operators.
+
+    A link gives no rights: the page needs the session of an administrator, and a GET changes nothing. The signature
+    proves that this gateway wrote the link, for this request, and ends with the request. Any node of a cluster accepts
+    the links of all nodes.
+    """
+
+    def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
+        self._sealer = Sealer(key, now)
+        self._now = now
+
+    def create_url(self, gateway_url: str, id_: str, asked_at: float) -> str:
+        """Return the URL of the page. `gateway_url` is from the configuration, never from a request."""
+        seconds = asked_at + APPROVAL_LIFETIME_S - self._now()
+        return f"{gateway_url.rstrip('/')}/dashboard/approvals/{self._sealer.seal(_LINK_KIND, id_, seconds)}"
+
+    def read(self, link: str) -> str | None:
+        """Return the id of the request in the last part of a link; None if the link is forged or has expired."""
+        found = self._sealer.open(_LINK_KIND, link)
+        return found if isinstance(found, str) else None
 
 
 def decide_claim(
