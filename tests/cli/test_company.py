@@ -111,10 +111,12 @@ def test_all_five_statements_hold_for_a_gateway_that_is_set_up_for_them(machine)
     with provider() as url:
         machine.write(".config/toolway/mcp.json", company_file(url))
         assert machine.toolway("trust").exit_code == 0  # the first command records the entries
-        with gateway(machine) as address:
+        with gateway(machine, "--host", "0.0.0.0") as address:
             _, running, _ = company(machine)
-            assert running["identity"]["verdict"] == "holds"
-            assert "tried at " + address.removesuffix("/mcp") in evidence(running["identity"], "anonymous")[0]
+            assert running["identity"]["verdict"] == "holds", "its token is accepted from this machine only"
+            address = address.removesuffix("/mcp").replace("0.0.0.0", "127.0.0.1")
+            assert f"tried at {address}" in evidence(running["identity"], "anonymous")[0]
+            assert "with headers of a proxy, as was tried" in evidence(running["identity"], "token")[0]
         code, found, document = company(machine)
         assert {name: each["verdict"] for name, each in found.items()} == dict.fromkeys(IDS, "holds"), found
         assert (code, document["holds"]) == (0, True)
@@ -178,6 +180,7 @@ class RemoteGateway:
 
     def __init__(self, status: int) -> None:
         self._status = status
+        self.headers: dict[str, str] = {}
 
     async def request_admin(self, method: str, path: str, body: object = None) -> Any:
         raise GatewayDenied("the gateway rejects the token")

@@ -166,6 +166,7 @@ async def edge(
     limits: ServerLimits | None = None,
     key: bytes = b"k" * 32,
     servers: Mapping[str, FakeHttp] | None = None,
+    host: str = "127.0.0.1",
     **options: Any,
 ) -> AsyncIterator[Edge]:
     """Two servers `a` and `b`, the group `both` that holds all of them, and whatever else is asked for."""
@@ -179,7 +180,7 @@ async def edge(
         here = NetworkPolicy(("127.0.0.1",))  # for what is added by /admin
         hub = await stack.enter_async_context(HubCore(entries, callbacks=NoHubCallbacks(), network_policy=here))
         gateway = Gateway(hub, key, keyring, groups=lambda: chosen, limits=limits, **options)
-        port = await gateway.listen("127.0.0.1", 0)
+        port = await gateway.listen(host, 0)
         await hub.wait_ready(timeout=60)
         for kind in KINDS:
             await hub.wait_lists_known(list(fakes), kind, 60)

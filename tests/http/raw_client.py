@@ -93,8 +93,8 @@ class Raw:
 
 @contextlib.asynccontextmanager
 async def connected(port: int, **how: object) -> AsyncIterator[Raw]:
-    """`how` goes to `create_connection`: a source address, TLS."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, **how)  # type: ignore[arg-type]
+    """`how` goes to `create_connection`: a source address, TLS, another host."""
+    reader, writer = await asyncio.open_connection(**{"host": "127.0.0.1", "port": port, **how})  # type: ignore[arg-type]
     raw = Raw(reader, writer)
     try:
         yield raw

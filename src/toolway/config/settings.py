@@ -206,6 +206,7 @@ class GatewaySettings:
     url: str = ""  # public URL of the gateway, for links in messages; default: that of the login, without /mcp
     hosts: tuple[str, ...] = ()  # further host names that clients may use
     origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
+    local_token_from: tuple[str, ...] = ()  # networks whose machines may use this machine's token; default: none
     allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
     allowed_env: tuple[str, ...] = ()  # names of environment variables that /admin may set for them; default none
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
@@ -275,6 +276,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         url=_parse_url(fields),
         hosts=fields.get_texts("hosts"),
         origins=fields.get_texts("origins"),
+        local_token_from=_parse_networks(fields),
         allowed_commands=_parse_commands(fields),
         allowed_env=_parse_variables(fields),
         allowed_volumes=_parse_volumes(fields),
@@ -310,10 +312,22 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
     )
     fields.reject_unknown(
         "toolway.gateway",
-        "host, port, url, hosts, origins, allowedCommands, allowedEnv, allowedVolumes, invisibleCharacters, dropNulls, "
-        "pins, ignoredChanges, reload, lock, minAge and login",
+        "host, port, url, hosts, origins, localTokenFrom, allowedCommands, allowedEnv, allowedVolumes, "
+        "invisibleCharacters, dropNulls, pins, ignoredChanges, reload, lock, minAge and login",
     )
     return settings
+
+
+def _parse_networks(fields: FieldReader) -> tuple[str, ...]:
+    from ipaddress import ip_network
+
+    networks = fields.get_texts("localTokenFrom")
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError:
+            raise field_error("toolway.gateway.localTokenFrom", "networks such as 10.1.0.0/16", network) from None
+    return networks
 
 
 def _parse_url(fields: FieldReader) -> str:

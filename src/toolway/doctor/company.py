@@ -176,14 +176,23 @@ def _local_token(found: IdentityFacts) -> Iterator[Check]:
     if not found.host:
         yield Check("token", "skip", "the address on which the gateway listens is not known from here")
         return
-    if not found.is_loopback:
+    if not found.is_loopback and found.token_from:
         yield Check(
             "token",
             "fail",
-            "the token of this machine is an administrator's, and other machines can send it",
-            f"the gateway listens on {found.host}",
-            "listen on this machine only, behind a proxy that does not pass this token on",
-            _settings(host="127.0.0.1"),
+            "the token of this machine is an administrator's, and is accepted from other machines",
+            f"the gateway listens on {found.host}, and toolway.gateway.localTokenFrom is {', '.join(found.token_from)}",
+            "remove localTokenFrom, and restart the gateway; other machines use a login or an API key with an end",
+            _settings(localTokenFrom=[]),
+        )
+    elif found.token_forwarded:
+        yield Check(
+            "token",
+            "fail",
+            "the token of this machine is an administrator's, and the running gateway accepts it through a proxy",
+            "a request with this token and the header Forwarded was accepted",
+            "restart the gateway with its login",
+            "toolway serve",
         )
     elif found.token_file and found.token_mode & _OTHERS_MAY_READ:
         yield Check(
@@ -195,7 +204,11 @@ def _local_token(found: IdentityFacts) -> Iterator[Check]:
             f"chmod 600 {shlex.quote(found.token_file)}",
         )
     else:
-        detail = f"{found.token_file or 'it does not exist yet'}; a proxy in front can pass it on, too"
+        tried = ", as was tried" if found.token_forwarded is False else ""
+        detail = (
+            f"{found.token_file or 'it does not exist yet'}; it is refused from other machines, and with headers of a "
+            f"proxy{tried}. A proxy on this machine that sends no such header can pass it on"
+        )
         yield Check(
             "token", "warn", "the token of this machine gets in without the provider, from this machine", detail
         )

@@ -42,6 +42,8 @@ class IdentityFacts:
     is_loopback: bool = True
     token_file: str = ""  # of the token of this machine; "" if there is none yet, or on another machine
     token_mode: int = 0o600
+    token_from: tuple[str, ...] = ()  # networks from which the token of this machine is accepted besides this machine
+    token_forwarded: bool | None = None  # the running gateway accepts it from a proxy; None: not tried
     cluster: bool = False  # nodes are accepted by the key of the cluster
 
 

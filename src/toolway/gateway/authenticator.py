@@ -14,6 +14,7 @@ from toolway._lazy import compile_pattern
 from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.events import AccessEvent, Event
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.local_token import LocalTokenRule
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import JSON_TYPE, Headers, HttpRequest
@@ -56,13 +57,15 @@ class ProvenIdentity(NamedTuple):
 
     principal: Principal
     expires_at: float | None = None  # seconds since 1970; None: until the API keys change
+    depends_on_peer: bool = False  # the same token is refused from other addresses
 
 
 class Authenticator:
     """Authenticator of HTTP requests, by their Host header, Origin header and bearer token.
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
-    off: every request with an accepted host and origin is the local administrator's.
+    off: every request with an accepted host and origin is the local administrator's. `local_token_from` are networks
+    besides this machine from which the token of this machine is accepted.
     """
 
     def __init__(
@@ -71,8 +74,10 @@ class Authenticator:
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
         cluster: ClusterHooks = NO_CLUSTER,
+        local_token_from: Iterable[str] = (),
     ) -> None:
         self._api_keys = api_keys
+        self._local_token_from = tuple(local_token_from)
         self._cluster = cluster
         self.version = 0  # grows with every change of API keys, hosts, origins or login; caches compare it
         self._login: IdentityProvider | None = None
@@ -94,6 +99,11 @@ class Authenticator:
             host.lower() for host in (*LOOPBACK_HOSTS, *self._advertised_hosts, *self._configured_hosts, *login_hosts)
         )
         self._origins = frozenset(origin.lower().rstrip("/") for origin in self._configured_origins)
+        self._local_token_rule = LocalTokenRule(
+            self._bound_address[0] if self._bound_address is not None else "",
+            self._local_token_from,
+            has_login=self._login is not None,
+        )
         if self._bound_address is not None:
             host, port = self._bound_address
             self._hosts |= {f"[{host}]" if ":" in host else host.lower()}
@@ -145,6 +155,10 @@ class Authenticator:
         if origin is not None and (origin.lower() not in self._origins or "origin" in request.repeated_headers):
             raise RequestDenied(403, "origin not allowed", "add it to toolway.gateway.origins")
 
+    def allows_local_token(self, request: HttpRequest) -> bool:
+        """Return True if the token of this machine, or a session that it opened, is accepted with this request."""
+        return self._api_keys is None or self._local_token_rule.allows(request)
+
     def authenticate_token(self, request: HttpRequest) -> ProvenIdentity:
         """Return the principal of the request's bearer token: local administrator, API key, node or person.
 
@@ -157,17 +171,31 @@ class Authenticator:
         if scheme.lower() == "bearer" and token and "authorization" not in request.repeated_headers:
             token = token.strip()
             principal = self._api_keys.authenticate(token) or self._cluster.authenticate_node(token)
+            if principal is not None and principal.id == LOCAL_ADMIN.id:
+                if not self._local_token_rule.allows(request):
+                    raise self._local_token_denial()
+                return ProvenIdentity(principal, depends_on_peer=self._local_token_rule.depends_on_peer)
             if principal is not None:
                 return ProvenIdentity(principal, principal.expires_at)
             if self._login is not None:
                 return self._login.authenticate(token)
-        challenge = ("www-authenticate", 'Bearer realm="toolway"') if self._login is None else self._login.challenge()
         raise RequestDenied(
             401,
             "authentication required" if not token else "unknown token",
             "send `Authorization: Bearer …`; `toolway keys local-token` prints the token of this machine",
-            (challenge,),
+            (self._challenge(),),
         )
+
+    def _local_token_denial(self) -> RequestDenied:
+        return RequestDenied(
+            401,
+            "the token of this machine is not accepted from other machines or through a proxy",
+            "use an API key, or log in; toolway.gateway.localTokenFrom names further networks",
+            (self._challenge(),),
+        )
+
+    def _challenge(self) -> tuple[str, str]:
+        return ("www-authenticate", 'Bearer realm="toolway"') if self._login is None else self._login.challenge()
 
 
 def preflight_headers(request: HttpRequest) -> Headers:

@@ -79,7 +79,8 @@ CLOSE_TIMEOUT_S: Final = 3.0  # seconds that clients may take to read the last b
 class Gateway:
     """One MCP gateway: serves the servers of a hub to HTTP or stdio clients.
 
-    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `access` returns the tool patterns
+    If `api_keys` is None, authentication is off: for tests, or behind another proxy. `local_token_from` are networks
+    besides this machine from which the token of this machine is accepted. `access` returns the tool patterns
     of the groups of an identity provider (`create_login`). `cluster` connects the gateway to the other nodes of a
     cluster. `workflows` returns the engine of workflow runs, if there is one; `agents` the reader of those runs that
     are of agents. `approvals` is the gate of the hub, for administrators. `budgets` are closed by their
@@ -103,6 +104,7 @@ class Gateway:
         pending_calls: PendingCalls | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
+        local_token_from: Iterable[str] = (),
         metrics: Metrics | None = None,
         rate_limiter: RateLimiter | None = None,
         ended_sessions: EndedSessions | None = None,
@@ -138,7 +140,7 @@ class Gateway:
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._cluster = cluster
         legacy = LegacyHttpEndpoint(self.legacy_sessions)
-        self._authenticator = Authenticator(api_keys, hosts, origins, cluster)
+        self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
         browser_sessions = BrowserSessions(

@@ -50,7 +50,14 @@ from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
 from toolway.gateway.mcp.modern import ModernEndpoint, is_modern
 from toolway.gateway.mcp.responses import encode_error
 from toolway.gateway.mcp.view import EndpointView
-from toolway.gateway.principals import ACCESS_PREFIX, PERSON_PREFIX, SEARCH_ENDPOINT, Principal, is_valid_scope
+from toolway.gateway.principals import (
+    ACCESS_PREFIX,
+    LOCAL_ADMIN,
+    PERSON_PREFIX,
+    SEARCH_ENDPOINT,
+    Principal,
+    is_valid_scope,
+)
 from toolway.gateway.tool_filter import (
     ALL_TOOLS,
     NO_TOOLS,
@@ -261,15 +268,18 @@ class Router:
         headers = tuple(cors_headers(request))
         if "cookie" in request.headers and "authorization" not in request.headers and _is_admin_path(request.path):
             browser_principal = self._browser_sessions.authenticate(request)
-            if browser_principal is not None:
+            if browser_principal is not None and (
+                browser_principal.id != LOCAL_ADMIN.id or self._authenticator.allows_local_token(request)
+            ):
                 return AuthenticatedRequest(version, browser_principal, headers, None)
         try:
-            principal, expires_at = self._authenticator.authenticate_token(request)
+            principal, expires_at, depends_on_peer = self._authenticator.authenticate_token(request)
         except RequestDenied as denied:
             denied.headers = (*denied.headers, *headers)
             raise
         authenticated = AuthenticatedRequest(version, principal, headers, _endpoint_for(request.path), expires_at)
-        request.notes.authenticated = authenticated
+        if not depends_on_peer:  # the notes are shared with other clients that send the same head
+            request.notes.authenticated = authenticated
         return authenticated
 
     def authenticate_head(self, request: HttpRequest) -> Rejection | str:

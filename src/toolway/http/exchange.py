@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+THIS_MACHINE: Final = "localhost"  # `HttpRequest.peer` of a client on this machine that has no loopback address
 JSON_TYPE: Final = "application/json"
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 
@@ -45,7 +46,7 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     headers: Mapping[str, str]
     repeated_headers: frozenset[str]  # names of headers sent more than once; `headers` has the last value
     body: bytes
-    peer: str
+    peer: str  # IP address of the client, or `THIS_MACHINE`; "" if unknown
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
 
     def has_same_head(self, other: HttpRequest) -> bool:

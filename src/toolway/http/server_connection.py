@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.http.exchange import Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head
+from toolway.http.exchange import THIS_MACHINE, Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head
 from toolway.http.limits import BodyBudget, ServerLimits
 
 RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -157,8 +158,7 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=64 * 1024)
-        peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._peer = _read_peer(transport)
         self._server.on_opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -187,6 +187,7 @@ class ServerConnection(asyncio.Protocol):
         server, size = self._server, len(body)
         if size > server.limits.max_body_bytes:
             return False
+        request = request.with_body(body, self._peer)  # the head may be of another client
         if server.authenticate_head is not None:
             principal_id = server.authenticate_head(request)
             if type(principal_id) is not str:
@@ -196,7 +197,7 @@ class ServerConnection(asyncio.Protocol):
             size = 0
         elif not server.body_budget.reserve(size, self._principal_id):
             return False
-        self._start_exchange(request.with_body(body, self._peer), False, False, size)
+        self._start_exchange(request, False, False, size)
         return True
 
     def _read(self, data: bytes) -> None:
@@ -549,3 +550,13 @@ class ServerConnection(asyncio.Protocol):
         self._server.body_budget.release(self._reading_bytes, self._principal_id)
         self._reading_bytes = 0
         self._body = []
+
+
+def _read_peer(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the client of a connection, for `HttpRequest.peer`."""
+    peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+    if not isinstance(peer, tuple):
+        sock = transport.get_extra_info("socket")
+        return THIS_MACHINE if sock is not None and sock.family == getattr(socket, "AF_UNIX", None) else ""
+    # A program on this machine that connects to an address of this machine has that address itself.
+    return THIS_MACHINE if isinstance(own, tuple) and own[0] == peer[0] else str(peer[0])

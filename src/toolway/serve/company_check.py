@@ -6,6 +6,7 @@ Nothing is changed: no entry is approved, no key or token is created, no server 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import shlex
@@ -88,6 +89,9 @@ class GatewayApi(Protocol):
 
     url: str
 
+    @property
+    def headers(self) -> dict[str, str]: ...
+
     async def request_admin(self, method: str, path: str, body: Json | None = None) -> Json: ...
 
     async def fetch(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]: ...
@@ -136,6 +140,19 @@ async def _try_gateway(gateway: GatewayApi) -> tuple[str, ...]:
             if status != 401:
                 accepted.append(f"{method} {path} with {kind} got status {status}")
     return tuple(accepted)
+
+
+async def _try_forwarded(gateway: GatewayApi) -> bool | None:
+    """Send the token of this machine as a proxy would pass it on. Return True if the gateway accepts it.
+
+    None if the gateway was asked with another token, or does not respond.
+    """
+    with suppress(ToolwayError, ValueError):
+        status, body = await gateway.fetch("GET", "/who", gateway.headers)
+        if status == 200 and json.loads(body)["kind"] == "owner":
+            status, _ = await gateway.fetch("GET", "/who", {**gateway.headers, "Forwarded": "for=192.0.2.1"})
+            return status != 401
+    return None
 
 
 async def _keys_of_gateway(gateway: GatewayApi) -> tuple[tuple[AccessKey, ...] | None, str]:
@@ -283,6 +300,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
     elif setup.cluster:
         problem = "those of a cluster are in its database: run this where a node runs"
     accepted, tried = await _try_requests(setup, store)
+    forwarded = await _try_forwarded(setup.gateway) if setup.gateway is not None and login is not None else None
     token = setup.state.folder / "token"
     has_token = token.is_file()
     return IdentityFacts(
@@ -297,6 +315,8 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
         is_loopback=is_loopback_host(setup.host),
         token_file=os.fspath(token) if has_token else "",
         token_mode=stat.S_IMODE(token.stat().st_mode) if has_token else 0o600,
+        token_from=setup.settings.local_token_from,
+        token_forwarded=forwarded,
         cluster=setup.cluster,
     )
 

@@ -136,6 +136,7 @@ class GatewayProcess:
             doctor=doctor,
             hosts=settings.hosts,
             origins=settings.origins,
+            local_token_from=settings.local_token_from,
             metrics=self.telemetry.metrics,
             rate_limiter=self._cluster_node.rate_limiter if self._cluster_node is not None else None,
             ended_sessions=EndedSessions(state_dir.folder / "ended-sessions.json"),

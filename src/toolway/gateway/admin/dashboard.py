@@ -162,6 +162,12 @@ class DashboardEndpoint:
             found = self._browser_sessions.redeem(code)
             if found is None:
                 raise RequestDenied(401, "dashboard link used or expired", "create a new one: toolway ui")
+            if found.id == LOCAL_ADMIN.id and not self._authenticator.allows_local_token(request):
+                raise RequestDenied(
+                    403,
+                    "this link works only in a browser on the gateway's machine",
+                    "enter an API key of an administrator",
+                )
             principal = found
         if not principal.admin or principal.is_person:  # a session ends with its API key, and a person has none
             raise RequestDenied(403, "administrator access required", "use the token of this machine")
