@@ -1,10 +1,11 @@
 """Cost of the guards of a gateway: calls per second with pins, approvals, policies, budgets, redaction and flows.
 
     python -m bench.trust [--turns 12] [--seconds 0.3] [--least 0.85]
+    python -m bench.trust --after-yes [--rounds 300]
 
 Each variant is compared with the gateway that has none of them, as in `bench.telemetry`. Every guard is configured so
 that it decides about the measured tool and allows it. The cheapest turn counts. Exit code 1 if a call without guards
-takes less than `--least` of the CPU time of a call with all of them.
+takes less than `--least` of the CPU time of a call with all of them. `--after-yes` measures `bench.approved_call` only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from bench import fast_peers, machine
+from bench import approved_call, fast_peers, machine
 from bench.install import build_tools
 from bench.launch import Launch, LaunchContext
 from bench.plan import Pace
@@ -61,7 +62,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--least", type=float, default=0.85, help="required share of CPU time")
+    parser.add_argument("--after-yes", action="store_true", help="only the time that an approval adds to its call")
+    parser.add_argument("--rounds", type=int, default=300, help="approved calls of --after-yes")
     options = parser.parse_args()
+    if options.after_yes:
+        approved_call.report(options.rounds)
+        return
     build_tools()
     machine.leave_gateway_core()
     variants = {OFF: (), **{name: (name,) for name in GUARDS}, ALL: tuple(GUARDS)}
