@@ -90,9 +90,10 @@ class ServerRequestRouter:
         return self._turns.is_silent(name)
 
     def adopt(self, call: Call) -> None:
-        """Register a call that was already sent, without waiting for a turn.
+        """Register a call that was already sent, so that requests of the server can be attributed to it.
 
-        Its tool must be one that sends no server requests (`is_silent`).
+        The call did not wait until it was alone on the pipe (`wait_for_turn`). So its tool must be one that has sent no
+        server requests (`is_silent`).
         """
         self.add(call)
         if call.callbacks is not None:

@@ -174,7 +174,7 @@ class EndpointView:
         return listed.complete
 
     def unlisted_servers(self, kind: ListKind) -> list[str]:
-        """Return the servers of this view for whose items of this kind a list request must wait.
+        """Return the servers that a list request (tools, prompts, …) of this client must wait for.
 
         They have not listed their items yet, and may have some that the list shows. With tool search, the list shows
         few tools, so that a client does not wait for most servers.

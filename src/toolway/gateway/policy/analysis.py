@@ -67,7 +67,7 @@ class PolicySetUse:
 
     @staticmethod
     def of(policies: list[Policy]) -> PolicySetUse:
-        """Return the names and attributes that any of these policies reads."""
+        """Return the use of a set of policies: all entity names and attributes that at least one of them reads."""
         names: dict[str, set[str]] = {}
         facts: set[str] = set()
         for policy in policies:
