@@ -139,11 +139,19 @@ both messages, checks the arguments against the schema of the tool, and keeps au
 budget, circuit breaker, metrics and dashboard up to date. `tests/bench/test_call_count.py` limits the function calls
 that this takes. The table of shares above names where the time goes. The profiler adds time to each function call, so
 it overstates parts with many small functions. `python -m bench.profiling` prints the same by function. Compiling these
-files with Cython, unchanged, made no call cheaper. The workers share the two cores with the load generator and the
-server; their CPU time is that of the busiest one.{shared}
+files with Cython, unchanged, made no call cheaper. 
+What limits the other targets:
 
-Calls through another node of a cluster have a command of their own:
-`make cluster ARGS=hop`.
+- Results of 100 kB: Toolway decodes and checks the whole result; the pass-through copies bytes.
+- Legacy clients: each request names a session, which is looked up and kept alive.
+- Metrics and dashboard: every call leaves a record, which is counted by tool, by server and by minute.
+- Traces: a call of the sample uses the middleware chain and the spans of OpenTelemetry; each other call sends a new
+  trace context that says that it is not recorded.
+- Audit log: an unsafe call waits until its intent is on disk, and both of its records are hashed.
+- Workers: they share the two cores with the load generator and the server. Their CPU time is that of the busiest one.{shared}
+- Memory, stored catalog: every server has its own connection, timers, health check and definitions.
+
+Calls through another node of a cluster have a command of their own: `make cluster ARGS=hop`.
 """
 
 
