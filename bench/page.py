@@ -61,6 +61,25 @@ def page(result: Result) -> str:
     return text + section.published_text()
 
 
+def readme_line(result: Result) -> str:
+    """Return the line of figures in the README."""
+    rows = verdicts.Rows(result)
+    own, direct, envoy, fastmcp = (
+        rows.find(peer, "http", "echo") for peer in ("toolway", "direct", "envoy", "fastmcp-shared")
+    )
+    own_row, single, start = own(16), own(1), rows.get("toolway", "http", "first call", "modern", 1)
+    others, alone = [each(16) for each in (envoy, fastmcp)], direct(1)
+    if not own_row or not single or not alone or not start or not all(others):
+        raise ValueError("the run lacks a figure of the README")
+    ratios = [own_row["rate"] / other["rate"] for other in others if other]
+    return (
+        f"One process handles {own_row['rate']:,.0f} calls a second on one core ({own_row['cpu_us']:.0f} µs each), "
+        f"{ratios[0]:.1f} times as many as Envoy's MCP router and {ratios[1]:.0f} times as many as FastMCP's proxy "
+        f"with one client. It adds {single['p50'] - alone['p50']:.2f} ms at the median, and its first result comes "
+        f"{start['seconds']:.2f} s after its start ([benchmarks](docs/benchmarks.md))."
+    )
+
+
 def _shared_core(result: Result) -> str:
     """Return by how much a core is slower if the other one is busy too."""
     taken = {row["work"]: row["seconds"] for row in result["rows"] if row["work"] in (ONE_BUSY, BOTH_BUSY)}
@@ -139,7 +158,8 @@ both messages, checks the arguments against the schema of the tool, and keeps au
 budget, circuit breaker, metrics and dashboard up to date. `tests/bench/test_call_count.py` limits the function calls
 that this takes. The table of shares above names where the time goes. The profiler adds time to each function call, so
 it overstates parts with many small functions. `python -m bench.profiling` prints the same by function. Compiling these
-files with Cython, unchanged, made no call cheaper. 
+files with Cython, unchanged, made no call cheaper.
+
 What limits the other targets:
 
 - Results of 100 kB: Toolway decodes and checks the whole result; the pass-through copies bytes.
@@ -148,7 +168,8 @@ What limits the other targets:
 - Traces: a call of the sample uses the middleware chain and the spans of OpenTelemetry; each other call sends a new
   trace context that says that it is not recorded.
 - Audit log: an unsafe call waits until its intent is on disk, and both of its records are hashed.
-- Workers: they share the two cores with the load generator and the server. Their CPU time is that of the busiest one.{shared}
+- Workers: they share the two cores with the load generator and the server. Their CPU time is that of the busiest
+  one.{shared}
 - Memory, stored catalog: every server has its own connection, timers, health check and definitions.
 
 Calls through another node of a cluster have a command of their own: `make cluster ARGS=hop`.
