@@ -5,6 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from bench import page, report
+from bench.install import ROOT
 
 PEERS = {
     name: {"title": name.title(), "version": "1", "given": f"settings of {name}"}
@@ -118,4 +119,4 @@ def test_a_line_is_printed_for_every_kind_of_row():
 
 def test_the_readme_has_the_figures_of_the_published_run():
     published = json.loads(page.PUBLISHED.read_text())
-    assert page.readme_line(published) in (page.ROOT / "README.md").read_text()
+    assert page.readme_line(published) in (ROOT / "README.md").read_text()
