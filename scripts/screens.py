@@ -30,7 +30,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 SCREENS_DIR = ROOT / "docs" / "screens"
-COLUMNS, LINES = 80, 80
+COLUMNS, LINES = 80, 100
 PROMPT = "$ "
 COMMAND_TIMEOUT_S = 60.0  # seconds per command
 
