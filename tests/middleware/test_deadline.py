@@ -52,3 +52,4 @@ async def test_a_call_without_time_is_not_begun() -> None:
     with pytest.raises(CallTimeout) as caught:
         await run(Call("s.t", "tools/call", {}, timeout=0.01), "server", Certainty.UNKNOWN)
     assert caught.value.executed == "no"
+    assert caught.value.detail == "it was not started, because less than 0.05 s were left"

@@ -111,13 +111,13 @@ def _effects(facts: _Facts) -> Iterator[Violation]:
 
 
 def _honesty(facts: _Facts) -> Iterator[Violation]:
-    way = WAY if facts.history.front == "gateway" else 0.0  # between the answer and the client who reads it
+    way = WAY if facts.history.front == "gateway" else 0.0  # between the client and the gateway, in each direction
     for begun, end in facts.pairs():
         if end.executed != "no" or begun.shared:
             continue
         if facts.done_for(begun):
             yield Violation("I4", begun.call, f"was executed, and ended as {end.outcome} with executed=no")
-        elif any(begun.at < done.sent < end.at - way for done in facts.done(begun)):
+        elif any(begun.at + way < done.sent < end.at - way for done in facts.done(begun)):
             yield Violation("I4", begun.call, f"ended as {end.outcome} with executed=no beside its running twin")
 
 

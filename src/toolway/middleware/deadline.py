@@ -33,7 +33,7 @@ class DeadlineMiddleware:
     async def __call__(self, call: Call, next: CallHandler) -> CallResult:
         seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
         if seconds < MIN_TIME_LEFT_S:
-            raise _timed_out(call, seconds)
+            raise _timed_out(call, seconds, f"it was not started, because less than {MIN_TIME_LEFT_S:g} s were left")
         call = replace(call, deadline=self._now() + seconds)
         try:
             with self._timers.start(call.deadline, call.state.user_wait_seconds):
@@ -64,7 +64,7 @@ def deadline(timeout_for: Callable[[Call], float], now: Callable[[], float]) -> 
     return DeadlineMiddleware(timeout_for, now)
 
 
-def _timed_out(call: Call, seconds: float) -> CallTimeout:
+def _timed_out(call: Call, seconds: float, detail: str = "") -> CallTimeout:
     attempt = call.state
     phase_text = {
         "queue": "it was still waiting for a free slot",
@@ -86,6 +86,6 @@ def _timed_out(call: Call, seconds: float) -> CallTimeout:
         tool=call.name,
         certainty=attempt.overall_certainty(),
         attempts=attempt.attempts,
-        detail=phase_text,
+        detail=detail or phase_text,
         hint="allow more time (timeout=… in Python, --timeout in the terminal), or check the server",
     )

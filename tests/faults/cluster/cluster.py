@@ -25,6 +25,7 @@ from tests.gateway.load_clients import close_all
 REPLICAS: Final = ("one", "two", "three")
 SETTLED: Final = 60.0  # seconds until every server has an owner
 TIRELESS: Final = 1_000_000  # restarts
+TEST_NETWORKS: Final = "198.18.0.0/15"  # of all namespaces
 NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -143,7 +144,9 @@ def common_to(
         name: {**entry(name, effects, ERAS[number % 2]), "maxRestarts": TIRELESS} for number, name in enumerate(names)
     }
     config, key = folder / "mcp.json", folder / "cluster-key"
-    config.write_text(json.dumps({"mcpServers": {**entries, **more}, **({"toolway": settings} if settings else {})}))
+    # Clients use the token of the replicas' machine, from a network namespace with an address of its own.
+    gateway = {**settings.get("gateway", {}), "localTokenFrom": [TEST_NETWORKS]}
+    config.write_text(json.dumps({"mcpServers": {**entries, **more}, "toolway": {**settings, "gateway": gateway}}))
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)
     return Common(folder, config, ",".join(node.url for node in nats), database, key)
