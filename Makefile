@@ -230,8 +230,19 @@ endif
 	scripts/install $(VERSION) .$* requirements/$*.txt --editable .
 	touch $@
 
-deploy: setup .deploy/.ready ## the chart with a real helm and the schemas of Kubernetes, the compose file, the steps of the image
+deploy: setup ## the chart with a real helm and the schemas of Kubernetes, the compose file, the steps of the image (ARGS=image: build and run the image with buildah and podman; "image --stand-in": without a registry)
+ifeq ($(firstword $(ARGS)),image)
+	$(MAKE) build/release/.ready
+	PATH="build/release/bin:$$PATH" $(PYTHON) scripts/image.py $(wordlist 2,99,$(ARGS))
+else
+	$(MAKE) .deploy/.ready
 	TOOLWAY_LONG=1 $(PYTHON) -m pytest tests/test_deploy.py -m '$(if $(QUICK),not slow)' $(ARGS)
+endif
+
+# Not in .venv: it needs another version of a package of dev.txt.
+build/release/.ready: requirements/release.txt
+	scripts/install $(VERSION) build/release $<
+	touch $@
 
 .deploy/.ready: requirements/deploy.txt
 	scripts/install $(VERSION) .deploy requirements/deploy.txt
