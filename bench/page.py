@@ -75,7 +75,7 @@ def readme_line(result: Result) -> str:
     return (
         f"One process handles {own_row['rate']:,.0f} calls a second on one core ({own_row['cpu_us']:.0f} µs each), "
         f"{ratios[0]:.1f} times as many as Envoy's MCP router and {ratios[1]:.0f} times as many as FastMCP's proxy "
-        f"with one client. It adds {single['p50'] - alone['p50']:.2f} ms at the median, and its first result comes "
+        f"with one client. It adds {single['p50'] - alone['p50']:.2f} ms at the median, and gives its first result "
         f"{start['seconds']:.2f} s after its start ([benchmarks](docs/benchmarks.md))."
     )
 
@@ -163,7 +163,7 @@ files with Cython, unchanged, made no call cheaper.
 What limits the other targets:
 
 - Results of 100 kB: Toolway decodes and checks the whole result; the pass-through copies bytes.
-- Legacy clients: each request names a session, which is looked up and kept alive.
+- Legacy clients: each request names a session, which must be found and kept alive.
 - Metrics and dashboard: every call leaves a record, which is counted by tool, by server and by minute.
 - Traces: a call of the sample uses the middleware chain and the spans of OpenTelemetry; each other call sends a new
   trace context that says that it is not recorded.
