@@ -114,16 +114,21 @@ async def test_the_dashboard_opens_in_a_real_browser(tmp_path: Path) -> None:
     )
     script.chmod(0o700)
     async with program(tmp_path, {}) as gateway:
-        ui = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "toolway.cli", "ui"),
-            env={**os.environ, "TOOLWAY_STATE": str(tmp_path / "state"), "BROWSER": str(script)},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await ui.communicate()
-        assert (ui.returncode, b"Traceback" in err) == (0, False), err.decode()
-        assert f"http://127.0.0.1:{gateway.port}/dashboard".encode() in out  # printed beside, for another browser
-        await until(page.exists, 60)
+        for _ in range(4):
+            page.unlink(missing_ok=True)
+            ui = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "toolway.cli", "ui"),
+                env={**os.environ, "TOOLWAY_STATE": str(tmp_path / "state"), "BROWSER": str(script)},
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, err = await ui.communicate()
+            assert (ui.returncode, b"Traceback" in err) == (0, False), err.decode()
+            assert f"http://127.0.0.1:{gateway.port}/dashboard".encode() in out  # printed beside, for another browser
+            await until(page.exists, 60)
+            # On a busy machine Chromium was seen to end without any document. Even an error page is one.
+            if page.read_text():
+                break
     assert "· Toolway</title>" in page.read_text()
     assert "Skip to content" in page.read_text()  # the script of the dashboard ran, with a session
 
