@@ -211,3 +211,33 @@ def test_a_pattern_is_compiled_once(monkeypatch):
     assert pattern.match("aa")
     assert pattern.fullmatch("aa")
     assert compiled == [("a+", 0)]
+
+
+def test_a_fork_does_not_inherit_a_class_that_another_thread_compiles():
+    program = """
+import dataclasses, os, threading, time
+from toolway import _lazy
+
+@_lazy.dataclass
+class Pair:
+    left: int
+
+begun, build = threading.Event(), dataclasses.dataclass
+
+def build_slowly(*args, **options):
+    begun.set()
+    time.sleep(0.1)
+    return build(*args, **options)
+
+dataclasses.dataclass = build_slowly
+threading.Thread(target=Pair, args=(1,)).start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    print(Pair(2), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(Pair(3))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines() == ["Pair(left=2)", "Pair(left=3)"], done.stderr

@@ -8,6 +8,7 @@ library. Type checkers see the standard library.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import threading
 from typing import TYPE_CHECKING, Any, AnyStr, Final, cast
@@ -54,6 +55,8 @@ else:
 
 
 _lock: Final = threading.RLock()
+# A child process has only the thread that forked. A lock of another thread would stay locked in it for ever.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _LazyPart:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,39 @@ print("parent:", hub.call_tool("fake.echo", {"text": "x"}, timeout=20).text)
 """
     lines = ["child: another process opened this hub", "child: own", "parent: x"]
     assert run_program(program).splitlines() == lines
+
+
+def test_a_fork_waits_until_the_event_loop_holds_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text("import time\nbegun.set()\ntime.sleep(0.1)\n")
+    program = f"""
+import builtins, sys
+sys.path.append({str(tmp_path)!r})
+builtins.begun = threading.Event()
+def load():
+    import slow_module
+hub.wait_ready(timeout=20)
+threading.Thread(target=hub._in_loop, args=(load,)).start()
+begun.wait()
+pid = os.fork()
+if pid == 0:
+    load()
+    print("child: loaded", flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent:", hub.call_tool("fake.echo", {{"text": "x"}}, timeout=20).text)
+"""
+    assert run_program(program).splitlines() == ["child: loaded", "parent: x"]
+
+
+def test_a_fork_in_a_callback_does_not_wait_for_itself() -> None:
+    program = """
+def fork():
+    if os.fork() == 0:
+        os._exit(7)
+    return os.wait()[1] >> 8
+print(hub._in_loop(fork))
+"""
+    assert run_program(program) == "7\n"
 
 
 def test_a_closed_hub_refuses_calls() -> None:

@@ -25,7 +25,7 @@ _FileStamp = tuple[str, int, int]  # path, time of the last change, size
 
 _shared_contexts: dict[_CaFiles, ssl.SSLContext] = {}
 _own_contexts: dict[tuple[_CaFiles, Tls], tuple[list[_FileStamp], ssl.SSLContext]] = {}
-_context_lock: Final = threading.Lock()
+_context_lock = threading.Lock()
 
 
 async def get_tls_context(tls: Tls | None) -> ssl.SSLContext:
@@ -71,6 +71,15 @@ def _get_own_context(files: _CaFiles, tls: Tls) -> ssl.SSLContext:
         if len(_own_contexts) > MAX_OWN_CONTEXTS:
             del _own_contexts[next(iter(_own_contexts))]
         return context
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a child process: a thread of the parent process may have held it at the fork."""
+    global _context_lock
+    _context_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _stamp(name: str, path: str) -> _FileStamp:

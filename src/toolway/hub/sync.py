@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREAD_CHECK_INTERVAL_S: Final = 0.5  # seconds between two checks that the thread of the event loop still runs
+FORK_TIMEOUT_S: Final = 1.0  # seconds that a fork waits for an event loop to pause, and that a loop stays paused
 EXIT_TIMEOUT_S: Final = 10.0  # seconds to close a hub at exit; a callback that never returns must not keep the program
 _open_hubs: set[SyncHub] = set()  # closed when the interpreter exits
 
@@ -402,5 +403,37 @@ def _close_open_hubs() -> None:
             hub._close(EXIT_TIMEOUT_S)
 
 
+class _ForkPause:
+    """Pause of the event loops of the open hubs during a fork.
+
+    A child process has only the thread that forked. A lock that another thread holds, such as the one of a module that
+    it imports, would stay locked in the child for ever. An event loop holds no lock between two callbacks.
+    """
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()  # two threads may fork at the same time
+
+    def begin(self) -> None:
+        """Wait until the event loops are paused, at most `FORK_TIMEOUT_S` for each."""
+        self._of_thread.resume = resume = threading.Event()
+        for hub in tuple(_open_hubs):
+            loop, paused = hub._loop, threading.Event()
+            if loop is None or threading.current_thread() is hub._thread:
+                continue
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(_pause, paused, resume)
+                paused.wait(FORK_TIMEOUT_S)
+
+    def end(self) -> None:
+        """Let the event loops of this process continue."""
+        self._of_thread.resume.set()
+
+
+def _pause(paused: threading.Event, resume: threading.Event) -> None:
+    paused.set()
+    resume.wait(FORK_TIMEOUT_S)
+
+
+_fork_pause: Final = _ForkPause()
 atexit.register(_close_open_hubs)
-os.register_at_fork(after_in_child=_open_hubs.clear)
+os.register_at_fork(before=_fork_pause.begin, after_in_parent=_fork_pause.end, after_in_child=_open_hubs.clear)
