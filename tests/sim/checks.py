@@ -211,7 +211,10 @@ def _life(facts: _Facts) -> Iterator[Violation]:
 
 
 def _cuts(cuts: list[Cut], moves: list[Moved]) -> Iterator[Violation]:
+    """No server is stopped as unused during a call. The links of a replaced server, which end later, are not counted."""
     for cut in cuts:
+        if any(move.new == "stopped" and cut.opened <= move.at <= cut.at for move in moves):
+            continue
         after = next((move for move in moves if move.at >= cut.at), None)
         if after is not None and after.new == "idle":
             yield Violation("cut", "", f"{cut.server} was stopped as unused during {cut.calls} calls at {cut.at:g}")

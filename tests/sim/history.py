@@ -104,10 +104,11 @@ class Moved(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Cut(Entry):
-    """We closed a link while calls were under way on it."""
+    """We closed a link while calls were under way on it. `opened` is the time when we opened it."""
 
     server: str
     calls: int
+    opened: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from toolway.middleware.concurrency import ConcurrencyLimiter
 from toolway.types import Effect
 from toolway.upstream import error_mapping
 from toolway.upstream.session import Session
+from toolway.upstream.supervisor import Supervisor
 from toolway.upstream.transport import TransportError
 
 SEEDS = range(50)
@@ -107,6 +108,14 @@ def test_a_key_that_is_forgotten(monkeypatch):
 
     monkeypatch.setattr(idempotency.MemoryIdempotencyStore, "claim", forgotten)
     assert caught("key")
+
+
+def test_a_server_that_is_stopped_as_unused_during_a_call(monkeypatch):
+    def without_calls(supervisor: Any, session: Session) -> bool:
+        return bool(supervisor._loop.time() < supervisor.last_used + supervisor.server.idle_timeout)
+
+    monkeypatch.setattr(Supervisor, "_in_use", without_calls)
+    assert caught("cut")
 
 
 def test_a_retry_without_a_limit(monkeypatch):

@@ -87,6 +87,7 @@ class PipeLink:
 
     async def open(self, inbound: InboundHandler) -> None:
         self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.time()
         self._inbound = inbound
         self._loss = self._loop.create_future()
         await asyncio.sleep(ticks(self._dice, 0, 4))
@@ -104,7 +105,7 @@ class PipeLink:
         if process is None:
             return
         if self._calls and process.alive:
-            self._server.history.add(Cut(self._loop.time(), self._server.name, len(self._calls)))
+            self._server.history.add(Cut(self._loop.time(), self._server.name, len(self._calls), self._opened))
         self._lose(Disconnect("closed by us", "E-CLOSED"))
         try:
             await asyncio.sleep(ticks(self._dice, 0, 64 * 6) if process.alive else 0)  # it may finish what it has begun
@@ -241,6 +242,7 @@ class HttpLink:
 
     async def open(self, inbound: InboundHandler) -> None:
         self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.time()
         self._inbound = inbound
 
     async def wait_closed(self) -> Disconnect:
@@ -253,7 +255,7 @@ class HttpLink:
         self._closed = True
         calls = sum(request.method == "tools/call" for request in self._waiting.values())
         if calls:
-            self._server.history.add(Cut(self._loop.time(), self._server.name, calls))
+            self._server.history.add(Cut(self._loop.time(), self._server.name, calls, self._opened))
         for exchange in tuple(self._waiting):
             self._answered(exchange, TransportError("closed by us", Certainty.UNKNOWN, code="E-CLOSED"))
         await asyncio.sleep(0)
