@@ -160,7 +160,7 @@ that this takes. The table of shares above names where the time goes. The profil
 it overstates parts with many small functions. `python -m bench.profiling` prints the same by function. Compiling these
 files with Cython, unchanged, made no call cheaper.
 
-What limits the other targets:
+What limits the other targets, by the code; these reasons were not measured one by one:
 
 - Results of 100 kB: Toolway decodes and checks the whole result; the pass-through copies bytes.
 - Legacy clients: each request names a session, which must be found and kept alive.

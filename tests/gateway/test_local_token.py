@@ -163,6 +163,9 @@ def test_the_setting_takes_networks_only() -> None:
     for bad in ("tools.example", "10.1.0.1/16", "*", ""):
         with pytest.raises(ConfigError, match="localTokenFrom"):
             parse_gateway({"gateway": {"localTokenFrom": [bad]}}, {})
+    with pytest.raises(ConfigError) as caught:
+        parse_gateway({"gateway": {"localTokenFrom": ["10.0.0.1/8"]}}, {})
+    assert caught.value.hint == 'write "10.0.0.0/8" for the network, or "10.0.0.1" for the address'
 
 
 class _Sink:

@@ -326,8 +326,25 @@ def _parse_networks(fields: FieldReader) -> tuple[str, ...]:
         try:
             ip_network(network)
         except ValueError:
-            raise field_error("toolway.gateway.localTokenFrom", "networks such as 10.1.0.0/16", network) from None
+            raise _network_error(network) from None
     return networks
+
+
+def _network_error(network: str) -> ConfigError:
+    from ipaddress import ip_network
+
+    key, expected = "toolway.gateway.localTokenFrom", "networks such as 10.1.0.0/16"
+    try:
+        whole = ip_network(network, strict=False)
+    except ValueError:
+        return field_error(key, expected, network)
+    address = network.partition("/")[0]
+    return ConfigError(
+        f"{key} must be {expected}",
+        detail=f"{network} is an address inside of a network",
+        hint=f'write "{whole}" for the network, or "{address}" for the address',
+        code=CONFIG_KEY_CODE,
+    )
 
 
 def _parse_url(fields: FieldReader) -> str:
@@ -340,7 +357,11 @@ def _parse_url(fields: FieldReader) -> str:
     except ValueError:
         fits = False
     if not fits or not url.isascii() or not url.isprintable() or set(url) & set(' "<>\\?#@'):
-        raise field_error("toolway.gateway.url", "a URL such as https://tools.example, without a query", url)
+        raise field_error(
+            "toolway.gateway.url",
+            "a URL with http:// or https://, such as https://tools.example, without user and query",
+            url,
+        )
     return url.rstrip("/")
 
 
