@@ -211,7 +211,7 @@ def _life(facts: _Facts) -> Iterator[Violation]:
 
 
 def _cuts(cuts: list[Cut], moves: list[Moved]) -> Iterator[Violation]:
-    """No server is stopped as unused during a call. The links of a replaced server, which end later, are not counted."""
+    """No server is stopped as unused during a call. The links of a replaced server end later and are not counted."""
     for cut in cuts:
         if any(move.new == "stopped" and cut.opened <= move.at <= cut.at for move in moves):
             continue
