@@ -18,7 +18,6 @@ SECTIONS: Final = {
     "Results": ("ToolResult", "ResourceResult", "PromptResult"),
     "Lists and status": (
         "Tool",
-        "CallTerms",
         "ToolMatch",
         "Prompt",
         "Resource",

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
         ToolwayError,
     )
     from toolway.gateway.mcp.errors import to_json_rpc
-    from toolway.hub.call_policy import CallTerms
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
     from toolway.network.policy import NetworkPolicy
@@ -89,7 +88,6 @@ _EXPORTS = {
         "ArgumentViolation",
     ),
     "toolway.gateway.mcp.errors": ("to_json_rpc",),
-    "toolway.hub.call_policy": ("CallTerms",),
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
     "toolway.network.policy": ("NetworkPolicy",),
@@ -117,7 +115,6 @@ __all__ = [
     "CallError",
     "CallHandler",
     "CallResult",
-    "CallTerms",
     "CallTimeout",
     "ConfigError",
     "Effect",

@@ -202,7 +202,7 @@ def test_warnings_of_a_mapping_reach_the_hub_and_the_log(caplog: pytest.LogCaptu
         async with hub:
             await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True, "colour": "red"})
             assert [issue.server for issue in hub.config_issues] == ["x", "y"]
-            await hub.replace_server("y", {"url": "https://y.example/mcp", "lazy": True})
+            await hub.add_server("y", {"url": "https://y.example/mcp", "lazy": True}, replace=True)
             assert [issue.server for issue in hub.config_issues] == ["x"]
 
     asyncio.run(change())

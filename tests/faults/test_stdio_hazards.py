@@ -166,7 +166,7 @@ async def test_a_server_that_stops_reading_ends_its_link_and_no_other() -> None:
         from dataclasses import replace
 
         server = hub._core._servers["bad"]
-        await hub.replace_server("bad", replace(server, timeout=replace(server.timeout, write=0.5)))
+        await hub.add_server("bad", replace(server, timeout=replace(server.timeout, write=0.5)), replace=True)
         await hub.wait_ready()
         await hub.call_tool("bad.bad")
         began = time.monotonic()

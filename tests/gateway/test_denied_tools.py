@@ -366,7 +366,7 @@ async def _(lab: DenyLab, denied: bool) -> bool:
 async def _(lab: DenyLab, denied: bool) -> bool:
     async with lab.alone() as hub:
         await hub.wait_ready(timeout=30)
-        await hub.replace_server("fs", lab.entry(timeout="30s"))
+        await hub.add_server("fs", lab.entry(timeout="30s"), replace=True)
         return await lab.executes(lab.tool(denied), hub.call_tool(f"fs.{lab.tool(denied)}"))
 
 

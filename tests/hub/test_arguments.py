@@ -159,7 +159,7 @@ async def test_a_schema_that_cannot_be_evaluated_refuses_nothing_and_is_a_proble
         (problem,) = hub.status()["s"].problems
         assert problem.startswith("arguments of tool 'create' are not checked: ")
         hub_server = files.server(timeout=hub._core.servers["s"].timeout, lazy=True)
-        await hub.replace_server("s", hub_server)
+        await hub.add_server("s", hub_server, replace=True)
         assert hub.status()["s"].problems == ()
     assert files.received == [{"a": 1}]
 

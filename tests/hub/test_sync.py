@@ -15,7 +15,7 @@ import pytest
 
 import toolway
 from toolway import CallTimeout, Hub, SyncHub
-from toolway.events import CallFinished
+from toolway.events import CallFinished, Event
 from toolway.testing import fake_server
 
 RENAMED = {"aclose": "close"}  # as in httpx
@@ -46,20 +46,37 @@ def test_the_sync_hub_has_nothing_more() -> None:
 
 
 def test_the_hub_is_small() -> None:
-    assert len(public_members(Hub)) <= 29
+    assert len(public_members(Hub)) <= 26
 
 
-def test_events_can_be_iterated_and_the_rules_of_a_tool_can_be_read() -> None:
+def test_events_can_be_iterated() -> None:
     with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
         events = hub.events(CallFinished)
-        assert hub.call_terms("fake.echo") is None  # not known yet
         assert hub.call_tool("fake.echo", {"text": "x"}).text == "x"
-        terms = hub.call_terms("fake.echo")
-        assert terms is not None and terms.definition_hash and terms.is_local
-        with pytest.raises(AttributeError):
-            terms.timeout = 1.0  # type: ignore[misc]
         event = next(events)
         assert isinstance(event, CallFinished) and event.server == "fake"
+
+
+def test_a_sink_gets_events_until_it_is_removed() -> None:
+    class Sink:
+        wants_attempts = False
+
+        def __init__(self) -> None:
+            self.calls: list[CallFinished] = []
+
+        def on_call(self, event: CallFinished) -> None:
+            self.calls.append(event)
+
+        def on_event(self, event: Event) -> None:
+            pass
+
+    sink = Sink()
+    with SyncHub({"fake": fake_server()}, catalog_storage=None) as hub:
+        remove = hub.add_sink(sink)
+        hub.call_tool("fake.echo", {"text": "x"})
+        remove()
+        hub.call_tool("fake.echo", {"text": "x"})
+    assert len(sink.calls) == 1
 
 
 def test_progress_reaches_functions_and_coroutine_functions_in_order() -> None:

@@ -30,7 +30,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_a_server_removed_while_it_is_replaced_does_not_come_back() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
-        await asyncio.gather(hub.replace_server("one", fake_server(era="legacy")), hub.remove_server("one"))
+        await asyncio.gather(hub.add_server("one", fake_server(era="legacy"), replace=True), hub.remove_server("one"))
         assert hub.status() == {}
         assert hub.known_tools() == []
         with pytest.raises(NotFound):
@@ -50,8 +50,8 @@ async def test_of_two_replacements_at_once_the_later_stays() -> None:
     async with Hub({"one": fake_server()}) as hub:
         await hub.wait_ready()
         await asyncio.gather(
-            hub.replace_server("one", fake_server(era="legacy")),
-            hub.replace_server("one", fake_server(era="modern")),
+            hub.add_server("one", fake_server(era="legacy"), replace=True),
+            hub.add_server("one", fake_server(era="modern"), replace=True),
         )
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
         assert hub.status()["one"].era == "modern"
@@ -101,7 +101,7 @@ async def test_what_an_old_definition_cannot_finish_in_its_time_is_cut_off_and_u
         await hub.wait_ready()
         endless = asyncio.create_task(hub.call_tool("one.bad", {"mode": "never"}))
         await until(lambda: hub.status()["one"].in_flight == 1)
-        await hub.replace_server("one", fake_server(era="legacy"))
+        await hub.add_server("one", fake_server(era="legacy"), replace=True)
         with pytest.raises(OutcomeUnknown):
             await endless
         assert (await hub.call_tool("one.echo", {"text": "x"})).text == "x"
@@ -111,7 +111,7 @@ async def test_a_call_that_waits_for_a_server_is_taken_by_the_definition_that_re
     async with Hub({"one": fake_server("silent")}) as hub:
         waiting = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, max_attempts=1))
         await until(lambda: hub.status()["one"].pid is not None)
-        await hub.replace_server("one", fake_server())
+        await hub.add_server("one", fake_server(), replace=True)
         assert (await waiting).text == "x"
 
 

@@ -212,9 +212,9 @@ async def test_servers_come_and_go_while_the_hub_runs() -> None:
         first = hub.status()["one"].pid
         await hub.add_server("two", fake_server())
         assert (await hub.call_tool("two.echo", {"text": "x"})).text == "x"
-        await hub.replace_server("one", fake_server())
+        await hub.add_server("one", fake_server(), replace=True)
         assert hub.status()["one"].pid == first, "the same definition keeps its process"
-        await hub.replace_server("one", fake_server(era="legacy"))
+        await hub.add_server("one", fake_server(era="legacy"), replace=True)
         await hub.call_tool("one.echo", {"text": "x"})
         assert hub.status()["one"].era == "legacy"
         await hub.remove_server("two")

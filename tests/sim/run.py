@@ -263,7 +263,7 @@ class _Stage:
     async def _replace(self, deed: Deed) -> None:
         """Configure it differently, in a way that changes no promise."""
         definition = self._scenario.parts[deed.server].server
-        await self._hub_.replace_server(deed.server, replace(definition, extras={"changed": deed.at}))
+        await self._hub_._core.replace_server(deed.server, replace(definition, extras={"changed": deed.at}))
 
     async def _crash(self, deed: Deed) -> None:
         self._servers[deed.server].crash()

@@ -50,9 +50,9 @@ async def test_without_a_sink_nothing_is_recorded_of_a_call() -> None:
         await hub.call_tool("fake.echo", {"text": "x"})
         assert hub._core.running_calls() == []
         ears = Ears()
-        hub.add_sink(ears)
+        remove = hub.add_sink(ears)
         assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState
-        hub.remove_sink(ears)
+        remove()
         assert type(hub._core.new_call_state(keep_raw=True)) is CallState
         watching = hub.events(CallFinished)
         assert type(hub._core.new_call_state(keep_raw=True)) is TimedCallState

@@ -164,10 +164,6 @@ class CallTerms(msgspec.Struct, frozen=True):
         idempotency_meta_key: `_meta` key by which the server detects repeated calls; None if it does not.
         is_local: The server is a process of the hub, or in its process, and ends with it.
         untrusted: Results may contain texts of strangers.
-
-    Example:
-        terms = hub.call_terms("bank.refund")
-        assert terms is not None and terms.effect is Effect.UNSAFE
     """
 
     effect: Effect

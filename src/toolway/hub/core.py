@@ -433,7 +433,9 @@ class HubCore:
     async def add_server(self, name: str, server: ServerLike) -> None:
         """Add a server while the hub runs. Raises `ConfigError` if the name is in use."""
         if name in self._servers:
-            raise ConfigError(f"duplicate server {name!r}", hint="use replace_server()", code="E-CONFIG-NAME")
+            raise ConfigError(
+                f"duplicate server {name!r}", hint=f"use add_server({name!r}, …, replace=True)", code="E-CONFIG-NAME"
+            )
         self._upstreams.add(check_server_name(name), self._with_defaults(name, server))
         self.emit(ServerChanged(name, "added"))
 

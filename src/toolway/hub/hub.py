@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
@@ -44,7 +44,6 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from toolway.hub.call_policy import CallTerms
     from toolway.hub.core import HubCore
     from toolway.search.results import ToolMatch
 
@@ -337,22 +336,6 @@ class Hub:
         """
         return self._core.known_tools(server=server)
 
-    def call_terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool that is known now, without waiting.
-
-        Args:
-            name: The tool, as `server.tool`.
-
-        Returns:
-            Effect class and its source, timeout, hash of the definition; None if the tool is not known.
-
-        Example:
-            terms = hub.call_terms("bank.refund")
-            if terms is not None and terms.effect is Effect.UNSAFE:
-                print("it is never repeated by itself")
-        """
-        return self._core.call_terms(name)
-
     async def search_tools(
         self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None
     ) -> list[ToolMatch]:
@@ -486,23 +469,30 @@ class Hub:
         """
         return self._core.config_issues
 
-    async def add_server(self, name: str, server: ServerLike) -> None:
-        """Add a server while the hub runs. Returns at once; the server starts by itself.
+    async def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
+        """Add a server while the hub runs, or replace one. A new server starts by itself; the method does not wait.
 
-        Use `wait_ready(name)` to wait until it is ready and its tools are known.
+        Use `wait_ready(name)` to wait until it is ready and its tools are known. If a server is replaced, new calls use
+        the new definition at once, and the method returns when the old server has stopped. Its running calls may finish
+        first; after 30 s it is stopped anyway. An equal definition changes nothing.
 
         Args:
             name: Name of the server; the part of `server.tool` before the dot.
             server: A `Server`, a URL, a command line, a config entry, or an SDK server object.
+            replace: Replace the server with this name, if there is one.
 
         Raises:
-            ConfigError: The name is in use, or the server cannot be used.
+            ConfigError: The name is in use and `replace` is false, or the server cannot be used.
 
         Example:
             await hub.add_server("time", "uvx mcp-server-time")
             await hub.wait_ready("time", timeout=30)
+            await hub.add_server("time", "uvx mcp-server-time --utc", replace=True)
         """
-        await self._core.add_server(name, server)
+        if replace and name in self._core.servers:
+            await self._core.replace_server(name, server)
+        else:
+            await self._core.add_server(name, server)
 
     async def remove_server(self, name: str) -> None:
         """Remove a server and wait until it has stopped.
@@ -520,29 +510,10 @@ class Hub:
         """
         await self._core.remove_server(name)
 
-    async def replace_server(self, name: str, server: ServerLike) -> None:
-        """Change the definition of a server. An equal definition changes nothing.
-
-        New calls use the new definition at once. The method returns when the old server has stopped. Its running calls
-        may finish first; after 30 s it is stopped anyway.
-
-        Args:
-            name: Name of the server.
-            server: The new definition: a `Server`, a URL, a command line, a config entry, or an SDK server object.
-
-        Raises:
-            NotFound: There is no such server.
-            ConfigError: The server cannot be used.
-
-        Example:
-            await hub.replace_server("time", Server(command="uvx", args=("mcp-server-time", "--utc")))
-        """
-        await self._core.replace_server(name, server)
-
     async def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. Unchanged servers keep running.
 
-        Running calls of changed and removed servers may finish, as with `replace_server`.
+        Running calls of changed and removed servers may finish, as with `add_server` and `replace`.
 
         Args:
             config: As in the constructor.
@@ -709,27 +680,22 @@ class Hub:
         """
         return self._core.events(*types, masked=True)
 
-    def add_sink(self, sink: EventSink) -> None:
-        """Deliver every event to `sink` synchronously, until `remove_sink`.
+    def add_sink(self, sink: EventSink) -> Callable[[], None]:
+        """Deliver every event to `sink` synchronously.
 
         Args:
             sink: Object with the methods of `EventSink`; they must not block.
 
+        Returns:
+            Function that removes the sink again.
+
         Example:
-            hub.add_sink(my_metrics)
+            remove = hub.add_sink(my_metrics)
+            ...
+            remove()
         """
         self._core.add_sink(sink)
-
-    def remove_sink(self, sink: EventSink) -> None:
-        """Stop delivering events to `sink`.
-
-        Args:
-            sink: A sink that was passed to `add_sink`.
-
-        Example:
-            hub.remove_sink(my_metrics)
-        """
-        self._core.remove_sink(sink)
+        return lambda: self._core.remove_sink(sink)
 
     def enable_tracing(self, provider: TracerProvider | None = None, *, sample_ratio: float | None = None) -> None:
         """Record calls as OpenTelemetry spans. Requires `toolway[otel]`.

@@ -36,7 +36,6 @@ from toolway.upstream.status import HealthResult, ServerStatus
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from toolway.hub.call_policy import CallTerms
     from toolway.search.results import ToolMatch
 
 T = TypeVar("T")
@@ -248,10 +247,6 @@ class SyncHub:
         """Return the tools known now, without waiting. See `Hub.known_tools`."""
         return self._in_loop(lambda: self._hub.known_tools(server=server))
 
-    def call_terms(self, name: str) -> CallTerms | None:
-        """Return the rules for calls of a tool that is known now, without waiting. See `Hub.call_terms`."""
-        return self._in_loop(lambda: self._hub.call_terms(name))
-
     def search_tools(self, query: str | Sequence[str], *, limit: int = 5, server: str | None = None) -> list[ToolMatch]:
         """Return the known tools that fit a task best. See `Hub.search_tools`."""
         return self._run(self._hub.search_tools(query, limit=limit, server=server))
@@ -283,17 +278,13 @@ class SyncHub:
         """Return the non-fatal problems of the configuration."""
         return self._hub.config_issues
 
-    def add_server(self, name: str, server: ServerLike) -> None:
-        """Add a server while the hub runs. See `Hub.add_server`."""
-        self._run(self._hub.add_server(name, server))
+    def add_server(self, name: str, server: ServerLike, *, replace: bool = False) -> None:
+        """Add a server while the hub runs, or replace one. See `Hub.add_server`."""
+        self._run(self._hub.add_server(name, server, replace=replace))
 
     def remove_server(self, name: str) -> None:
         """Remove a server and wait until it has stopped. See `Hub.remove_server`."""
         self._run(self._hub.remove_server(name))
-
-    def replace_server(self, name: str, server: ServerLike) -> None:
-        """Change the definition of a server. See `Hub.replace_server`."""
-        self._run(self._hub.replace_server(name, server))
 
     def reload(self, config: ConfigSource) -> dict[str, str]:
         """Load a configuration; add, change and remove servers. See `Hub.reload`."""
@@ -346,13 +337,10 @@ class SyncHub:
         """Iterate over events from now on, of these types or of all. See `Hub.events`."""
         return self._iterate(self._in_loop(lambda: self._hub.events(*types)))
 
-    def add_sink(self, sink: EventSink) -> None:
+    def add_sink(self, sink: EventSink) -> Callable[[], None]:
         """Deliver every event to `sink` in the thread of the event loop. See `Hub.add_sink`."""
-        self._in_loop(lambda: self._hub.add_sink(sink))
-
-    def remove_sink(self, sink: EventSink) -> None:
-        """Stop delivering events to `sink`. See `Hub.remove_sink`."""
-        self._in_loop(lambda: self._hub.remove_sink(sink))
+        remove = self._in_loop(lambda: self._hub.add_sink(sink))
+        return lambda: self._in_loop(remove)
 
     def enable_tracing(self, provider: TracerProvider | None = None, *, sample_ratio: float | None = None) -> None:
         """Record calls as OpenTelemetry spans. See `Hub.enable_tracing`."""
