@@ -30,7 +30,7 @@ def test_the_public_names_are_these():
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings", "Effect"),
         "SandboxGrants",
         *("Tool", "ToolRef", "Prompt", "Resource", "ServerStatus", "NetworkPolicy", "AlertSettings", "HealthResult"),
-        *("Call", "CallHandler", "CallResult", "CallTerms", "Middleware", "ToolMatch"),
+        *("Call", "CallHandler", "CallResult", "Middleware", "ToolMatch"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
         *("to_json_rpc", "__version__"),
