@@ -15,8 +15,11 @@ from tests.gateway.bridge_lab import full, pipe_entry
 from tests.gateway.load_clients import Failed, HandshakeRider, ModernRider, rider
 from tests.gateway.program import Program, program, runs, until, with_reload
 from tests.gateway.test_bridge_changes import hearing
+from toolway.config.loader import load_file
 from toolway.config.server_entry import parse_entry
+from toolway.gateway.state_dir import StateDir
 from toolway.hub.hub import Hub
+from toolway.serve.process import GatewayProcess
 from toolway.testing import fake_server
 
 pytestmark = pytest.mark.anyio
@@ -247,3 +250,19 @@ async def test_who_listens_to_a_resource_goes_on_hearing_of_it_from_the_next_def
         before = len(heard.of(updated))
         await Hub._from_core(lab.hub).call_tool("full.touch", {"uri": "fake://text"})
         await until(lambda: len(heard.of(updated)) > before)
+
+
+async def test_a_change_of_the_file_during_the_start_is_applied(tmp_path: Path) -> None:
+    file, lazy = tmp_path / "mcp.json", {"command": "true", "lazy": True}
+    file.write_text(json.dumps({"mcpServers": {"one": lazy}}))
+    process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"))
+
+    def change(url: str) -> None:
+        file.write_text(json.dumps({"mcpServers": {"one": lazy, "two": lazy}}))
+
+    serving = asyncio.create_task(process.run("127.0.0.1", 0, None, change, 0.0))
+    try:
+        await until(lambda: "two" in process.hub.servers)
+    finally:
+        process.stop()
+        await serving

@@ -86,6 +86,7 @@ class GatewayProcess:
         parent: ParentLink | None = None,
     ) -> None:
         self._file_config = self._active_config = loaded  # last read, and in use; in a cluster these may differ
+        stamps = _config_stamps(loaded)  # now: a change during the start must not be missed
         self._state_dir = state_dir
         self._parent = parent
         self._cluster_node = _create_cluster_node(cluster, state_dir, auth=auth) if cluster is not None else None
@@ -160,6 +161,7 @@ class GatewayProcess:
             self._cluster_node.is_first if self._cluster_node is not None and parent is None else lambda: True,
             executes=cluster is None or cluster.worker is None or cluster.worker.is_first,
         )
+        self._applied_stamps = [*stamps, *self._workflows.stamps(settings.workflows)]
         if self._cluster_node is not None:
             self._cluster_node.router.in_process = frozenset({SERVER_NAME})  # each node has it
         self._tool_filters = _create_tool_filters(settings)
@@ -598,7 +600,7 @@ class GatewayProcess:
             _log.info("configuration reloaded: %s", changed or otherwise)
 
     async def _watch_file(self) -> None:
-        applied = seen = self._file_stamps()
+        seen = self._applied_stamps
         while True:
             await asyncio.sleep(FILE_POLL_INTERVAL_S)
             if not self._shares_config:
@@ -606,17 +608,17 @@ class GatewayProcess:
             before, seen = seen, self._file_stamps()
             if seen[0] is None and before[0] is not None:
                 _log.error("%s was deleted; its last content stays in use", self._active_config.file)
-            if seen[0] is not None and seen != applied and seen == before:  # changed, and stable since the last poll
-                applied = seen
+            is_stable = seen == before  # since the last poll
+            if seen[0] is not None and seen != self._applied_stamps and is_stable:
+                self._applied_stamps = seen
                 await self._reload_and_log(only_changes=True)
 
     def _file_stamps(self) -> list[object]:
-        """Return modification stamps of the configuration file and of the files on which it depends.
-
-        A stamp is None for a missing file.
-        """
-        files = (self._file_config.file, *self._file_config.watched_files)
-        return [*map(_file_stamp, files), *self._workflows.stamps(self._file_config.gateway.workflows)]
+        """Return modification stamps of the configuration file, of the files on which it depends, and of workflows."""
+        return [
+            *_config_stamps(self._file_config),
+            *self._workflows.stamps(self._file_config.gateway.workflows),
+        ]
 
     def _reload_keys(self) -> None:
         """Reload the file of API keys, which another process may have changed.
@@ -720,6 +722,11 @@ def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
     """Return the servers whose entries were changed and wait for approval, as they were defined before this reload."""
     names = {name for each in now.held for name in (each.name, normalize_name(each.name))}
     return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}
+
+
+def _config_stamps(loaded: LoadedConfig) -> list[object]:
+    """Return modification stamps of a configuration file and of the files it depends on; None for a missing one."""
+    return [*map(_file_stamp, (loaded.file, *loaded.watched_files))]
 
 
 def _file_stamp(file: str) -> tuple[int, int, int] | None:

@@ -161,8 +161,10 @@ class WorkflowService:
             return servers
         return {**servers, SERVER_NAME: _definition_of(self._server)}
 
-    def stamps(self, sources: Iterable[str | Mapping[str, Any]]) -> list[tuple[str, int, int]]:
+    def stamps(self, sources: Sequence[str | Mapping[str, Any]]) -> list[tuple[str, int, int]]:
         """Return names, times and sizes of the workflow files; they differ if a file was changed."""
+        if not sources:
+            return []
         from toolway.workflows.files import find_files
 
         found = []
