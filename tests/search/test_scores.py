@@ -37,7 +37,7 @@ def test_meaning_finds_what_people_call_otherwise() -> None:
     searched = Searched(chosen.tools, chosen.about)
     searched.search.set_vectors(StoredLikeness(searched))
     first, recall, gain = score_queries(searched.rank(chosen.queries), chosen.queries)
-    assert first >= 0.62 and recall >= 0.89 and gain >= 0.79
+    assert first >= 0.62 and recall >= 0.9 and gain >= 0.8
 
 
 def test_an_agents_own_searches_find_the_tools_of_its_task() -> None:

@@ -2,7 +2,7 @@
 
 1. Each word of the query adds its rarity times its weight in the tool (`index.py`); related words add a smaller part.
 2. Tools that the principal may not see are dropped, before the best are taken.
-3. If there are vector scores, both scores become z-scores over visible tools and are added, 0.4 words + 0.6 meaning.
+3. If there are vector scores, both scores become z-scores over visible tools and are added, 0.35 words + 0.65 meaning.
 4. A tool gains a share of the mean of the three best tools of its server: related tools appear together.
 5. At most three of five tools are of one server, unless the query names it or no other server has a near match.
 """
@@ -26,7 +26,7 @@ from toolway.search.words import name_key, split_name, split_words, stem
 RELATED_WEIGHT: Final = 0.4  # of a related word, times the square of its likeness
 REPEATED_WEIGHT: Final = 0.25  # added to a word for each repetition in the query
 MAX_WORD_WEIGHT: Final = 1.5
-WORDS_SHARE: Final = 0.4  # of the words in the fusion with meaning
+WORDS_SHARE: Final = 0.35  # of the words in the fusion with meaning
 SERVER_SHARE: Final = 0.15  # of the mean of the best three tools of the server
 SERVER_TOP: Final = 3
 NAME_SHARE: Final = 0.4  # added to a tool if all words of its name are in the query
