@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,23 @@ async def test_a_silent_probe_and_a_probe_that_kills_are_survived() -> None:
         assert (await hub.call_tool("dies.echo", {"text": "x"})).text == "x"
         assert hub.status()["mute"].era == hub.status()["dies"].era == "legacy"
     assert time.monotonic() - began < within(10)
+
+
+async def test_the_first_call_of_a_server_that_ends_at_the_probe_succeeds() -> None:
+    dies = {**fake_server("die_on_probe", era="legacy"), "lazy": True}
+    async with Hub({"dies": dies}, catalog_storage=None) as hub:
+        result = await hub.call_tool("dies.echo", {"text": "x"}, max_attempts=1)
+        assert (result.text, hub.status()["dies"].era) == ("x", "legacy")
+
+
+async def test_the_first_call_of_a_server_that_always_ends_fails_after_two_starts(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    program = f"open({str(starts)!r}, 'a').write('x'); raise SystemExit(3)"
+    async with Hub({"ends": Server(command=sys.executable, args=("-c", program), lazy=True)}) as hub:
+        with pytest.raises(ServerUnavailable) as caught:
+            await hub.call_tool("ends.x", max_attempts=1)
+        assert (caught.value.code, caught.value.executed) == ("E-STDIO-EXIT", "no")
+        assert starts.read_text().startswith("xx")
 
 
 async def test_hubs_close_in_any_order() -> None:

@@ -135,7 +135,8 @@ class Supervisor:
     async def _try_start(self) -> StateEvent | None:
         """Try to start the server once, and return the state event for the result.
 
-        Return None if the server moved to another node meanwhile: then nothing has failed.
+        Return None if the start is to be repeated at once, as if nothing had failed: the server moved to another node
+        meanwhile, or it may have ended because of the first request.
         """
         self.restart_requested.clear()
         self.retry_failed_start = False
@@ -150,6 +151,7 @@ class Supervisor:
         )
         self.session = session
         self._use_legacy_sse = False
+        era_hint = self.era_hint
         try:
             await wait_unless(self.stop_requested, self._connect(session))
         except (TransportError, JSONRPCError, TimeoutError) as exc:
@@ -157,6 +159,8 @@ class Supervisor:
             await self._close_session()
             if disconnect.moved:
                 await asyncio.sleep(MOVE_RETRY_DELAY_S)
+                return None
+            if era_hint is None and self._may_have_ended_by_probe(disconnect):
                 return None
             self.history.start_failures += 1
             if self.retry_failed_start:
@@ -204,6 +208,15 @@ class Supervisor:
         if isinstance(exc, TransportError):
             explain_rejected_token(exc, self.server)
         return start_failure(exc, self.server.timeout.start)
+
+    def _may_have_ended_by_probe(self, disconnect: Disconnect) -> bool:
+        """Return True if a call waits for the first start of a server that ended before its era was known.
+
+        Some legacy servers end at `server/discover`. The next start begins with `initialize`, so the call can succeed.
+        """
+        if self.history.start_failures or not len(self.waiters) or self.server.era != "auto":
+            return False
+        return self.era_hint == "legacy" and disconnect.code == "E-STDIO-EXIT"
 
     def _change_era_hint(self, session: Session) -> None:
         """Change which protocol era the next start tries first, because this start ran out of time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import time
 
 import pytest
 
@@ -17,15 +16,13 @@ from toolway.types import Call
 pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
-async def call_as(bench: Bench, caller: str, seconds: float) -> float:
-    """A call in somebody's name, through the whole pipeline; the seconds it took."""
-    began = time.monotonic()
+async def call_as(bench: Bench, caller: str, seconds: float) -> None:
+    """A call in somebody's name, through the whole pipeline."""
     params = {"name": "bad.sleep", "arguments": {"seconds": seconds}}
     await bench.hub._core._chain(Call("bad.sleep", "tools/call", params, caller=caller))
-    return time.monotonic() - began
 
 
-async def flood(bench: Bench, calls: int) -> list[asyncio.Task[float]]:
+async def flood(bench: Bench, calls: int) -> list[asyncio.Task[None]]:
     """One caller wants far more than there is."""
     tasks = [asyncio.create_task(call_as(bench, "flood", 0.1)) for _ in range(calls)]
     await asyncio.sleep(0.02)
@@ -36,12 +33,14 @@ async def flood(bench: Bench, calls: int) -> list[asyncio.Task[float]]:
 @pytest.mark.row("C4")
 async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) -> None:
     async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=200))}) as bench:
-        flooding = await flood(bench, 60)  # 1.5 s of work for all slots
-        # A slot becomes free every 25 ms on average, and at most 100 ms from now. In the line of all it would be 1.5 s.
-        taken = [await call_as(bench, "quiet", 0.01) for _ in range(6)]
-        assert statistics.median(taken) < 0.1 + 0.01 + 0.15
-        assert max(taken) < 0.75
-        assert sum(not task.done() for task in flooding) > 10
+        flooding = await flood(bench, 60)
+        # It gets the next free slot, and four calls run beside it. At the end of the line of all, 56 would go before.
+        passed = []
+        for _ in range(3):
+            before = sum(task.done() for task in flooding)
+            await call_as(bench, "quiet", 0.01)
+            passed.append(sum(task.done() for task in flooding) - before)
+        assert statistics.median(passed) <= 8, passed
         await asyncio.gather(*flooding)
 
 
@@ -51,7 +50,8 @@ async def test_a_caller_who_fills_the_waiting_line_does_not_shut_others_out(era:
     async with lab({"bad": server(era=era, limits=Limits(max_concurrent=4, max_queued=20))}) as bench:
         flooding = await flood(bench, 60)
         try:
-            assert await call_as(bench, "quiet", 0.01) < 0.75
+            await call_as(bench, "quiet", 0.01)
+            assert sum(task.done() and task.exception() is None for task in flooding) <= 12  # of 24 that were accepted
         finally:
             done = await asyncio.gather(*flooding, return_exceptions=True)
         assert any(isinstance(each, CallError) for each in done)
