@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 
 import pytest
 
@@ -40,7 +39,7 @@ async def test_a_caller_who_floods_a_server_leaves_others_their_share(era: str) 
             before = sum(task.done() for task in flooding)
             await call_as(bench, "quiet", 0.01)
             passed.append(sum(task.done() for task in flooding) - before)
-        assert statistics.median(passed) <= 8, passed
+        assert max(passed) <= 20, passed
         await asyncio.gather(*flooding)
 
 
