@@ -86,7 +86,10 @@ class PinReview:
         self._inspected: dict[tuple[str, str], tuple[RuleMatch, ...]] = {}  # by name and digest
 
     def start_server(self, server: str, identity: str) -> None:
-        """Use the stored pins (approved definitions) of a server. `identity` is a digest of its command or URL."""
+        """Load the pins (approved definitions) of a server that starts; its tools are compared with them.
+
+        `identity` is a digest of its command or URL. A server with another identity has pins of its own.
+        """
         known = self.servers.get(server)
         if known is None or known.identity != identity:
             self.adopt(self.stored.get(server_key(server, identity)) or ServerPins(server, identity))

@@ -288,9 +288,10 @@ class Flight(ABC):
         self.take_over()
 
     def take_over(self) -> TakenOverCall | None:
-        """Pass the call from callbacks to a coroutine, which waits for its result.
+        """End the work of the callbacks on this call, so that a coroutine can continue it in the middleware chain.
 
-        Return the object that the coroutine gets; None if the call has ended, or was passed to a coroutine before.
+        Return what the coroutine needs to send the call, or to wait for its result if it was sent. Return None if the
+        call has ended, or if a coroutine continues it already.
         """
         if self._is_over:
             return None
