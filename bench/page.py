@@ -173,12 +173,13 @@ What limits the other targets, by the code; these reasons were not measured one 
 - Memory, stored catalog: every server has its own connection, timers, health check and definitions.
 
 Calls through another node of a cluster have a command of their own: `make cluster ARGS=hop`. On 2026-11-18, at commit
-874ccc0e, a stdio server was called at the node that owns it, and through another node. Per second, the other node made
-0.27, 0.38 and 0.34 of the owner's calls, with 1, 16 and 64 at once (goal 0.6). With 64 at once, a call took 80 µs of
-CPU time at the owner, and 237 µs through another node, in all nodes together. Nodes, load and server share two cores. Both
-nodes do the work of a whole call: the first one checks the key, the arguments and the limits of its client, the owner
-keeps the limits of the server and writes to it. A sampling profile of such runs has 34 % of the first node's time and
-22 % of the owner's in `cluster/`: the frames between the nodes, and their two system calls. The rest is that of a call.
+874ccc0e, a stdio server was called at the node that owns it, and through another node. Per second, the other node
+made 0.27, 0.38 and 0.34 of the owner's calls, with 1, 16 and 64 at once (goal 0.6). With 64 at once, a call took 80
+µs of CPU time at the owner, and 237 µs through another node, in all nodes together. Nodes, load and server share two
+cores. Both nodes do the work of a whole call: the first one checks the key, the arguments and the limits of its
+client, the owner keeps the limits of the server and writes to it. A sampling profile of such runs has 34 % of the
+first node's time and 22 % of the owner's in `cluster/`, which writes and reads the frames between the nodes. The
+rest is that of a call.
 """
 
 
