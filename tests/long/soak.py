@@ -1,4 +1,4 @@
-"""A steady load with faults, and what it leaves in memory."""
+"""Steady load with faults: broken promises, growth of memory, and what is left at the end."""
 
 from __future__ import annotations
 
@@ -22,29 +22,34 @@ SETTLE = 10.0  # seconds after which nothing may be left of a hub
 
 @dataclass(frozen=True)
 class Report:
+    """Result of a soak."""
+
     calls: int
     answered: int
     seconds: float
     faults: int
     restarts: int
     broken: list[str]
-    left: str  # what there is more than before when the hub is closed, in words
-    first: float  # MiB when the warm-up was over
-    last: float
-    slope: float  # MiB an hour since then
+    left: str  # tasks, descriptors and processes that remain after the hub was closed; empty if there are none
+    first: float  # MiB after the warm-up
+    last: float  # MiB at the end
+    slope: float  # MiB per hour after the warm-up
 
     def __str__(self) -> str:
-        rows = {
-            "calls": f"{self.calls} in {self.seconds:.0f} s, {self.calls / self.seconds:.0f}/s",
-            "answered": f"{self.answered} ({self.answered / self.calls:.1%})",
-            "faults asked for": self.faults,
-            "restarts of servers": self.restarts,
+        return "\n".join([table(self.rows()), *self.broken[:20]])
+
+    def rows(self) -> dict[str, object]:
+        """Return the figures by their names."""
+        return {
+            "calls": f"{self.calls:,} in {self.seconds:,.0f} s, {self.calls / self.seconds:.0f} per second",
+            "answered": f"{self.answered:,} ({self.answered / self.calls:.1%})",
+            "injected faults": f"{self.faults:,}",
+            "restarts of servers": f"{self.restarts:,}",
             "promises broken": len(self.broken),
             "memory": f"{self.first:.1f} MiB after the warm-up, {self.last:.1f} MiB at the end",
-            "slope after the warm-up": f"{self.slope:+.1f} MiB/h",
-            "left behind": self.left or "nothing",
+            "growth after the warm-up": f"{self.slope:+.1f} MiB per hour",
+            "left at the end": self.left or "nothing",
         }
-        return "\n".join([table(rows), *self.broken[:20]])
 
 
 @dataclass
@@ -79,7 +84,7 @@ async def run(seconds: float, rate: float, warm_up: float, seed: int) -> Report:
 
 
 async def _part(ships: Fleet, effects: Path, rate: float, seconds: float, dice: Random, sums: Sums) -> None:
-    """A part of the load, checked and forgotten, so that our own books do not show as growth."""
+    """Run a part of the load, check its history and drop it, so that the records of the test are not growth."""
     effects.unlink(missing_ok=True)
     history = History(effects)
     load = Load(ships, history, dice)
@@ -98,7 +103,7 @@ async def _watch(memory: list[float]) -> None:
 
 
 def slope(values: Sequence[float]) -> float:
-    """By how much the values grow from one to the next, by the straight line that fits them best."""
+    """Return the slope of the least-squares line through the values, per value."""
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     spread = sum((at - middle) ** 2 for at in range(len(values)))
     return sum((at - middle) * (value - mean) for at, value in enumerate(values)) / spread if spread else 0.0

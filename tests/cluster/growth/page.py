@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.machine import measured_commit
+from bench.measured_section import write_section
 from tests.cluster.growth.gateway import TOOLS, Held
 from tests.cluster.growth.measurement import Figures
 
 PAGE: Final = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "cluster" / "sizing.md"
-BEGIN: Final = "<!-- measured: growth -->"
-END: Final = "<!-- end: growth -->"
 
 MOST_STATEMENTS: Final = 3.5  # per node: a poll for instances, a poll for changes, a third of a renewal, a margin
 MOST_HEARD: Final = 0.5
@@ -75,11 +72,7 @@ def _events(f: Figures) -> Sequence[str]:
 
 
 def write(text: str) -> None:
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    stamp = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {measured_commit()}."
-    PAGE.write_text(f"{before}{BEGIN}\n\n{stamp}\n\n{text}\n\n{END}{after}")
+    write_section(PAGE, "growth", text)
 
 
 def broken(all_figures: Sequence[Figures]) -> list[str]:
