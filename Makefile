@@ -144,16 +144,11 @@ else
 endif
 
 SECONDS ?= 60
-FOUND := build/fuzz
 
-fuzz: setup ## a minute of fuzzing for each parser of foreign bytes (SECONDS=…); findings are in build/fuzz
+fuzz: setup ## a minute of fuzzing for each parser of foreign bytes (SECONDS=…; ARGS="config --inputs 10000000 --write": docs/long-runs.md); failing inputs are in build/fuzz
 	@$(PIP) install --quiet --require-hashes -r requirements/fuzz.txt || \
 	  { echo "atheris cannot be installed for $$($(PYTHON) -V) on this system: nothing was fuzzed"; exit 1; }
-	@for target in framing envelope sse headers config openapi; do \
-	  echo "$$target: $(SECONDS) s"; mkdir -p $(FOUND)/$$target; \
-	  $(PYTHON) fuzz/fuzz_$$target.py -max_total_time=$(SECONDS) -verbosity=0 \
-	    -artifact_prefix=$(FOUND)/$$target- $(FOUND)/$$target fuzz/corpus/$$target || exit 1; \
-	done
+	$(PYTHON) scripts/fuzz.py --seconds $(SECONDS) $(ARGS)
 
 ## With other people's programs
 

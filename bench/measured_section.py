@@ -8,15 +8,26 @@ from pathlib import Path
 from bench.machine import measured_commit
 
 
-def write_section(page: Path, name: str, text: str) -> None:
-    """Replace the text between the comments `measured: NAME` and `end: NAME` of a page.
+def read_section(page: Path, name: str) -> str:
+    """Return the text between the comments `measured: NAME` and `end: NAME` of a page.
 
     Raises `ValueError` if the page has no such comments.
     """
+    return _split(page, name)[1]
+
+
+def write_section(page: Path, name: str, text: str, *, stamp: bool = True) -> None:
+    """Replace the text between the comments, after today's date and the commit of this tree if `stamp` is true."""
+    before, _, after = _split(page, name)
+    measured = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {measured_commit()}.\n\n" if stamp else ""
+    page.write_text(f"{before}\n\n{measured}{text}\n\n{after}")
+
+
+def _split(page: Path, name: str) -> tuple[str, str, str]:
+    """Return the page up to the first comment, the text between both, and the page from the second comment."""
     begin, end = f"<!-- measured: {name} -->", f"<!-- end: {name} -->"
     before, found, rest = page.read_text().partition(begin)
-    _, closed, after = rest.partition(end)
+    text, closed, after = rest.partition(end)
     if not found or not closed:
         raise ValueError(f"{page.name} has no section {begin} … {end}")
-    stamp = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {measured_commit()}."
-    page.write_text(f"{before}{begin}\n\n{stamp}\n\n{text}\n\n{end}{after}")
+    return before + begin, text.strip(), end + after

@@ -58,7 +58,7 @@ def _check_text(text: str) -> None:
 
 
 def _check_line(issue: ConfigError | loader.ConfigIssue, lines: int) -> None:
-    assert issue.code.startswith("E-CONFIG") and str(issue)
+    assert issue.code.startswith(("E-CONFIG", "E-SECRETS")) and str(issue)
     assert issue.line is None or 1 <= issue.line <= lines
 
 

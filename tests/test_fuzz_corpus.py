@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
@@ -55,6 +58,48 @@ def test_every_target_has_a_small_corpus() -> None:
 @pytest.mark.parametrize("path", SEEDS, ids=named)
 def test_an_input_of_the_corpus_is_handled(path: Path, guarded_check: Guarded) -> None:
     guarded_check(path.parent.name)(path.read_bytes())
+
+
+# -- random changes of the corpus --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def changes(harness: ModuleType) -> ModuleType:
+    return importlib.import_module("mutations")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_changed_inputs_are_handled(target: str, changes: ModuleType) -> None:
+    check = importlib.import_module(f"fuzz_{target}").check
+    for data in islice(changes.mutations(changes.read_corpus([FUZZ / "corpus" / target]), 1), 300):
+        check(data)
+
+
+def test_a_seed_yields_the_same_different_inputs(changes: ModuleType) -> None:
+    corpus = changes.read_corpus([FUZZ / "corpus" / "config"])
+    first, second, other = (list(islice(changes.mutations(corpus, seed), 500)) for seed in (1, 1, 2))
+    assert first == second != other
+    assert len(set(first)) > 400
+    assert max(map(len, first)) <= changes.MAX_BYTES
+
+
+def test_an_input_that_fails_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "fuzz_config.py").write_text("def check(data):\n    assert b'x' not in data\n")
+    for name in ("mutations.py", "harness.py"):
+        (tmp_path / name).write_text((FUZZ / name).read_text())
+    (tmp_path / "corpus" / "config").mkdir(parents=True)
+    (tmp_path / "corpus" / "config" / "one").write_bytes(b"wxyz")
+    command = [
+        sys.executable,
+        str(tmp_path / "mutations.py"),
+        "config",
+        "--inputs=1000",
+        f"--found={tmp_path / 'found'}",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (kept,) = (tmp_path / "found").iterdir()
+    assert b"x" in kept.read_bytes() and str(kept) in done.stderr
 
 
 # -- inputs that are too large to be kept as files: for each, about how it looks with `size` bytes ---------------------

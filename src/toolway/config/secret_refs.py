@@ -8,9 +8,11 @@ command. A variable that is not set when the file is read stays a reference too:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Final, Literal, TypeVar, cast
 
 from toolway._lazy import compile_pattern, dataclass
@@ -88,6 +90,7 @@ def join_folder(folder: str, path: str) -> str:
 _NOT_EXPANDED: Final = frozenset(
     {"instance", "document", "extras", "network_policy", "package_lock"}
 )  # fields without variables
+_PLAIN: Final = frozenset({str, int, float, bool, NoneType})  # values without references: a template has its own type
 V = TypeVar("V")
 
 
@@ -101,20 +104,28 @@ def find_unset_variables(value: Any, path: str = "") -> dict[str, str]:
         return dict.fromkeys(value.variables, path)
     found: dict[str, str] = {}
     for key, item in _children(value):
+        if type(item) in _PLAIN or not (inside := find_unset_variables(item)):
+            continue
         name = re.sub(r"_([a-z])", lambda match: match[1].upper(), key) if dataclasses.is_dataclass(value) else key
-        inner = path if isinstance(value, tuple) else f"{path}.{name}" if path else name
-        for variable, used_by in find_unset_variables(item, inner).items():
-            found.setdefault(variable, used_by)
+        keys = {below: ".".join(filter(None, (path, name, below))) for below in inside.values()}  # one text per key
+        for variable, below in inside.items():
+            found.setdefault(variable, keys[below])
     return found
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in dataclasses.fields(value) if each.name not in _NOT_EXPANDED]
-        return [(name, getattr(value, name)) for name in names]
+    if isinstance(value, tuple):
+        return [("", item) for item in value]
     if isinstance(value, Mapping):
         return [(str(key), item) for key, item in value.items()]
-    return [("", item) for item in value] if isinstance(value, tuple) else []
+    return [(name, getattr(value, name)) for name in _field_names(value.__class__)]
+
+
+@functools.cache
+def _field_names(settings: type) -> tuple[str, ...]:
+    """Return the names of the fields that can contain variables; none if the class is no dataclass."""
+    fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+    return tuple(each.name for each in fields if each.name not in _NOT_EXPANDED)
 
 
 def substitute_variables(value: V, variables: Mapping[str, str]) -> V:
