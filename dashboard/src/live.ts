@@ -1,6 +1,6 @@
 // State that all pages share: server overview, recent calls and recent events. One event stream updates it.
 
-import { useEffect, useState, useSyncExternalStore } from "react";
+import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { ApiError, get, streamEvents } from "./api";
 import type { Call, GatewayEvent, Overview } from "./types";
 
@@ -110,23 +110,42 @@ setInterval(() => {
   if (live.connected && document.visibilityState === "visible") void refresh();
 }, REFRESH_INTERVAL_MS);
 
-/** Fetch a document of `/admin`. It is fetched again when `path` or `refreshKey` changes, or by `reload`. */
+/**
+ * Fetch a document of `/admin`. It is fetched again when `path` or `refreshKey` changes, or by `reload`.
+ *
+ * A change during a fetch of the same document causes one more fetch after it. To abort the fetch instead would leave
+ * the page empty if changes arrive faster than responses.
+ */
 export function useAdmin<T>(path: string | null, refreshKey: unknown = 0): { data: T | null; error: ApiError | null; reload: () => void } {
   const [state, setState] = useState<{ path: string | null; data: T | null; error: ApiError | null }>({
     path, data: null, error: null,
   });
   const [count, setCount] = useState(0);
+  const fetches = useRef<{ stop: AbortController; again: boolean } | null>(null);
+  useEffect(() => () => {
+    fetches.current?.stop.abort();
+    fetches.current = null;
+  }, [path]);
   useEffect(() => {
     if (path === null) return;
-    const stop = new AbortController();
-    get<T>(path, stop.signal).then(
-      (data) => setState({ path, data, error: null }),
-      (error: unknown) => {
-        if (!stop.signal.aborted) setState({ path, data: null, error: error as ApiError });
-      },
-    );
-    return () => stop.abort();
+    if (fetches.current) fetches.current.again = true;
+    else void fetchDocument(path);
   }, [path, refreshKey, count]);
+
+  async function fetchDocument(current: string): Promise<void> {
+    const own = { stop: new AbortController(), again: true };
+    fetches.current = own;
+    while (own.again && !own.stop.signal.aborted) {
+      own.again = false;
+      const found = await get<T>(current, own.stop.signal).then(
+        (data) => ({ path: current, data, error: null }),
+        (error: unknown) => ({ path: current, data: null, error: error as ApiError }),
+      );
+      if (!own.stop.signal.aborted) setState(found);
+    }
+    if (fetches.current === own) fetches.current = null;
+  }
+
   const isCurrent = state.path === path;
   return { data: isCurrent ? state.data : null, error: isCurrent ? state.error : null, reload: () => setCount((n) => n + 1) };
 }

@@ -13,6 +13,7 @@ export async function launch() {
 /** Open the dashboard with a login link. Collects the errors of the page. */
 export async function openDashboard(browser, link, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1360, height: 860 }, ...options });
+  context.setDefaultTimeout(90_000); // only for a page that hangs: on a busy machine a step takes many times as long
   const page = await context.newPage();
   const pageErrors = [];
   page.on("pageerror", (error) => pageErrors.push(`error: ${error.message}`));

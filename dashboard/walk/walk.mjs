@@ -97,6 +97,22 @@ try {
     assert.ok(causes <= 4, `the cause is shown ${causes} times`);
     await inspect("server");
   });
+  await step("cause of a failing server if it changes faster than the gateway responds", async () => {
+    let restarts = 0;
+    await page.route("**/admin/overview", async (route) => {
+      const response = await route.fetch();
+      const overview = await response.json();
+      overview.servers.find((each) => each.server === options.failing).restarts = ++restarts;
+      await route.fulfill({ response, json: overview });
+    });
+    await page.route(`**/admin/servers/${options.failing}/detail`, async (route) => {
+      await new Promise((done) => setTimeout(done, 6000)); // longer than the 5 s between two overviews
+      await route.continue();
+    });
+    await at(`/servers/${options.failing}`);
+    await page.getByRole("region", { name: "Why" }).getByText(options.reason).first().waitFor();
+    await page.unrouteAll({ behavior: "ignoreErrors" });
+  });
   await step("servers: filter, sort, every tab", async () => {
     await at("/servers");
     await page.getByRole("searchbox").fill(options.failing);
