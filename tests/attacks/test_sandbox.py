@@ -17,11 +17,13 @@ import pytest
 
 from toolway import Hub
 from toolway.cli.commands.approvals.sandbox import find_missing, suggest_entry
-from toolway.config.schema import Sandbox, SandboxGrants
+from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.config.server_entry import parse_entry
+from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.network.policy import ALLOW_ALL
 from toolway.upstream.process import bubblewrap, landlock
+from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.host_proxy import HostProxy
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
@@ -37,6 +39,7 @@ def can_sandbox() -> bool:
     return program is not None and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+LOGIN = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
 needs_bubblewrap = pytest.mark.skipif(not can_sandbox(), reason="there is no bubblewrap here, or it has no namespaces")
 
 #: Attacks that `guard` does not prevent: it changes nothing but what it hides.
@@ -110,9 +113,10 @@ class Lab:
     def env(self) -> dict[str, str]:
         return {"HOME": str(self.home), "PATH": os.environ["PATH"]}
 
-    async def attack(self, sandbox: Sandbox, *only: str) -> dict[str, str]:
+    async def attack(self, sandbox: Sandbox, *only: str, default: DefaultSandbox = "auto") -> dict[str, str]:
         """Run all attacks, or only some, in a sandbox. Return what each of them got."""
         spawner = Spawner(None, [self.own, self.home / ".config/toolway"])
+        spawner.default_sandbox = default
         grants = SandboxGrants((str(self.readable),), (str(self.granted),))
         system = "/usr/planted" if sandbox == "strict" else str(self.private / "planted")
         facts = json.dumps({**self.facts, "strict": sandbox == "strict", "system": system, "only": only})
@@ -159,6 +163,48 @@ async def test_take_what_belongs_to_others_from_inside_of_guard(lab: Lab) -> Non
     assert len(found.keys() - LEFT_TO_GUARD) >= 15
     unchanged = (lab.home / ".config/toolway/mcp.json", lab.home / ".bashrc")
     assert not any("planted" in each.read_text() for each in unchanged)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("default", ["guard", "guard-if-possible"])
+async def test_take_a_key_as_a_server_whose_entry_names_no_sandbox(lab: Lab, default: DefaultSandbox) -> None:
+    attacks = ("read an ssh key", "read the token of the gateway", "see another process", "signal another process")
+    assert succeeded(await lab.attack("auto", *attacks, default=default)) == set()
+    assert "read an ssh key" in succeeded(await lab.attack("auto", *attacks))
+
+
+@pytest.mark.parametrize(
+    ("own", "default", "with_bubblewrap", "without"),
+    [
+        ("auto", "auto", "auto", "auto"),
+        ("auto", "guard", "guard", "guard"),  # it was asked for, so without it the server does not start
+        ("auto", "guard-if-possible", "guard", "auto"),
+        ("off", "guard", "off", "off"),
+        ("strict", "guard-if-possible", "strict", "strict"),
+    ],
+)
+def test_an_entry_without_a_sandbox_has_that_of_its_gateway(
+    own: Sandbox, default: DefaultSandbox, with_bubblewrap: str, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for found, expected in (("/usr/bin/bwrap", with_bubblewrap), (None, without)):
+        monkeypatch.setattr(bubblewrap, "find_program", lambda found=found: found)
+        assert choose_sandbox(own, default) == expected
+
+
+@pytest.mark.parametrize(
+    ("block", "default"),
+    [
+        ({}, "auto"),
+        ({"login": LOGIN}, "guard-if-possible"),
+        ({"login": LOGIN, "sandbox": "auto"}, "auto"),
+        ({"sandbox": "guard"}, "guard"),
+    ],
+)
+def test_a_gateway_with_a_login_guards_its_servers_unless_it_is_set_otherwise(
+    block: dict[str, Any], default: str
+) -> None:
+    assert parse_gateway({"gateway": block}, {}).default_sandbox == default
 
 
 @needs_bubblewrap

@@ -60,8 +60,9 @@ def provider() -> Iterator[str]:
 
 def company_file(url: str, **gateway: object) -> dict[str, Any]:
     login = {"issuer": url, "audience": "https://tools.example/mcp"}
-    block = {"gateway": {"login": login, "pins": "hold", **gateway}, "access": {"eng": ["fake.*"]}, "audit": True}
-    return {"mcpServers": {"fake": {**FAKE, "sandbox": "guard"}}, "toolway": block}
+    settings = {"login": login, "pins": "hold", "sandbox": "guard", **gateway}
+    block = {"gateway": settings, "access": {"eng": ["fake.*"]}, "audit": True}
+    return {"mcpServers": {"fake": FAKE}, "toolway": block}
 
 
 def state(machine) -> Path:

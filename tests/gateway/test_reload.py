@@ -266,3 +266,20 @@ async def test_a_change_of_the_file_during_the_start_is_applied(tmp_path: Path) 
     finally:
         process.stop()
         await serving
+
+
+async def test_the_sandbox_of_entries_without_one_follows_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+
+    def write(sandbox: str) -> None:
+        file.write_text(json.dumps({"mcpServers": {}, "toolway": {"gateway": {"sandbox": sandbox}}}))
+
+    write("guard")
+    process = GatewayProcess(load_file(file), StateDir(tmp_path / "state"))
+    assert process.hub.spawner.default_sandbox == "guard"
+    serving = asyncio.create_task(process.run("127.0.0.1", 0, None, lambda url: write("auto"), 0.0))
+    try:
+        await until(lambda: process.hub.spawner.default_sandbox == "auto")
+    finally:
+        process.stop()
+        await serving

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 EraSetting = Literal["auto", "modern", "legacy", "bare"]
 EnvPolicy = Literal["safe", "inherit", "none"]
 Sandbox = Literal["auto", "guard", "strict", "off"]
+#: Sandbox of entries that name none. "guard-if-possible" is guard with bubblewrap, and auto without it.
+DefaultSandbox = Literal["auto", "guard", "guard-if-possible"]
 Grant = Literal["authorization_code", "client_credentials", "exchange", "obo", "id-jag"]
 #: Grants with the token of the caller: `auth.type` in files.
 ON_BEHALF_GRANTS: Final = ("exchange", "obo", "id-jag")

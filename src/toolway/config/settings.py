@@ -35,7 +35,7 @@ from toolway.config.field_reader import (
     renamed_hint,
     shorten_key,
 )
-from toolway.config.schema import ConfigIssue, Server, check_server_name
+from toolway.config.schema import ConfigIssue, DefaultSandbox, Server, check_server_name
 from toolway.config.secret_refs import SecretTemplate, has_secret
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
@@ -215,6 +215,7 @@ class GatewaySettings:
     pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
     lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if there is a login
+    sandbox: str = ""  # of entries that name none: guard or auto; "": guard if there is a login and bubblewrap
     min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
@@ -241,6 +242,16 @@ class GatewaySettings:
     def requires_lock(self) -> bool:
         """Return True if packages of npx and uvx run only from a `toolway.lock`."""
         return self.lock == "required" or (not self.lock and self.login is not None)
+
+    @property
+    def default_sandbox(self) -> DefaultSandbox:
+        """Sandbox of server entries that name none.
+
+        A gateway with a login serves other people than the owner of the files on its machine: there it is guard.
+        """
+        if self.sandbox == "guard":
+            return "guard"
+        return "guard-if-possible" if not self.sandbox and self.login is not None else "auto"
 
     @property
     def admission(self) -> AdmissionPolicy:
@@ -289,6 +300,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         ignored_changes=_parse_ignored_changes(fields, variables),
         reload=fields.get_choice("reload", RELOAD_RULES, "approved"),
         lock=fields.get_choice("lock", LOCK_RULES, ""),
+        sandbox=fields.get_choice("sandbox", ("guard", "auto"), ""),
         min_age=fields.get_duration("minAge", 3 * SECONDS_PER_DAY, allow_zero=True),
         login=login,
         access=access,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway.config.schema import ConfigIssue, Server
+from toolway.config.schema import ConfigIssue, DefaultSandbox, Server
 from toolway.doctor.command_lookup import MIN_NODE_VERSION, CommandMatch, desktop_path, is_old_node, unpinned_package
 from toolway.doctor.report import Check, EntryFix, MakeExecutable, split_hint
 from toolway.secrets import looks_like_secret
@@ -47,6 +47,7 @@ class CheckTarget:
     untrusted: bool = False  # it is from an untrusted project file: nothing of it is started
     overridden_by: str = ""  # location of the entry that overrides this one
     requires_lock: bool = False  # the gateway starts packages of npx and uvx only from a lock
+    default_sandbox: DefaultSandbox = "auto"  # of the gateway, if the entry names none
 
     @property
     def endpoint(self) -> str:

@@ -296,7 +296,7 @@ def plan_own_files(
         loaded = _add_file(
             plan, config_path, environ, None, gate=gate if gate is not None and gate.covers_named else None
         )
-        return _apply_lock_rule(plan, loaded.gateway if loaded is not None else None)
+        return _apply_start_rules(plan, loaded.gateway if loaded is not None else None)
     scope_paths = scopes.find_config_paths(environ, directory)
     files = [(scope, path) for scope, path in scope_paths.iter_by_scope() if path.is_file()]
     if not files:
@@ -312,13 +312,14 @@ def plan_own_files(
             is_project = scope == "project"
             _add_file(plan, path, environ, folder, is_project=is_project, gate=None if is_project else gate)
     plan.targets = _mark_overridden(plan.targets)
-    return _apply_lock_rule(plan, merged.gateway)
+    return _apply_start_rules(plan, merged.gateway)
 
 
-def _apply_lock_rule(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
-    """Return the check plan; if the gateway settings require locks, its servers run only packages of `toolway.lock`."""
-    if gateway is not None and gateway.requires_lock:
-        plan.targets = [replace(target, requires_lock=True) for target in plan.targets]
+def _apply_start_rules(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
+    """Return the check plan with what the gateway settings require of a server process: a lock and a sandbox."""
+    if gateway is not None:
+        rules: dict[str, Any] = {"requires_lock": gateway.requires_lock, "default_sandbox": gateway.default_sandbox}
+        plan.targets = [replace(target, **rules) for target in plan.targets]
     return plan
 
 

@@ -130,7 +130,14 @@ async def _check_start(
         yield Check("env", "fail", exc.message, exc.detail, *split_hint(exc.hint), exc.code)
         yield Check("start", "skip", "not tried")
         return
-    trial = await run_trial_start(target.name, server, environ, spawner, requires_lock=target.requires_lock)
+    trial = await run_trial_start(
+        target.name,
+        server,
+        environ,
+        spawner,
+        requires_lock=target.requires_lock,
+        default_sandbox=target.default_sandbox,
+    )
     if trial.listed_at is not None and not target.client:
         costs.append(tool_checks.measure_tools(target.name, server, trial))
     is_mcp_url = server.url is not None and server.openapi is None

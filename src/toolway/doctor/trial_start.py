@@ -19,7 +19,7 @@ from toolway._lazy import dataclass
 from toolway.auth.encrypted_token_store import default_token_store
 from toolway.auth.manager import AuthManager
 from toolway.callbacks import FunctionCallbacks
-from toolway.config.schema import Sandbox, SandboxGrants, Server
+from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants, Server
 from toolway.doctor import orphans
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import METHOD_NOT_FOUND
@@ -27,6 +27,7 @@ from toolway.protocol.sanitize import sanitize
 from toolway.upstream import lists
 from toolway.upstream.diagnosis import PACKAGE_RUNNERS
 from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
+from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Process, Spawner
 from toolway.upstream.session import Session
 from toolway.upstream.start_policy import refusal_hint
@@ -75,17 +76,28 @@ def is_package_runner(server: Server) -> bool:
 
 
 async def run_trial_start(
-    name: str, server: Server, environ: Mapping[str, str], spawner: Spawner, *, requires_lock: bool = False
+    name: str,
+    server: Server,
+    environ: Mapping[str, str],
+    spawner: Spawner,
+    *,
+    requires_lock: bool = False,
+    default_sandbox: DefaultSandbox = "auto",
 ) -> TrialStart:
     """Start a server, negotiate the MCP protocol version, list its tools, and stop it.
 
     A server that exits on a modern request (2026-07-28) is started once more with the legacy protocol.
-    `requires_lock` refuses packages of npx and uvx that are not in a lock, as the gateway does.
+    `requires_lock` refuses packages of npx and uvx that are not in a lock, and `default_sandbox` is the sandbox if the
+    entry names none, as in the gateway.
     """
-    trial = await _attempt_start(name, server, environ, TappedSpawner(spawner, requires_lock), legacy_first=False)
+
+    def tap() -> TappedSpawner:
+        return TappedSpawner(spawner, requires_lock, default_sandbox)
+
+    trial = await _attempt_start(name, server, environ, tap(), legacy_first=False)
     # Some servers exit on an unknown request; the hub restarts them and begins with the legacy era.
     if trial.failure is not None and trial.failure.code == "E-STDIO-EXIT" and server.era == "auto":
-        second = await _attempt_start(name, server, environ, TappedSpawner(spawner, requires_lock), legacy_first=True)
+        second = await _attempt_start(name, server, environ, tap(), legacy_first=True)
         if second.failure is None:
             second.exits_on_modern = True
             return second
@@ -221,8 +233,9 @@ class TappedSpawner(Spawner):
     The transport is the same as for calls, unchanged. The process's stdout passes through an additional pipe.
     """
 
-    def __init__(self, spawner: Spawner, requires_lock: bool = False) -> None:
+    def __init__(self, spawner: Spawner, requires_lock: bool = False, default_sandbox: DefaultSandbox = "auto") -> None:
         super().__init__()
+        self.default_sandbox = default_sandbox
         self.requires_lock = requires_lock or spawner.requires_lock
         self.stats = StdoutStats()
         self._real_spawner = spawner
@@ -237,6 +250,8 @@ class TappedSpawner(Spawner):
         grants: SandboxGrants | None = None,
         proxy_folder: str = "",
     ) -> Process:
+        if sandbox == "auto":
+            sandbox = await asyncio.to_thread(choose_sandbox, sandbox, self.default_sandbox)
         process = await self._real_spawner.start(argv, env, cwd, sandbox, grants, proxy_folder)
         loop = asyncio.get_running_loop()
         self.stats.pid, self.stats.spawned_at = process.pid, loop.time()

@@ -71,6 +71,7 @@ from toolway.serve.audit_check import collect_audit
 from toolway.serve.login_check import check_login
 from toolway.serve.sockets import is_loopback_host
 from toolway.types import Json
+from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
@@ -489,7 +490,7 @@ async def _collect_server(
         record_command=f"toolway serve --config {shlex.quote(target.file)}" if setup.config else "toolway trust",
         pins=_pins_of(target.name, server, stored or {}),
         pins_of_other_entry=any(each.name == target.name for each in (stored or {}).values()),
-        sandbox=server.sandbox,
+        sandbox=await asyncio.to_thread(choose_sandbox, server.sandbox, setup.settings.default_sandbox),
         env_policy=server.env_policy,
         plain_secrets=_plain_secrets(target),
     )
@@ -497,8 +498,9 @@ async def _collect_server(
         return found
     words = [server.command, *map(str, server.args)]
     found, argv = await asyncio.to_thread(_with_lock, found, server, words, setup.environ)
-    if server.sandbox in ("guard", "strict"):
-        probe: SandboxProbe | None = await probe_sandbox(server, argv, private, setup.environ, spawner)
+    if found.sandbox in ("guard", "strict"):
+        confined = replace(server, sandbox=found.sandbox)
+        probe: SandboxProbe | None = await probe_sandbox(confined, argv, private, setup.environ, spawner)
         found = replace(found, probe=probe)
     return found
 

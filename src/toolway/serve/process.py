@@ -120,7 +120,7 @@ class GatewayProcess:
         self._policy = PolicyService(self.hub, lambda: self.gateway.on_policy_changed())
         if not self._shares_config:
             self._policy.load(settings.policy, self._config_path)
-        self.hub.spawner.requires_lock = settings.requires_lock
+        self._apply_start_rules(settings)
         self.telemetry = Telemetry(settings.telemetry, os.environ)
         self.telemetry.attach(self.hub)
         self.gateway = Gateway(
@@ -195,6 +195,11 @@ class GatewayProcess:
         mode = cast("FlowMode | None", settings.flows or None)
         if self._approvals.flows is not None and self._approvals.flows.set_mode(mode):
             self.hub.on_approval_rules_changed()
+
+    def _apply_start_rules(self, settings: GatewaySettings) -> None:
+        """Apply what is required of a server process: its lock and its sandbox. Running servers stay as they are."""
+        self.hub.spawner.requires_lock = settings.requires_lock
+        self.hub.spawner.default_sandbox = settings.default_sandbox
 
     def _apply_budgets(self, settings: GatewaySettings) -> None:
         self._budgets.set_rules(settings.budgets, fails_open=settings.budgets_fail == "open")
@@ -549,7 +554,7 @@ class GatewayProcess:
         self._apply_budgets(loaded.gateway)
         await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
         servers = self._workflows.with_server(servers)
-        self.hub.spawner.requires_lock = loaded.gateway.requires_lock
+        self._apply_start_rules(loaded.gateway)
         changes = await self.hub.reload(replace(loaded, servers=servers))
         self._apply_flows(loaded.gateway)
         previous, self._active_config = self._active_config.gateway, loaded

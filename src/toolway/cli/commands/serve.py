@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from toolway.gateway.admin.overview import RunDoctor
     from toolway.serve.workers import ParentLink
     from toolway.types import Json
+    from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 
@@ -246,7 +247,7 @@ def run_serve(
             config,
             None if loaded.file else lambda: serving.hub.servers,
             gate,
-            requires_lock=lambda: serving.hub.spawner.requires_lock,
+            spawner=lambda: serving.hub.spawner,
         )
         serving = GatewayProcess(
             loaded, StateDir.default(os.environ), auth=auth, doctor=doctor, cluster=cluster, parent=parent
@@ -394,11 +395,11 @@ def build_doctor(
     current_servers: Callable[[], Mapping[str, Server]] | None = None,
     gate: ApprovalGate | None = None,
     *,
-    requires_lock: Callable[[], bool] = lambda: False,
+    spawner: Callable[[], Spawner] | None = None,
 ) -> RunDoctor:
     """Return the function that the gateway calls to run the doctor (all checks) on its servers.
 
-    `current_servers` replaces the config file if there is none; `requires_lock` says if these start only from a lock.
+    `current_servers` replaces the config file if there is none; the `spawner` of the gateway knows their rules.
     An entry that waits for approval at the `gate` is not started. The doctor is loaded on its first use.
     """
 
@@ -412,9 +413,12 @@ def build_doctor(
         if current_servers is None:
             own_config = plan_own_files(os.environ, Path.cwd(), config, gate)
         else:
+            rules: dict[str, Any] = {}
+            if spawner is not None:
+                rules = {"requires_lock": spawner().requires_lock, "default_sandbox": spawner().default_sandbox}
             own_config = CheckPlan(
                 targets=[
-                    CheckTarget(each, server, "the cluster database", requires_lock=requires_lock())
+                    CheckTarget(each, server, "the cluster database", **rules)
                     for each, server in current_servers().items()
                 ]
             )

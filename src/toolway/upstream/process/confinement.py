@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from toolway._lazy import dataclass
 from toolway.config.locations import private_files
-from toolway.config.schema import Sandbox, SandboxGrants
+from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.packages import FOLDER_NAME as PACKAGES_FOLDER
 from toolway.upstream.process import landlock
 
@@ -49,6 +49,20 @@ class Confinement:
             import shutil  # slow to import
 
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def choose_sandbox(own: Sandbox, default: DefaultSandbox) -> Sandbox:
+    """Return the sandbox of a server: that of its entry, or the default of the gateway if the entry names none.
+
+    Call it in a thread, because it tries if bubblewrap can be used.
+    """
+    if own != "auto" or default != "guard-if-possible":
+        return "guard" if own == "auto" and default == "guard" else own
+    if sys.platform == "darwin":
+        return "auto"
+    from toolway.upstream.process import bubblewrap
+
+    return "guard" if bubblewrap.find_program() is not None else "auto"
 
 
 def confine(

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import dataclass
-from toolway.config.schema import EnvPolicy, Sandbox, SandboxGrants
+from toolway.config.schema import DefaultSandbox, EnvPolicy, Sandbox, SandboxGrants
 from toolway.upstream.process import reaper
-from toolway.upstream.process.confinement import Confinement, SandboxError, confine
+from toolway.upstream.process.confinement import Confinement, SandboxError, choose_sandbox, confine
 
 KILL_TIMEOUT_S = 1.0  # after SIGKILL, for the exit notification to arrive
 TRANSIENT_ERRNOS = frozenset({errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM})  # transient lack of system resources
@@ -91,6 +91,7 @@ class Spawner:
         self._runtime_dir = runtime_dir
         self._own_folders = own_folders  # hidden from servers, if the kernel has Landlock
         self.requires_lock = False  # refuse packages of npx and uvx that are not in a `toolway.lock`
+        self.default_sandbox: DefaultSandbox = "auto"  # of servers whose entry names none
         self._reaper: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._inbox = b""
@@ -167,6 +168,8 @@ class Spawner:
         """
         own = [os.fspath(folder) for folder in self._own_folders]
         try:
+            if sandbox == "auto" and self.default_sandbox != "auto":
+                sandbox = await asyncio.to_thread(choose_sandbox, sandbox, self.default_sandbox)
             if sandbox not in ("guard", "strict"):
                 return confine(argv, env, cwd, sandbox, grants, own, proxy_folder)
             return await asyncio.to_thread(confine, argv, env, cwd, sandbox, grants, own, proxy_folder)
