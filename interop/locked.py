@@ -2,7 +2,8 @@
 
     python interop/locked.py --into DIR [--only-callable] [--servers FILE] [--min-age 0]
 
-The trees are installed below DIR. The second part runs in a namespace made by `unshare`, and fails if it has a route.
+The trees are installed below DIR. Servers that an earlier run has locked there are not locked again. The second part
+runs in a namespace made by `unshare`, and fails if it has a route.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ def main() -> int:
     entries = {package.name: _entry(package, into / "work" / package.name) for package in packages}
     (into / "mcp.json").write_text(json.dumps({"mcpServers": entries}, indent=2))
     config = ["-c", str(into / "mcp.json")]
-    command = [sys.executable, "-m", "toolway.cli", "lock", "--min-age", options.min_age, *config]
+    kept = read_lock(str(into / "toolway.lock")) or {}  # of a run that was ended
+    wanted = [package.name for package in packages if package.name not in kept]
+    command = [sys.executable, "-m", "toolway.cli", "lock", *wanted, "--min-age", options.min_age, *config]
     started = time.monotonic()
-    subprocess.run(command, env=environment, check=False)
+    if wanted:
+        subprocess.run(command, env=environment, check=False)
     locked = read_lock(str(into / "toolway.lock")) or {}
     print(f"{len(locked)}/{len(packages)} locked in {time.monotonic() - started:.0f} s", flush=True)
     missing = [package.name for package in packages if package.name not in locked]

@@ -102,6 +102,7 @@ class Registry:
     versions: dict[str, dict[str, str | None]] = field(
         default_factory=lambda: {"acme-tiny": {"1.0.0": OLD}, "acme-helper": {"1.0.0": OLD}}
     )
+    without_wheel: set[str] = field(default_factory=set)  # packages that have only source code
     tampered: set[str] = field(default_factory=set)  # file names whose content is not the published one
 
     @property
@@ -159,7 +160,8 @@ class Registry:
     def _simple(self, name: str) -> dict[str, Any]:
         files = []
         for version, time in self.versions[name].items():
-            file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+            ending = ".tar.gz" if name in self.without_wheel else "-py3-none-any.whl"
+            file = f"{name.replace('-', '_')}-{version}{ending}"
             digest = hashlib.sha256(wheel(name, version)).hexdigest()
             entry = {"filename": file, "url": f"{self.url}/files/{file}", "hashes": {"sha256": digest}}
             files.append({**entry, **({"upload-time": time} if time is not None else {})})

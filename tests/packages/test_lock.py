@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.lab import ENTRIES, Lab, has_npm
+from tests.packages.lab import ENTRIES, UV, Lab, has_npm
 from tests.packages.registry import serving
 from toolway.errors import ServerUnavailable
+from toolway.packages import pypi
+from toolway.packages.runner_command import parse_command
+from toolway.packages.tool_process import LockError
 from toolway.upstream.process import bubblewrap, landlock
 
 pytestmark = [
@@ -249,6 +252,23 @@ def test_a_registry_that_changed_a_package_cannot_install_it(lab: Lab, name: str
                 shutil.rmtree(path)
         for path, away in stored.items():
             away.rename(path)
+
+
+def test_a_package_without_a_wheel_is_not_locked(lab: Lab, tmp_path: Path) -> None:
+    if UV is None:
+        pytest.skip("uv is not installed")
+    environ = {**lab.environ, "PATH": f"{Path(UV).parent}:{lab.environ['PATH']}"}
+    lab.registry.without_wheel = {"acme-helper"}
+    command = parse_command(["uvx", "acme-tiny"])
+    assert command is not None
+    try:
+        python = pypi.find_python("", environ)
+        with pytest.raises(LockError) as refused:
+            pypi.resolve(command, python, environ, tmp_path, None)
+    finally:
+        lab.registry.without_wheel = set()
+    assert refused.value.message == "acme-helper, which acme-tiny needs, has no wheel"
+    assert '"lock": false' in refused.value.hint
 
 
 # -- sandbox and network -----------------------------------------------------------------------------------------------

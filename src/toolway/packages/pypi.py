@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway.packages.runner_command import PackageCommand, normalize, requirement_line
+from toolway.packages.runner_command import PackageCommand, normalize, requirement_line, split_requirement
 from toolway.packages.store import machine_platform
 from toolway.packages.tool_process import LockError, find_tool, run_tool
 
@@ -160,12 +160,17 @@ def _resolve_with_uv(
 ) -> dict[str, Any]:
     flags = ["--generate-hashes", "--only-binary", ":all:", "--no-header", "--no-annotate", "--quiet"]
     flags += ["--exclude-newer", before.isoformat()] if before is not None else []
-    text = run_tool(
-        [uv, "pip", "compile", "-", "--python", python.path, "--constraint", os.fspath(constraints), *flags],
-        environ,
-        text="\n".join(lines) + "\n",
-        what=f"uv could not resolve {lines[0]}",
-    )
+    try:
+        text = run_tool(
+            [uv, "pip", "compile", "-", "--python", python.path, "--constraint", os.fspath(constraints), *flags],
+            environ,
+            text="\n".join(lines) + "\n",
+            what=f"uv could not resolve {lines[0]}",
+        )
+    except LockError as exc:
+        if (found := re.search(r"Wheels are required for `([^`]+)` because building", exc.detail)) is None:
+            raise
+        raise no_wheel_error(lines[0], found[1]) from None
     return {
         normalize(found[1]): {
             "version": found[2],
@@ -173,6 +178,16 @@ def _resolve_with_uv(
         }
         for found in _PINNED.finditer(text)
     }
+
+
+def no_wheel_error(requirement: str, package: str) -> LockError:
+    """Return the error for a package that only exists as source code."""
+    needed = "" if package == split_requirement("PyPI", requirement)[0] else f", which {requirement} needs,"
+    return LockError(
+        f"{package}{needed} has no wheel",
+        detail="it would have to be built from its source code, which runs code of the package before it is locked",
+        hint='use another server, or run this one without a lock: write "lock": false in its entry',
+    )
 
 
 def _resolve_with_pip(
