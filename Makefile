@@ -80,7 +80,7 @@ clean: ## remove everything that can be made again
 
 # Strict about time unless TOOLWAY_QUIET is set and empty, as in CI.
 matrix: export TOOLWAY_QUIET ?= 1
-matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md)
+matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md; --rows "A21 A25")
 	$(PYTHON) scripts/faults.py $(or $(ARGS),--seeds 1)
 
 attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)

@@ -1,11 +1,11 @@
 """Run the fault matrix and print one line of results per row.
 
-    python scripts/faults.py [--seeds N] [--jobs N] [--groups LETTERS] [--cases N] [--write]
+    python scripts/faults.py [--seeds N] [--jobs N] [--groups LETTERS] [--rows NAMES] [--cases N] [--write]
 
 Each seed is one round: `--jobs` pytest sessions in parallel, then the tests that must run alone. Failed tests run once
 more, alone, and are marked. A crashed session affects only its own tests and is counted. `--write` writes the table to
-docs/reliability.md; with `--groups F` only the section of this group, with the date of its own run. Exit code 1 if a
-test failed or a session crashed.
+docs/reliability.md; with `--groups F` only the section of this group, with the date of its own run; with
+`--rows "A21 A25"` only these rows. Exit code 1 if a test failed or a session crashed.
 
 If TOOLWAY_QUIET is empty, as in CI, bounds on elapsed time are ten times as long (tests/timing.py), and no test must
 run alone. Then one more session beside the others runs the tests that share a cluster or a database
@@ -19,6 +19,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -69,15 +70,17 @@ def main() -> int:
     crashed = 0
     for seed in range(options.seeds):
         crashed += _round(seed, options, results)
-    results = {row: each for row, each in results.items() if row[0] in (options.groups or GROUPS)}
+    results = {row: each for row, each in results.items() if _is_wanted(row, options)}
     if not results:
         print("no pytest session produced results", file=sys.stderr)
         return 1
-    lines = [line for line in _lines(_behaviours(), results) if line[0][0] in (options.groups or GROUPS)]
+    lines = [line for line in _lines(_behaviours(), results) if _is_wanted(line[0], options)]
     print(_table(lines))
     print(_totals(results, crashed))
     if options.write:
-        if options.groups:
+        if options.rows:
+            PAGE.write_text(_replace_rows(PAGE.read_text(), lines, results, crashed, options))
+        elif options.groups:
             PAGE.write_text(_replace_sections(PAGE.read_text(), lines, results, crashed, options))
         else:
             PAGE.write_text(_page(lines, results, crashed, options.seeds))
@@ -90,15 +93,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=3, metavar="N", help="parallel pytest sessions (3)")
     parser.add_argument("--only", default="", metavar="EXPRESSION", help="only tests that match (pytest -k)")
     parser.add_argument("--groups", default="", metavar="LETTERS", help=f"only these groups, of {''.join(GROUPS)}")
+    parser.add_argument("--rows", default="", metavar="NAMES", help='only these rows, such as "A21 A25"')
     parser.add_argument("--cases", type=int, metavar="N", help="at most N cases of each parametrised test (all)")
     parser.add_argument("--write", action="store_true", help="write docs/reliability.md")
     options = parser.parse_args()
     if set(options.groups) - set(GROUPS):
         parser.error(f"--groups takes letters of {''.join(GROUPS)}")
+    if unknown := set(options.rows.split()) - set(_behaviours()):
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
     if options.write and (options.only or options.cases):
-        parser.error("--write needs whole groups: use --groups instead of --only and --cases")
+        parser.error("--write needs whole groups: use --groups or --rows instead of --only and --cases")
+    os.environ["TOOLWAY_ROWS"] = options.rows  # for the pytest sessions
     os.environ["TOOLWAY_CASES"] = str(options.cases or "")  # for the pytest sessions
     return options
+
+
+def _is_wanted(row: str, options: argparse.Namespace) -> bool:
+    return row in options.rows.split() if options.rows else row[0] in (options.groups or GROUPS)
 
 
 def _round(seed: int, options: argparse.Namespace, results: dict[str, Any]) -> int:
@@ -269,6 +280,22 @@ def _replace_sections(
     return "\n\n".join(parts) + "\n"
 
 
+def _replace_rows(
+    page: str, lines: list[tuple[str, ...]], results: dict[str, Any], crashed: int, options: argparse.Namespace
+) -> str:
+    """Return the page with new lines for the rows that were run, and with the date and totals of this run."""
+    for line in lines:
+        row = _markdown_row(line).replace("\\", "\\\\")  # a backslash has a meaning in the replacement
+        page = re.sub(rf"^\| {line[0]} \|.*$", row, page, flags=re.MULTILINE)
+    later = len(re.findall(r"^\|.*\| later: ", page, re.MULTILINE))
+    page = re.sub(r"\d+ of (\d+) rows need a feature", rf"{later} of \1 rows need a feature", page)
+    names = ", ".join(line[0] for line in lines)
+    dates, _, command = _facts(f'--seeds {options.seeds} --rows "{options.rows}" --write').splitlines()
+    fact = f"- rows {names}: {dates[2:]}, {command[2:]}: {_totals(results, crashed)}"
+    kept = re.sub(rf"^- rows {re.escape(names)}: .*\n", "", page, flags=re.MULTILINE)
+    return re.sub(r"^(- printed by `.*`)$", lambda found: f"{found[1]}\n{fact}", kept, count=1, flags=re.MULTILINE)
+
+
 def _section(group: str, lines: list[tuple[str, ...]], about: str = "") -> str:
     chosen = [line for line in lines if line[0].startswith(group)]
     return f"## {group}: {GROUPS[group]}\n\n{about}{_markdown(chosen)}"
@@ -284,8 +311,11 @@ def _facts(arguments: str) -> str:
 
 
 def _markdown(lines: list[tuple[str, ...]]) -> str:
-    rows = [HEAD, ("---",) * len(HEAD), *lines]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in rows)
+    return "\n".join(map(_markdown_row, (HEAD, ("---",) * len(HEAD), *lines)))
+
+
+def _markdown_row(line: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
 
 
 def _commit() -> str:

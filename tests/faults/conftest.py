@@ -9,7 +9,8 @@ test, except those of the share `0/2`. If TOOLWAY_QUIET is set, these are the te
 need the machine for themselves. Otherwise they are the tests with a fixture for the whole module, such as a cluster, so
 that it is started once. Those with `@pytest.mark.dear` start whole programs, and are run with the first few seeds only.
 
-`TOOLWAY_CASES=1` runs one case of each parametrised test.
+`TOOLWAY_ROWS="A21 A25"` runs only tests that show one of these rows. `TOOLWAY_CASES=1` runs one case of each
+parametrised test.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     number, of = (int(part) for part in share.split("/"))
     wanted = [item for item in items if _seed(item) < FEW or not item.get_closest_marker("dear")]
+    if rows := set(os.environ.get("TOOLWAY_ROWS", "").split()):
+        wanted = [item for item in wanted if rows & set(_rows(item))]
     wanted = _some_cases(wanted, int(os.environ.get("TOOLWAY_CASES") or len(items)))
     first = [item for item in wanted if (item.get_closest_marker("alone") if QUIET else _has_module_fixture(item))]
     taken = set(first)

@@ -346,7 +346,7 @@ async def test_a_disk_that_takes_nothing_begins_no_unsafe_call_and_loses_nothing
     assert len(effects(tmp_path)) == 1
 
 
-@pytest.mark.row("F16")
+@pytest.mark.row("D15", "F16")
 async def test_a_journal_syncs_each_commit(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
     assert await journal._submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == 2
