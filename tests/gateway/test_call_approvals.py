@@ -18,6 +18,8 @@ from toolway.gateway.approvals import records
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.approval import ApprovalRequired
 from toolway.types import Json
+from toolway.workflows import Workflows, step_planner
+from toolway.workflows.journal import FINAL_STATES
 
 pytestmark = pytest.mark.anyio
 
@@ -208,6 +210,38 @@ async def test_playground_programs_and_steps_ask_too(tmp_path: Path) -> None:
         with pytest.raises(ApprovalRequired):
             await hub.call_tool("bank.echo", PAY)
         assert lab.executed() == 0
+
+
+async def test_a_step_of_a_workflow_waits_for_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
+    monkeypatch.setattr(step_planner, "APPROVAL_POLL_S", 0.05)
+    steps = [{"name": name, "tool": "bank.echo", "params": PAY | {"n": name}} for name in ("yes", "no")]
+    async with asking(tmp_path, OPERATOR) as lab:
+        async with Workflows(Hub._from_core(lab.hub), tmp_path / "runs.db") as workflows:
+            run = await workflows.start({"steps": steps})
+            (request,) = await waiting(lab, 1)
+            assert lab.executed() == 0 and (await run.status()).state not in FINAL_STATES
+        async with Workflows(Hub._from_core(lab.hub), tmp_path / "runs.db") as workflows:  # as after a restart
+            await lab.gate.decide(request.id, "approved", "")
+            (other,) = await waiting(lab, 1, besides=request.id)
+            assert lab.executed() == 1
+            await lab.gate.decide(other.id, "denied", "too much")
+            async with asyncio.timeout(30):
+                async for ended in workflows.watch(run.id):
+                    if ended.state in FINAL_STATES:
+                        break
+            assert (ended.state, (ended.error or {})["code"]) == ("failed", "E-APPROVAL-DENIED")
+            assert lab.executed() == 1
+
+
+async def waiting(lab: Asking, count: int, besides: str = "") -> list[records.ApprovalRequest]:
+    """Wait until so many other requests are pending, and return them."""
+    async with asyncio.timeout(30):
+        while True:
+            found = [each for each in await lab.gate.list_requests() if each.state == "pending" and each.id != besides]
+            if len(found) == count:
+                return found
+            await asyncio.sleep(0.02)
 
 
 async def test_a_task_needs_the_approval_once(tmp_path: Path) -> None:

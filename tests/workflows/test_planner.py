@@ -275,6 +275,33 @@ def test_calls_that_were_not_executed_are_retried_with_growing_waits() -> None:
     assert attempts == [0.0, 30.0, 90.0, 210.0]
 
 
+def needs_approval(action: CallAction, now: float) -> Entry:
+    body = {"code": "E-APPROVAL", "message": "s.pay waits for an approval", "executed": "no"}
+    return replace(entry_for(action, 1, now), state="not_executed", ended=now, body=body)
+
+
+def test_a_call_that_an_operator_has_to_approve_waits_as_one_attempt() -> None:
+    attempts: list[tuple[float, int]] = []
+    run = Simulation({"steps": [pay("a"), pay("b")]})
+
+    def reply(action: CallAction) -> Entry | None:
+        attempts.append((run.now, action.attempt))
+        return needs_approval(action, run.now) if len(attempts) < 4 else None
+
+    run.reply = reply
+    assert run.run().state == "done"
+    assert attempts == [(0.0, 1), (10.0, 1), (20.0, 1), (30.0, 1), (30.0, 1)]
+    assert run.effects == {"a": 1, "b": 1}
+
+
+def test_a_call_that_is_not_approved_within_a_day_fails() -> None:
+    run = Simulation({"steps": [pay("a", retry={"tries": 1})]})
+    run.reply = lambda action: needs_approval(action, run.now)
+    ended = run.run(steps=30_000)
+    assert (ended.state, (ended.error or {})["code"]) == ("failed", "E-APPROVAL")
+    assert run.now == 24 * 3600.0 and not run.effects
+
+
 def test_a_failure_that_the_tool_reported_is_not_retried_unless_the_file_says_so() -> None:
     once = Simulation({"steps": [{"name": "x", "tool": "s.fail", "retry": {"tries": 5}}]})
     assert once.run().state == "failed"

@@ -8,6 +8,7 @@ An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unk
 | `begun`, process ended  | call again, the same attempt   | `unknown`                           |
 | `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
 | `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
+| waits for an operator   | the same attempt, for a day    | the same attempt, for a day         |
 | `failed`                | handlers, else the run fails   | the same                            |
 
 `planner.py` uses it for definitions in files, `python_workflow/code_planner.py` for workflows in Python.
@@ -32,6 +33,9 @@ from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord
 
 SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
 TOOL_GONE_CODES: Final = frozenset(("E-NOT-FOUND", "E-TOOL-HELD"))  # the tool does not exist, or its definition changed
+APPROVAL_CODE: Final = "E-APPROVAL"  # the call waits for the approval of an operator
+APPROVAL_POLL_S: Final = 10.0
+APPROVAL_WAIT_S: Final = 24 * 3600.0  # after it, the attempt has failed
 ARGUMENTS_CODE: Final = "E-ARGUMENTS"  # the schema of the tool rejects the arguments
 CHILD_POLL_INTERVAL_S: Final = 30.0  # a child run that ends also sends a message
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
@@ -52,6 +56,7 @@ class CallAction(msgspec.Struct, frozen=True, kw_only=True):
     child: Any = None  # the workflow, if the action starts a child run or reads its state
     span: Any = None  # the `StepSpan` of its trace, if it is not the usual one
     budget: Budget | None = None  # limits of the agents in a child run
+    began: float | None = None  # of an attempt that is repeated while it waits for an operator
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -635,6 +640,10 @@ class StepPlanner:
         extra = sum(1 for each in attempts if each.via)  # proved later: not an attempt of the server
         body = entry.body if isinstance(entry.body, dict) else {}
         limit = step.retry.tries + extra
+        if entry.state == "not_executed" and body.get("code") == APPROVAL_CODE:
+            waiting = self._wait_for_operator(step, path, entry)
+            if waiting is not None:
+                return waiting
         if _is_last_attempt(entry, limit):
             if self._is_resumed(attempts, limit):
                 return self._call(step, path, entry.attempt + 1, entry.args)
@@ -646,6 +655,20 @@ class StepPlanner:
             return "pending"
         return self._call(step, path, entry.attempt + 1, entry.args)
 
+    def _wait_for_operator(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
+        """Repeat a call that an operator has to approve, every ten seconds and as the same attempt.
+
+        Return None after a day: then the attempt has failed.
+        """
+        ended = entry.ended if entry.ended is not None else self._now
+        if ended - entry.began >= APPROVAL_WAIT_S:
+            return None
+        ready = ended + APPROVAL_POLL_S
+        if self._now < ready:
+            self._wait_until(ready)
+            return "pending"
+        return self._call(step, path, entry.attempt, entry.args, entry.began)
+
     def _is_resumed(self, attempts: Sequence[Entry], limit: int) -> bool:
         """Return True if the last attempt of a step was not executed, and a person has resumed the run since.
 
@@ -656,7 +679,7 @@ class StepPlanner:
         stuck = sum(1 for each in attempts if each.state == "not_executed" and _is_last_attempt(each, limit))
         return stuck <= sum(1 for message in self._messages if message.kind == "resume")
 
-    def _call(self, step: ToolStep, path: str, attempt: int, args: Json) -> Progress:
+    def _call(self, step: ToolStep, path: str, attempt: int, args: Json, began: float | None = None) -> Progress:
         if self._stopped is not None:
             return "pending"
         terms = self._terms(step.tool)
@@ -672,6 +695,7 @@ class StepPlanner:
                 settles_after=time_limit(step, terms),
                 is_local=terms is not None and terms.is_local,
                 span=step.span,
+                began=began,
             )
         )
         return "pending"
@@ -824,7 +848,7 @@ def entry_for(action: CallAction, life: int, now: float, lease_s: float = 0.0) -
         effect=action.effect,
         args=action.args,
         life=life,
-        began=now,
+        began=now if action.began is None else action.began,
         settles=now + lease_s + action.settles_after,
         local=action.is_local and not lease_s,
     )
