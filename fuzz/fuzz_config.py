@@ -1,4 +1,4 @@
-"""Configuration files: `ConfigError` or servers and issues, whatever somebody saved."""
+"""Fuzz target: configuration files give servers and issues, or raise `ConfigError`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ with instrumented(__name__ == "__main__"):
     from toolway.errors import ConfigError
 
 VARIABLES = {"HOME": "/home/x", "A": "1"}
-AS_FILE, AS_VALUE = 255, 254  # first bytes of inputs that are also tried many times in a row
+AS_FILE, AS_VALUE = 255, 254  # first bytes of inputs that are enlarged by repetition
 TEXTS = ("command", "cwd", "url", "type", "era", "timeout", "idempotencyMetaKey", "unknown")
 
 
@@ -24,7 +24,7 @@ def check(data: bytes) -> None:
 
 
 def grown(data: bytes) -> Sized | None:
-    """What is slow shows when there is much of it."""
+    """Return the check of an input that is repeated to about `size` bytes."""
     source = Bytes(data)
     how, text = source.number(255), source.rest.decode("utf-8", "replace")
     if not text or how not in (AS_FILE, AS_VALUE):
@@ -35,7 +35,7 @@ def grown(data: bytes) -> Sized | None:
 
 
 def _file_of(text: str) -> str:
-    """A file in which `text` stands wherever a text can stand."""
+    """Return a file with `text` in every place that takes a text."""
     entries: dict[str, Any] = {f"s{n}": {"command": "x", key: text} for n, key in enumerate(TEXTS)}
     lists = {"args": [text], "env": {text: text}, "headers": {text: "x"}, "tools": {text: {"effect": text}}}
     entries |= {f"l{n}": {"command": "x", key: value} for n, (key, value) in enumerate(lists.items())}

@@ -1,4 +1,4 @@
-"""JSON-RPC envelopes: `InvalidMessage` or a message, the same one from both decoders, and nothing beyond the limits."""
+"""Fuzz target: both decoders of JSON-RPC give the same message within the limits, or raise `InvalidMessage`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines out of a byte stream: the same lines however they are cut, and never one over the limit."""
+"""Fuzz target: a byte stream gives the same lines however it is cut, and none over the limit."""
 
 from __future__ import annotations
 

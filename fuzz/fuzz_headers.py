@@ -1,4 +1,4 @@
-"""Headers and bodies of refusals: a wait that is a wait, and never a certainty that was not proved."""
+"""Fuzz target: HTTP error responses give a finite wait, and a certainty only if it is proved."""
 
 from __future__ import annotations
 

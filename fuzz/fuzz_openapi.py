@@ -1,4 +1,4 @@
-"""OpenAPI documents: `InvalidDocument` or valid tools; and requests in which every value stays in its place."""
+"""Fuzz target: OpenAPI documents give valid tools or raise `InvalidDocument`; requests keep each value in its place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ with instrumented(__name__ == "__main__"):
     from toolway.openapi.models import ApiDocument, InvalidDocument, Operation, UnencodableArguments
     from toolway.openapi.request_encoder import encode_operation
 
-AS_VALUE = 254  # the first byte of inputs that stand wherever a text can stand
+AS_VALUE = 254  # first byte of inputs that fill every place of a document that takes a text
 NAME = re.compile(r"[A-Za-z0-9_-]{1,48}")
 TARGET = re.compile(r"/base/[!\"$-~]*")  # no spaces, no `#`
 HEADER = re.compile(r"[ -~]*")
@@ -34,7 +34,7 @@ def check(data: bytes) -> None:
 
 
 def grown(data: bytes) -> Sized | None:
-    """What is slow shows when there is much of it."""
+    """Return the check of an input that is repeated to about `size` bytes."""
     source = Bytes(data)
     how, text = source.number(255), source.rest.decode("utf-8", "replace")
     if not text or how != AS_VALUE:
@@ -50,7 +50,7 @@ def _load(data: bytes) -> ApiDocument | None:
 
 
 def _filled(text: str) -> bytes:
-    """A document in which `text` stands wherever a text can stand."""
+    """Return a document with `text` in every place that takes a text."""
     schema: Any = {
         "type": text,
         "description": text,

@@ -1,4 +1,4 @@
-"""Server-sent events: what the standard says, however the bytes are cut, and no event over the limit."""
+"""Fuzz target: event streams give the events of the HTML standard, however they are cut, and none over the limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(data: bytes) -> None:
 
 
 def _by_the_standard(data: bytes) -> list[SSEEvent]:
-    """The algorithm of the HTML standard, line by line, without any care for time or memory."""
+    """Return the events by the algorithm of the HTML standard, without limits of time and memory."""
     events: list[SSEEvent] = []
     value, kind, last_id = bytearray(), "", ""
     *lines, _ = _END.split(data.removeprefix(b"\xef\xbb\xbf"))

@@ -1,7 +1,7 @@
-"""What all targets share: an input may be refused in the documented way, and must not be slow or large.
+"""Limits that all fuzz targets check: an input may be refused in the documented way, and must not be slow or large.
 
-An input as it is has 100 ms. Where a target makes an input larger, only growth is judged: seconds would say more about
-the machine than about the code. All times are of this thread alone, and the best of a few tries.
+An input has 100 ms of processor time. If a target enlarges an input, only the growth of the time is checked, because
+seconds depend on the machine. All times are of this thread, and the best of a few attempts.
 
     python fuzz/fuzz_framing.py -max_total_time=60 fuzz/corpus/framing
 
@@ -21,29 +21,29 @@ from typing import Any, Final
 
 SECONDS: Final = 0.1
 BYTES: Final = 64 * 1024 * 1024
-TRIES: Final = 5  # another process may take the cores or the caches; the best of these counts
+TRIES: Final = 5  # the best counts: another process may use the cores and caches
 
-LITTLE: Final = 4 * 1024  # bytes that an input is first made to have, where it is made larger
-TIMES: Final = 4  # and then so many times as many: what is linear takes 4 times as long, what is quadratic 16 times
-MOST: Final = 8.0  # half-way between the two
-QUICK: Final = 0.005  # seconds in which nothing shows
-PATIENCE: Final = 1.0  # seconds after which no further try would say anything else
+LITTLE: Final = 4 * 1024  # bytes of an enlarged input at first
+TIMES: Final = 4  # factor of the second size: linear work takes 4 times as long, quadratic work 16 times
+MOST: Final = 8.0  # limit of the ratio, between the two
+QUICK: Final = 0.005  # seconds; below it no growth is checked
+PATIENCE: Final = 1.0  # seconds; above it no further attempt is made
 
 Check = Callable[[bytes], None]
-Sized = Callable[[int], object]  # does its work with about so many bytes
-Grown = Callable[[bytes], Sized | None]  # an input that can be made larger, or None
+Sized = Callable[[int], object]  # runs a check with about this number of bytes
+Grown = Callable[[bytes], Sized | None]  # returns the check of an enlarged input; None if it cannot be enlarged
 
 
 class TooSlow(Exception):
-    """An input took longer than any input may take."""
+    """Raised if an input took too much time."""
 
 
 class TooLarge(Exception):
-    """An input took more memory than any input may take."""
+    """Raised if an input took too much memory."""
 
 
 def guarded(check: Check, grown: Grown | None = None) -> Check:
-    """`check` within the limits of time and memory, and the same for what `grown` makes of an input."""
+    """Return `check` with limits of time and memory, also for the input that `grown` enlarges."""
 
     def run(data: bytes) -> None:
         before = _peak()
@@ -68,7 +68,7 @@ def _check_time(check: Check, data: bytes) -> None:
 
 
 def check_growth(run: Sized, little: int = LITTLE) -> None:
-    """Raises `TooSlow` where the time grows much faster than the size."""
+    """Raise `TooSlow` if the time grows much faster than the size."""
     much = _timed(run, TIMES * little)
     few = math.inf
     for _ in range(TRIES):
@@ -90,13 +90,13 @@ def _timed(run: Callable[[Any], object], given: Any) -> float:
 
 
 def _peak() -> int:
-    """Bytes of memory at the worst moment so far."""
+    """Return the peak of the memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def instrumented(fuzzing: bool) -> AbstractContextManager[object]:
-    """For the imports of what is fuzzed: atheris watches which way an input takes through them."""
+    """Return a context for the imports of the fuzzed code: atheris then records the path of an input through it."""
     if not fuzzing:
         return nullcontext()
     watched: AbstractContextManager[object] = _atheris().instrument_imports(include=["toolway"])
@@ -104,7 +104,7 @@ def instrumented(fuzzing: bool) -> AbstractContextManager[object]:
 
 
 def fuzz(check: Check, longest: int = 4096, grown: Grown | None = None) -> None:
-    """Inputs of at most `longest` bytes, unless `-max_len` says otherwise: short ones are tried more often."""
+    """Fuzz a check with inputs of at most `longest` bytes, unless `-max_len` is given."""
     atheris = _atheris()
     given = any(argument.startswith("-max_len=") for argument in sys.argv)
     atheris.Setup([*sys.argv, *([] if given else [f"-max_len={longest}"])], guarded(check, grown))
@@ -121,18 +121,18 @@ def _atheris() -> Any:
 
 
 class Bytes:
-    """A few choices out of an input, and the rest of it as it is."""
+    """Reader that takes a few numbers from the beginning of an input, and leaves the rest."""
 
     def __init__(self, data: bytes) -> None:
         self.rest = data
 
     def number(self, most: int) -> int:
-        """From 0 to `most`; 0 where the input is used up."""
+        """Return a number from 0 to `most`; 0 if the input is used up."""
         head, self.rest = self.rest[:1], self.rest[1:]
         return head[0] % (most + 1) if head else 0
 
     def chunks(self, size: int) -> list[bytes]:
-        """The rest in pieces of 1 to `size` bytes, cut by what it holds."""
+        """Return the rest in pieces of 1 to `size` bytes; its bytes decide where it is cut."""
         pieces, at = [], 0
         while at < len(self.rest):
             step = 1 + self.rest[at] % size

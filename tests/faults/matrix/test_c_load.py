@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.alone]
 
 
 async def call_as(bench: Bench, caller: str, seconds: float) -> None:
-    """A call in somebody's name, through the whole pipeline."""
+    """Make a call as `caller` through the whole middleware chain."""
     params = {"name": "bad.sleep", "arguments": {"seconds": seconds}}
     await bench.hub._core._chain(Call("bad.sleep", "tools/call", params, caller=caller))
 
