@@ -138,3 +138,25 @@ def test_a_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path):
             load_file(file)
         assert caught.value.code == "E-CONFIG-FILE"
         assert caught.value.file == str(file)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mcpServers": {},\n "toolway": {"gateway": {"login": {}}},\n "toolway": {"audit": true}}',
+        '{"mcpServers": {},\n "toolway": {"gateway": {"pins": "hold",\n "pins": "note"}}}',
+        '{"mcpServers": {},\n "toolway": {"gateway": {},\n "gateway": {}}}',
+    ],
+)
+def test_settings_that_occur_twice_are_refused(text: str) -> None:
+    """The last value would count: a second block would remove the login of the first."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "mcp.json", {})
+    assert (refused.value.code, refused.value.line) == ("E-CONFIG-TWICE", 3)
+
+
+def test_a_second_map_of_servers_is_reported() -> None:
+    loaded = parse_config('{"mcpServers": {"a": {"command": "x"}},\n "mcpServers": {"b": {"command": "x"}}}', "m", {})
+    assert [*loaded.servers] == ["b"]
+    [issue] = loaded.issues
+    assert (issue.code, issue.severity, issue.line) == ("E-CONFIG-TWICE", "error", 2)

@@ -358,6 +358,10 @@ class _ConfigParser:
             return
         groups, group_issues = root.get(GROUP_LIST_KEY), []
         read = [self._root[0], TOOLWAY_BLOCK]
+        twice = self._document.duplicates.get(self._root[:1])
+        if twice is not None and len(twice.path) == 1:  # the servers of the first map are not read
+            issue = ConfigIssue.from_error(_duplicate_key_error(twice))
+            self.issues.append(replace(issue, file=self._file, line=twice.second))
         if isinstance(groups, list):
             read.append(GROUP_LIST_KEY)
             group_issues = convert_group_list(groups, normalize_name)[1]
@@ -379,8 +383,14 @@ class _ConfigParser:
     def parse_gateway_settings(self) -> GatewaySettings:
         """Return the gateway settings in the `toolway` block.
 
-        Raises `ConfigError` if a setting is invalid: settings applied in part could grant access to anyone.
+        Raises `ConfigError` if a setting is invalid or occurs twice: settings applied in part could grant access to
+        anyone.
         """
+        for duplicate in self._document.duplicates.values():
+            if duplicate.path[0] == TOOLWAY_BLOCK:
+                error = _duplicate_key_error(duplicate)
+                error.file, error.line = self._file, duplicate.second
+                raise error
         try:
             settings = locate_workflows(parse_gateway(self._block, self._variables), self._file)
         except ConfigError as exc:

@@ -51,7 +51,7 @@ from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
-from toolway.gateway.router import Router
+from toolway.gateway.router import PENDING_PRINCIPAL_ID, Router
 from toolway.gateway.sealing import Sealer
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import HttpRequest
@@ -297,10 +297,13 @@ class Gateway:
         protects nothing must not go unnoticed.
         """
         for headers in ({}, {"authorization": "Bearer garbage"}, {"authorization": f"Bearer {UNSIGNED_TOKEN}"}):
+            is_introspected = "garbage" in headers.get("authorization", "") and self._introspects
             for path in ("/mcp", "/mcp/search", "/sse", "/messages", "/admin/servers", "/metrics"):
                 request = HttpRequest("POST", path, "", {"host": "localhost", **headers}, frozenset(), b"", "")
                 authenticate = self.http_server.authenticate_head
                 answer = authenticate(request) if authenticate is not None else ""
+                if is_introspected and (answer == PENDING_PRINCIPAL_ID or answer[0] == 503):
+                    continue  # the provider is asked; without its answer no request is handled
                 if isinstance(answer, str) or answer[0] != 401:
                     raise ConfigError(
                         "the gateway would accept requests without a valid token",
@@ -308,6 +311,11 @@ class Gateway:
                         hint="do not use this gateway; report it as a security problem",
                         code="E-LOGIN-OPEN",
                     )
+
+    @property
+    def _introspects(self) -> bool:
+        """True if the identity provider is asked about tokens that are not JWTs."""
+        return self.login is not None and self.login.introspection is not None
 
     @property
     def login(self) -> IdentityProvider | None:

@@ -61,6 +61,18 @@ async def test_an_active_token_opens_the_gateway(tmp_path: Path, era: str):
         assert said(await ask(found, era, "opaque-token")) == "x"
 
 
+async def test_the_check_at_the_start_accepts_that_the_provider_is_asked(tmp_path: Path):
+    issuer = Issuer()
+    endpoint = Endpoint(issuer)
+    async with guarded(tmp_path, issuer, ask=endpoint.ask) as found:
+        endpoint.status = 500  # the provider is down
+        found.gateway.check_login()
+        assert (await ask(found, "modern", "garbage")).status in (401, 503)
+        found.gateway.check_login()  # with the answer about "garbage" that was just given
+        endpoint.status, endpoint.body = 200, b'{"active": false}'
+        assert (await ask(found, "modern", "other-garbage")).status == 401
+
+
 async def test_an_answer_is_kept_for_half_a_minute_and_no_longer():
     issuer = Issuer()
     endpoint = Endpoint(issuer)
