@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.approval_lab import ERAS, Asking, Clock, asking, call, refusal
 from tests.gateway.bridge_lab import made
 from tests.gateway.full_server import FullHttp
-from toolway import Hub
+from toolway import Hub, ProtocolError
 from toolway.gateway.admin.openapi import SCHEMAS
 from toolway.gateway.approvals import records
 from toolway.gateway.principals import FileApiKeyStore
@@ -209,6 +209,16 @@ async def test_playground_programs_and_steps_ask_too(tmp_path: Path) -> None:
         hub = Hub._from_core(lab.hub)  # as steps of workflows and agents use it
         with pytest.raises(ApprovalRequired):
             await hub.call_tool("bank.echo", PAY)
+        assert lab.executed() == 0
+
+
+async def test_a_hub_behind_the_gateway_reports_that_the_call_was_not_executed(tmp_path: Path) -> None:
+    async with asking(tmp_path, OPERATOR) as lab:
+        entry = {"url": f"{lab.base}/mcp", "headers": {"Authorization": "Bearer tw_owner"}}
+        async with Hub({"gateway": entry}) as hub:
+            with pytest.raises(ProtocolError) as refused:
+                await hub.call_tool("gateway.bank__echo", PAY)
+        assert (refused.value.rpc_code, refused.value.executed) == (-31014, "no")
         assert lab.executed() == 0
 
 

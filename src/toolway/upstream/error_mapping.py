@@ -59,7 +59,7 @@ def call_error(
     if isinstance(exc, TransportError) and exc.violations:
         return invalid_arguments(server, name, exc.violations)
     if isinstance(exc, JSONRPCError):
-        certainty = classify_error(exc.code)
+        certainty = _stated_certainty(exc) or classify_error(exc.code)
         is_not_processed = certainty is Certainty.UNKNOWN and exc.code in not_processed_codes
         error: CallError = _from_jsonrpc_error(exc, server, name, Certainty.REJECTED if is_not_processed else certainty)
     else:
@@ -69,6 +69,17 @@ def call_error(
         error = _from_transport_error(exc, server, name, Certainty.REJECTED if is_not_processed else exc.certainty)
     error.retryable = error.retryable or is_not_processed
     return error
+
+
+def _stated_certainty(exc: JSONRPCError) -> Certainty | None:
+    """Return the certainty that the error of another Toolway gateway states in its data; None if it states none.
+
+    Only errors with a code of the application are asked: the codes of JSON-RPC have a meaning of their own.
+    """
+    stated = exc.data.get("executed") if isinstance(exc.data, dict) else None
+    if not isinstance(stated, str) or classify_error(exc.code) is not Certainty.EXECUTED:
+        return None
+    return {"no": Certainty.REJECTED, "unknown": Certainty.UNKNOWN}.get(stated)
 
 
 def _from_jsonrpc_error(exc: JSONRPCError, server: str, name: str, certainty: Certainty) -> ProtocolError:
