@@ -9,6 +9,7 @@ from tests.timing import within
 from toolway.doctor.file_checks import plan_own_files
 from toolway.doctor.trial_start import run_trial_start
 from toolway.testing import fake_server
+from toolway.upstream.process import bubblewrap
 
 pytestmark = pytest.mark.anyio
 SECRET = "ghp_canary0123456789canary0123456789abcd"
@@ -111,3 +112,13 @@ def test_a_file_that_is_named_needs_no_approval(lab):
     path = lab.servers(lab.work / "mcp.json", acme=small())
     assert [target.untrusted for target in plan_own_files(lab.environ, lab.work, path).targets] == [False]
     assert plan_own_files(lab.environ, lab.work).targets == []
+
+
+@pytest.mark.skipif(bubblewrap.find_program() is None, reason="there is no bubblewrap here")
+async def test_a_server_that_fails_in_its_sandbox_is_told_what_is_hidden(lab):
+    lab.servers(aws={"command": "sh", "args": ["-c", "echo no credentials found >&2; exit 1"], "sandbox": "guard"})
+    seen = await lab.doctor()
+    text = "\n".join(seen.lines)
+    assert "it ran in the sandbox guard, by its entry" in text and "~/.aws" in text
+    lab.servers(aws={"command": "sh", "args": ["-c", "echo no credentials found >&2; exit 1"]})
+    assert "sandbox guard" not in "\n".join((await lab.doctor()).lines)

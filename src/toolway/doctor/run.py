@@ -24,6 +24,7 @@ from toolway.errors import ToolwayError
 from toolway.hub.secret_resolution import resolve_secrets
 from toolway.search.tokens import search_advice
 from toolway.secrets import looks_like_secret
+from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Spawner, build_environment
 
 MAX_PARALLEL_STARTS = 8  # servers started in parallel: a busy machine makes every start seem slow
@@ -145,6 +146,23 @@ async def _check_start(
     probes = await probe_server(server) if is_mcp_url and needs_probes else None
     for each in _judge_start(target, server, trial, probes):
         yield each
+    if server.command is not None and trial.failure is not None:
+        sandbox = await asyncio.to_thread(choose_sandbox, server.sandbox, target.default_sandbox)
+        if sandbox == "guard":
+            yield _guard_advice(server)
+
+
+def _guard_advice(server: Server) -> Check:
+    """Return what the sandbox hides from a server that did not start: its messages rarely name the sandbox."""
+    chosen = "by its entry" if server.sandbox == "guard" else "by default, because the gateway has a login"
+    return Check(
+        "sandbox",
+        "warn",
+        f"it ran in the sandbox guard, {chosen}",
+        "hidden: keys and logins in the home folder, such as ~/.aws, ~/.kube, ~/.ssh and ~/.netrc",
+        "pass a credential that it needs in `env`; or let this server run without a sandbox",
+        '"sandbox": "off"',
+    )
 
 
 def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes: Probes | None) -> Iterator[Check]:
