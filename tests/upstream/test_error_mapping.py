@@ -160,3 +160,24 @@ def test_a_question_of_the_server_that_nobody_here_answers_is_no_loss() -> None:
     error = of_fault(C2, code="E-NO-ANSWER")
     assert error.certainty is C2
     assert not isinstance(error, OutcomeUnknown | ServerUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("code", "data", "certainty"),
+    [
+        (-31014, {"executed": "no"}, C1),  # another gateway refused the call
+        (-31012, {"executed": "unknown"}, C2),
+        (-31012, {"executed": "yes"}, C3),
+        (-31012, {"executed": False}, C3),
+        (-31012, None, C3),
+        (-32603, {"executed": "no"}, C2),  # the code has a meaning of its own
+        (-32602, {"executed": "yes"}, C1),
+    ],
+)
+def test_the_certainty_that_another_gateway_states(code: int, data: object, certainty: Certainty) -> None:
+    assert of_answer(code, data).certainty is certainty
+
+
+def test_the_hint_to_log_in_names_the_server() -> None:
+    error = of_fault(C1, status=401, code="E-HTTP-STATUS", hint="log in: toolway login NAME; in Python: …")
+    assert error.hint == "log in: toolway login s; in Python: …"

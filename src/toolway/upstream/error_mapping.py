@@ -112,7 +112,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
         attempts=1,
         retry_after=exc.retry_after,
         detail=exc.reason,
-        hint=exc.hint,
+        hint=exc.hint.replace("toolway login NAME", f"toolway login {server}"),  # a transport does not know its name
         code=exc.code,
     )
     error.retryable = exc.status in _TRANSIENT_STATUSES or (
