@@ -75,8 +75,9 @@ class Accounts:
         return found if found is not None and (found.expires_at or 0) > time.time() else None
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
-        self._access.clear()
-        self._refresh.clear()
+        """Delete all tokens of the client that the token was issued to."""
+        self._access = {key: each for key, each in self._access.items() if each.client_id != token.client_id}
+        self._refresh = {key: each for key, each in self._refresh.items() if each.client_id != token.client_id}
 
     async def exchange_identity_assertion(self, client: Any, params: Any) -> OAuthToken:
         raise NotImplementedError

@@ -101,6 +101,15 @@ def test_only_the_file_of_a_project_can_be_approved(machine):
     assert "no file needs to be trusted" in machine.toolway("trust").output
 
 
+def test_the_first_run_names_the_entries_that_it_records_as_approved(machine):
+    entries = {"files": {"command": "x"}, "shell": {"command": "y"}, "web": {"url": "https://x.example/mcp"}}
+    machine.write(".config/toolway/mcp.json", {"mcpServers": entries})
+    first, second = machine.toolway("trust"), machine.toolway("trust")
+    assert "recorded 2 entries as approved: files, shell\n" in first.stderr  # a plain URL needs no approval
+    assert "recorded" not in second.output
+    assert "no entry waits" in second.output
+
+
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 3), ("", 3)])
 def test_at_a_terminal_a_person_is_asked(machine, answer, code):
     machine.write("project/mcp.json", PROJECT)

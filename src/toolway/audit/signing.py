@@ -211,7 +211,7 @@ def _no_key_error(file: Path, detail: str) -> ConfigError:
     return ConfigError(
         f"there is no key to sign with: {file}",
         detail=detail,
-        hint="create it: toolway audit key. A gateway with an audit log creates it at its start",
+        hint="create it: toolway audit key. A gateway with an audit log creates it a minute after its start",
         code=NO_KEY_CODE,
     )
 

@@ -111,6 +111,7 @@ class ApprovalGate:
         self._named = named
         self._taken: dict[str, set[str]] = {}
         self._is_started = False
+        self.recorded: list[str] = []  # names of the entries that `take` approved in the trust store
 
     @classmethod
     def open(cls, environment: Mapping[str, str], named: NamedFileRule = "ignore") -> ApprovalGate:
@@ -150,6 +151,7 @@ class ApprovalGate:
         if self._store is not None:
             with suppress(ConfigError):
                 self._store.approve_entries(file, list(dict.fromkeys(digests.values())))
+                self.recorded += digests
 
     def find_held(
         self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]

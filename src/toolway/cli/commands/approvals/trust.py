@@ -26,7 +26,7 @@ from toolway.errors import ConfigError, NotFound
 
 if TYPE_CHECKING:
     from toolway.config.approval.accesses import Access
-    from toolway.config.approval.held_entries import HeldEntry
+    from toolway.config.approval.held_entries import ApprovalGate, HeldEntry
     from toolway.config.scopes import UntrustedFile
     from toolway.config.secrets import SecretMove
     from toolway.types import Json
@@ -101,9 +101,15 @@ def run_trust(
     sent is shown in full, with invisible characters escaped: the user must see what is trusted. Only plain text that is
     clearly a secret is masked, never a reference.
     """
+    from toolway.config.approval.held_entries import ApprovalGate
+
     if digest is not None and not _SHA256_HEX.fullmatch(digest):
         raise UsageError("a digest has 64 characters of 0-9 and a-f", hint="show it: toolway trust")
-    pending = _find_pending(config, target)
+    gate = ApprovalGate.open(os.environ, "hold")
+    pending = _find_pending(config, target, gate)
+    if gate.recorded and not output.as_json:
+        number = "1 entry" if len(gate.recorded) == 1 else f"{len(gate.recorded)} entries"
+        output.info(f"recorded {number} as approved: {', '.join(gate.recorded)}", "green")
     trusted = []
     for each in pending:
         if confirm_review(output, each, digest, only_one=len(pending) == 1, allow_commands=allow_commands):
@@ -196,15 +202,14 @@ class PendingReview:
         return [each.what for each in self.accesses if each.kind == "runs" and each.key != "command"]
 
 
-def _find_pending(config: Path | None, target: str | None) -> list[PendingReview]:
+def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -> list[PendingReview]:
     """Return the project files and entries of this folder that wait for approval, or only the named one.
 
-    Raises `UsageError` if the named file is not a project's config file, and `NotFound` if the named entry does not
-    wait.
+    If no entries were recorded before, `gate` records all of the user's own files as approved. Raises `UsageError` if
+    the named file is not a project's config file, and `NotFound` if the named entry does not wait.
     """
     from toolway.config.loader import read_config_bytes, reject_outside_project
     from toolway.config.scopes import (
-        ApprovalGate,
         UntrustedFile,
         find_config_paths,
         load_config,
@@ -227,10 +232,9 @@ def _find_pending(config: Path | None, target: str | None) -> list[PendingReview
     if named is not None:
         untrusted: Sequence[UntrustedFile] = ()
         is_recorded = open_trust_store(os.environ).approved_entries(os.fspath(named)) is not None
-        gate = ApprovalGate.open(os.environ, "hold")
         held = load_config(os.environ, Path.cwd(), named, gate).held if is_recorded else ()
     else:
-        merged = load_scopes(os.environ, Path.cwd(), ApprovalGate.open(os.environ))
+        merged = load_scopes(os.environ, Path.cwd(), gate)
         untrusted, held = merged.untrusted, merged.held
         outside = [each for each in merged.file_errors if each.code == "E-CONFIG-LINK"]
         if outside and target is None:
