@@ -185,6 +185,18 @@ async def test_checkpoints_are_sent_and_only_made_if_the_log_has_grown(settings:
         list(CheckpointChecker([key], given).rows(rows(settings)[: given[-1].through - 1]))
 
 
+async def test_a_log_with_only_its_first_record_is_signed(settings: AuditSettings) -> None:
+    """Otherwise a gateway without calls has no signed log in its first hour."""
+    log = OneLog(settings)
+    await log.writer.open()
+    log.task.start()
+    assert log.writer.head.seq == 1
+    assert await log.task.make() and await log.task.make()
+    assert len(log.sent) == 1
+    await log.task.close()
+    await log.writer.close()
+
+
 def failing_signer() -> Any:
     raise ConfigError("no key", code="E-AUDIT-KEY")
 

@@ -73,7 +73,8 @@ class CheckpointTask:
     async def make(self, timeout: float | None = None) -> bool:
         """Sign the end of the log and store the checkpoint, if there are new records. Return False if that failed."""
         head, location = self._writer.head, self._writer.location
-        if head.seq - self._last.seq <= 1:  # at most the last checkpoint itself
+        least = 2 if self._last.seq else 1  # the last checkpoint is itself a record
+        if head.seq - self._last.seq < least:
             return True
         try:
             found = await self._thread.run(lambda: self._sign(location, head, timeout), timeout or 60.0)
