@@ -154,7 +154,7 @@ async def _check_start(
 
 def _guard_advice(server: Server) -> Check:
     """Return what the sandbox hides from a server that did not start: its messages rarely name the sandbox."""
-    chosen = "by its entry" if server.sandbox == "guard" else "by default, because the gateway has a login"
+    chosen = "by its entry" if server.sandbox == "guard" else "the default of this gateway"
     return Check(
         "sandbox",
         "warn",
