@@ -23,11 +23,12 @@ Headers = Iterable[tuple[str, str]]
 JSON_HEADERS: Final = (("content-type", JSON_TYPE),)
 
 
-_LENGTH: Final = "content-length"
-
-
 class HeadNotes:
-    """Results of authentication and routing for one request head, cached and shared by all requests with that head."""
+    """Results of authentication and routing for one request head.
+
+    Requests share them only if the head cache found their heads by identical bytes (docs/decisions/0043). Never compare
+    two parsed heads to reuse them.
+    """
 
     __slots__ = ("authenticated", "plan", "routing")
 
@@ -48,14 +49,6 @@ class HttpRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
     body: bytes
     peer: str  # IP address of the client, or `THIS_MACHINE`; "" if unknown
     notes: HeadNotes = msgspec.field(default_factory=HeadNotes)
-
-    def has_same_head(self, other: HttpRequest) -> bool:
-        """Return True if the heads of this request and another one are equal, apart from the length of the body."""
-        if (self.method, self.path, self.query) != (other.method, other.path, other.query):
-            return False
-        if len(self.headers) != len(other.headers) or self.repeated_headers or other.repeated_headers:
-            return False
-        return all(other.headers.get(name) == value for name, value in self.headers.items() if name != _LENGTH)
 
     def with_body(self, body: bytes, peer: str) -> HttpRequest:
         """Return a request with the same method, path and headers as this one, but with another body.

@@ -18,7 +18,17 @@ from typing import Any, Final, Protocol, cast
 
 import httptools
 
-from toolway.http.exchange import THIS_MACHINE, Exchange, HeadCache, Headers, HttpRequest, KnownHead, encode_head
+from toolway.http.exchange import (
+    MAX_HEAD_BYTES,
+    THIS_MACHINE,
+    Exchange,
+    HeadCache,
+    Headers,
+    HeadNotes,
+    HttpRequest,
+    KnownHead,
+    encode_head,
+)
 from toolway.http.limits import BodyBudget, ServerLimits
 
 RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
@@ -80,14 +90,14 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_bytes",
-        "_cacheable_request",
         "_exchange",
         "_fields",
         "_handling_bytes",
+        "_head",
         "_head_bytes",
         "_input_ignored",
         "_known_head",
-        "_last_request",
+        "_notes",
         "_parser",
         "_path",
         "_peer",
@@ -118,9 +128,7 @@ class ServerConnection(asyncio.Protocol):
         self._pipelined: deque[tuple[HttpRequest, bool, bool, int]] = deque()
         self._peer = ""
         self._rejection: Rejection | None = None
-        self._cacheable_request: HttpRequest | None = None  # the request just read, without its body, if cacheable
         self._known_head: KnownHead[HttpRequest] | None = None  # of the last request that was in the head cache
-        self._last_request: HttpRequest | None = None  # the last cacheable one, without its body
         self._input_ignored = False  # input is ignored: the client announced that this was its last request
         self._rejection_sent = False  # the rejection was sent
         self.authenticated = False  # the client is authenticated
@@ -139,6 +147,8 @@ class ServerConnection(asyncio.Protocol):
         self._path = b""
         self._fields: dict[str, str] = {}
         self._repeated: set[str] = set()
+        self._head = b""  # of the message being read, if it arrived at once
+        self._notes = HeadNotes()  # of the message being read; those of another one only if the bytes are identical
         self._body: list[bytes] = []
         self._head_bytes = 0
         self._body_bytes = 0
@@ -172,12 +182,18 @@ class ServerConnection(asyncio.Protocol):
                 self._known_head, body = known, known.match(data)
             if body is not None and known is not None and self._take_cached_head(known.parsed, body):
                 return
+            self._find_notes(data)
         self.received += len(data)
         self._read(data)
-        if self._cacheable_request is not None:
-            if between:
-                self._server.head_cache.put(data, self._cacheable_request)
-            self._cacheable_request = None
+
+    def _find_notes(self, data: bytes) -> None:
+        """Find the notes of a head by its bytes, for a request whose body arrives later than its head."""
+        end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+        if end > 0:
+            self._head = data[: end + 4]
+            known = self._server.head_cache.get_head(self._head)
+            if known is not None:
+                self._notes = known.parsed.notes
 
     def _take_cached_head(self, request: HttpRequest, body: bytes) -> bool:
         """Begin to handle a complete request without parsing it, because its head was found in the head cache.
@@ -408,10 +424,9 @@ class ServerConnection(asyncio.Protocol):
         reserved, self._reading_bytes = self._reading_bytes, 0
         self.reading_since = 0.0
         cacheable = not close and request.method == "POST" and not (_UNCACHED_HEADERS & self._fields.keys())
-        # Without the body: an idle connection must not keep it.
-        self._cacheable_request = request.with_body(b"", "") if cacheable and not request.repeated_headers else None
-        if self._cacheable_request is not None:
-            self._last_request = self._cacheable_request
+        if cacheable and self._head and not request.repeated_headers:
+            # Without the body: the cache must not keep it.
+            self._server.head_cache.put_head(self._head, request.with_body(b"", ""))
         self._clear()
         self._server.on_message_read(self)
         if self._exchange is None:
@@ -425,9 +440,8 @@ class ServerConnection(asyncio.Protocol):
     def _request(self, body: bytes) -> HttpRequest:
         path, _, query = self._path.decode("latin-1").partition("?")
         method = self._parser.get_method().decode("latin-1")
-        request = HttpRequest(method, path, query, self._fields, frozenset(self._repeated), body, self._peer)
-        last = self._last_request  # a client that sends head and body in two packets has no use of the head cache
-        return last.with_body(body, self._peer) if last is not None and request.has_same_head(last) else request
+        repeated = frozenset(self._repeated)
+        return HttpRequest(method, path, query, self._fields, repeated, body, self._peer, self._notes)
 
     # -- handling -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,52 @@
+"""Be taken for a caller whose request was authenticated before, by a head that resembles it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.edge_lab import TOKEN, TYPES, edge, modern
+
+pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-F1")]
+
+LIST, FIELDS = modern("tools/list", {})
+
+
+def head(port: int, path: str, fields: Mapping[str, str]) -> bytes:
+    lines = {"Host": f"127.0.0.1:{port}", **TYPES, **fields}
+    return "\r\n".join(
+        [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in lines.items()), "", ""]
+    ).encode()
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/mcp/both", "/mcp/server/a", "/admin/dashboard-links"])
+async def test_be_the_caller_before_me_by_a_content_length_in_place_of_a_token(tmp_path: Path, path: str) -> None:
+    """The first request has a token and no Content-Length, the second a Content-Length and no token."""
+    async with edge(tmp_path) as at:
+        body = at.request("POST", path, LIST, FIELDS).partition(b"\r\n\r\n")[2]
+        with_token = head(at.port, path, {**FIELDS, "Authorization": f"Bearer {TOKEN}"})
+        without = head(at.port, path, {**FIELDS, "Content-Length": str(len(body))}) + body
+        before = at.contacts()
+        async with at.connected() as client:
+            assert (await client.ask(with_token)).status in (200, 400)
+            assert (await client.ask(without)).status == 401
+        async with at.connected() as client:
+            assert (await client.ask(without)).status == 401
+        assert at.contacts() == before
+
+
+async def test_be_the_caller_before_me_by_a_head_in_two_packets(tmp_path: Path) -> None:
+    """A head that arrives without its body is authenticated like any other."""
+    async with edge(tmp_path) as at:
+        known = at.request("POST", "/mcp", LIST, FIELDS)
+        stranger = at.request("POST", "/mcp", LIST, FIELDS, token=None)
+        async with at.connected() as client:
+            for _ in range(3):
+                start, _, rest = known.partition(b"\r\n\r\n")
+                await client.send(start + b"\r\n\r\n")
+                assert (await client.ask(rest)).status == 200
+            start, _, rest = stranger.partition(b"\r\n\r\n")
+            await client.send(start + b"\r\n\r\n")
+            assert (await client.answer()).status == 401
