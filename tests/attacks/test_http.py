@@ -87,6 +87,20 @@ async def test_hide_a_second_request_in_one_that_has_two_readings(gateway: Edge,
     assert gateway.contacts() == before
 
 
+ODD_LINES: Final = ("POST /mcp  HTTP/1.1", "POST  /mcp HTTP/1.1", "POST   /mcp   HTTP/1.1", "GET /healthz  HTTP/1.1")
+
+
+@pytest.mark.attack("A2-S9")
+@pytest.mark.parametrize("line", ODD_LINES)
+async def test_write_a_request_line_that_a_proxy_reads_differently(gateway: Edge, line: str) -> None:
+    head = [line, f"Host: 127.0.0.1:{gateway.port}", f"Authorization: Bearer {TOKEN}", "Content-Length: 0"]
+    async with gateway.connected() as client:
+        answer = await client.ask("\r\n".join(head).encode() + b"\r\n\r\n")
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert b"one space" in answer.body
+        assert await client.closed() == b""
+
+
 @pytest.mark.attack("held-6")
 async def test_bring_the_token_in_a_trailer(gateway: Edge) -> None:
     lines = ["POST /mcp HTTP/1.1", f"Host: 127.0.0.1:{gateway.port}", CHUNKS, "Trailer: Authorization"]

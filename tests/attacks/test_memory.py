@@ -21,7 +21,7 @@ from tests.gateway.edge_lab import HELLO, edge, handshake
 from tests.gateway.load_clients import Connection
 from tests.gateway.program import Program, program
 from tests.http.raw_client import connected, serving, until
-from tests.middleware.chain_lab import Clock, End, a_call, a_reply
+from tests.middleware.chain_lab import Clock, End, a_call, a_reply, keyed_stage
 from toolway import Hub
 from toolway.config.settings import AuditSettings
 from toolway.errors import CallError
@@ -31,8 +31,10 @@ from toolway.gateway.mcp.legacy_sessions import MAX_CAPABILITIES_BYTES
 from toolway.gateway.mcp.pending_input import PendingCalls
 from toolway.gateway.mcp.replay_buffer import ReplayBudget, ReplayBuffers
 from toolway.gateway.principals import FileApiKeyStore
-from toolway.http.exchange import Exchange
-from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
+from toolway.http.exchange import Exchange, HttpRequest
+from toolway.http.limits import STRANGERS, BodyBudget
+from toolway.http.server_connection import Rejection
+from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore
 from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
 from toolway.testing import fake_server
 
@@ -167,7 +169,7 @@ def a_store(kind: str, folder: Path, **limits: Any) -> Any:
 
 
 async def keyed(store: IdempotencyStore, end: End, caller: str, key: str) -> Any:
-    return await idempotency(store)(a_call(caller=caller, idempotency_key=key), end)
+    return await keyed_stage(store)(a_call(caller=caller, idempotency_key=key), end)
 
 
 STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -265,6 +267,61 @@ async def test_fill_the_memory_with_results_that_were_not_fetched() -> None:
     assert len(budget) <= 4 * MB
     assert victim.find(f"{kept.name}-1") is not None
     assert sessions[-1].find(f"{buffers[-1][1].name}-1") is not None  # the newest
+
+
+@pytest.mark.attack("A2-F4")
+async def test_have_the_body_of_a_stranger_read_behind_a_request_that_is_being_handled() -> None:
+    may_end = asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        await may_end.wait()
+        exchange.reply(200, b"first")
+
+    def authenticate(request: HttpRequest) -> str | Rejection:
+        return "me" if "authorization" in request.headers else (401, b"who?", ())
+
+    async with serving(handle, greet=authenticate) as (server, port), connected(port) as client:
+        stranger = b"POST /mcp HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (3 * MB)
+        await client.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + stranger)
+        await until(lambda: server.active_count == 1)
+        await client.send(b"x" * (3 * MB))
+        assert len(server.body_budget) == 0
+        may_end.set()
+        assert (await client.answer()).body == b"first"  # the denied request behind it costs it nothing
+        assert (await client.answer()).status == 401
+
+
+@pytest.mark.attack("A2-F4")
+async def test_use_the_room_for_bodies_of_another_principal_by_a_pipelined_request() -> None:
+    """Each request counts against the share of its own principal, also if another one is handled before it."""
+    may_end = asyncio.Event()
+
+    async def handle(exchange: Exchange) -> None:
+        await may_end.wait()
+        exchange.reply(200)
+
+    def post(principal: str) -> bytes:
+        return f"POST / HTTP/1.1\r\nHost: x\r\nAuthorization: {principal}\r\nContent-Length: {MB}\r\n\r\n".encode()
+
+    async with serving(handle, greet=lambda request: request.headers["authorization"]) as (server, port):
+        async with connected(port) as client:
+            await client.send(b"".join(post(name) + b"x" * MB for name in ("a", "b", "a")))
+            await until(lambda: len(server.body_budget) == 3 * MB)
+            assert server.body_budget._by_principal == {"a": 2 * MB, "b": MB}
+            may_end.set()
+            for _ in range(3):
+                assert (await client.answer()).status == 200
+        await until(lambda: len(server.body_budget) == 0)
+        assert server.body_budget._by_principal == {}
+
+
+@pytest.mark.attack("A2-F4")
+def test_use_the_room_for_bodies_of_principals_as_many_strangers() -> None:
+    """Clients that aren't authenticated yet share a sixteenth of the room; the rest stays for principals."""
+    budget = BodyBudget(16 * MB)
+    taken = [budget.reserve(100_000, STRANGERS) for _ in range(1000)]
+    assert len(budget) <= MB and taken.count(True) == MB // 100_000
+    assert all(budget.reserve(4 * MB, principal) for principal in ("a", "b", "c"))
 
 
 @pytest.mark.attack("B7")

@@ -231,3 +231,22 @@ async def test_an_interim_head_is_not_taken_for_a_response() -> None:
     at.connection.data_received(early + begin)
     at.connection.data_received(rest)
     assert len(at.head_cache) == 0
+
+
+@pytest.mark.attack("A2-NG1")
+@pytest.mark.parametrize("part", [0, 1, 50], ids=lambda part: f"{part} bytes with the head")
+async def test_a_body_that_follows_its_head_belongs_to_its_own_request(part: int) -> None:
+    """Many servers write head and body apart, so that each first part of a response has the same length."""
+    at = Exchange(Socket())
+    for number in range(5):
+        body = b"%d" % number * 100
+        response = IncomingResponse()
+        if number:
+            at.connection.start(response, b"x" * 100, None)
+        else:
+            response = at.incoming
+        at.connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + body[:part])
+        assert not response.complete
+        assert len(at.free) == number  # it is not used for another request yet
+        at.connection.data_received(body[part:])
+        assert (response.complete, response.error, b"".join(response.chunks)) == (True, None, body)

@@ -65,6 +65,39 @@ async def test_a_request_may_come_byte_by_byte():
         assert json.loads((await client.answer()).body)[3] == "abc"
 
 
+EARLIER = (
+    b"",
+    b"\r\n\r\n",
+    get("/first"),
+    post("/first", b"POST /first HTTP/1.1\r\n\r\n"),
+    post("/first", b"\r\n\r\nGET /odd HTTP/1.1\r\n\r\n") + get("/second"),
+    get("/first", "Transfer-Encoding: chunked", method="POST") + chunked(b"GET /x HTTP/1.1\r\n\r\n", b"abc"),
+    get("/first", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQBAAAAAAIAAAAA"),
+)
+
+
+@pytest.mark.attack("A2-S9")
+@pytest.mark.parametrize("earlier", EARLIER)
+async def test_a_request_line_has_one_space_between_its_parts_wherever_it_stands(earlier: bytes) -> None:
+    expected = [path for path in ("/first", "/second") if path.encode() + b" HTTP" in earlier]
+    neat, seen = post("/odd", b"xyz"), Counting()
+    async with serving(seen.handle) as (server, port):
+        for odd in (neat, neat.replace(b"/odd ", b"/odd  "), neat.replace(b" /odd", b"   /odd")):
+            data = earlier + odd
+            for cut in range(max(0, len(earlier) - 5), len(earlier) + 30):
+                seen.seen.clear()
+                async with connected(port):
+                    await until(lambda: len(server))
+                    connection = next(iter(server._connections))
+                    for piece in (data[:cut], data[cut:]):
+                        connection.data_received(piece)
+                        for _ in range(5):
+                            await asyncio.sleep(0)
+                    paths = [request.path for request in seen.seen]
+                    assert paths == [*expected, "/odd"] if odd is neat else "/odd" not in paths, (odd, cut)
+                await until(lambda: not len(server))
+
+
 async def test_empty_lines_between_requests_are_skipped():
     async with (
         serving(echo, ServerLimits(head_timeout=0.3, sweep_interval=0.1)) as (_, port),

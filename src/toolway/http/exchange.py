@@ -304,7 +304,7 @@ class KnownHead(Generic[T]):
         self._after = data[stop:end]
         self._head = data[:end]  # of the last message, whose length the next one often has
         self._end = end
-        self._size = len(data)
+        self._size = end + int(data[begin:stop])  # of the whole message: `data` may be its start
 
     def match(self, data: bytes) -> bytes | None:
         """Return the body of the complete message `data`, if its head equals this one; else None.

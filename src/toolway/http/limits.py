@@ -120,12 +120,14 @@ class ServerLimits:
 
 
 MAX_SHARE_DIVISOR: Final = 4  # one principal may use at most a quarter of the budget
+STRANGERS_DIVISOR: Final = 16  # all clients that aren't authenticated yet share a sixteenth
+STRANGERS: Final = ""  # principal id of all clients that aren't authenticated yet
 
 
 class BodyBudget:
     """Memory budget of the HTTP server for request bodies: a total, and a share per principal.
 
-    Bytes without a principal id count only against the total.
+    The principal id None is for a server without authentication: its bytes count only against the total.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -136,30 +138,33 @@ class BodyBudget:
     def __len__(self) -> int:
         return self._reserved
 
-    def can_reserve(self, size: int, principal_id: str = "") -> bool:
+    def can_reserve(self, size: int, principal_id: str | None = None) -> bool:
         """Return True if `reserve` would accept `size` bytes for this principal. Reserves nothing."""
-        if principal_id and self._by_principal.get(principal_id, 0) + size > self._max_bytes // MAX_SHARE_DIVISOR:
+        if principal_id is not None and self._by_principal.get(principal_id, 0) + size > self._share_of(principal_id):
             return False
         return self._reserved + size <= self._max_bytes
 
-    def reserve(self, size: int, principal_id: str) -> bool:
+    def _share_of(self, principal_id: str) -> int:
+        return self._max_bytes // (STRANGERS_DIVISOR if principal_id == STRANGERS else MAX_SHARE_DIVISOR)
+
+    def reserve(self, size: int, principal_id: str | None) -> bool:
         """Reserve `size` bytes for a request body.
 
         Return False, and reserve nothing, if the total or the principal's share would be exceeded.
         """
-        if self._reserved + size > self._max_bytes:
+        if not self.can_reserve(size, principal_id):
             return False
-        if principal_id:
-            reserved = self._by_principal.get(principal_id, 0) + size
-            if reserved > self._max_bytes // MAX_SHARE_DIVISOR:
-                return False
-            self._by_principal[principal_id] = reserved
+        if principal_id is not None:
+            self._by_principal[principal_id] = self._by_principal.get(principal_id, 0) + size
         self._reserved += size
         return True
 
-    def release(self, size: int, principal_id: str) -> None:
+    def release(self, size: int, principal_id: str | None) -> None:
+        """Give back bytes that were reserved for this principal."""
+        if not size:
+            return
         self._reserved -= size
-        if principal_id and size:
+        if principal_id is not None:
             left = self._by_principal[principal_id] - size
             if left:
                 self._by_principal[principal_id] = left

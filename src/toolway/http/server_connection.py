@@ -30,8 +30,10 @@ from toolway.http.exchange import (
     encode_head,
 )
 from toolway.http.limits import BodyBudget, ServerLimits
+from toolway.http.request_lines import RequestLines
 
 RequestHandler = Callable[[Exchange], Coroutine[Any, Any, None]]
+Reserved = tuple[int, str | None]  # bytes of the body budget, and the principal id whose share they use
 
 Rejection = tuple[int, bytes, Headers]
 #: Authenticates by the request head: returns a rejection, or the principal's id.
@@ -90,13 +92,16 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
         "_body_bytes",
+        "_denied",
+        "_earlier_body_bytes",
         "_exchange",
         "_fields",
-        "_handling_bytes",
+        "_handling",
         "_head",
         "_head_bytes",
         "_input_ignored",
         "_known_head",
+        "_lines",
         "_notes",
         "_parser",
         "_path",
@@ -125,9 +130,10 @@ class ServerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: Exchange | None = None
         self._task: asyncio.Task[None] | None = None
-        self._pipelined: deque[tuple[HttpRequest, bool, bool, int]] = deque()
+        self._pipelined: deque[tuple[HttpRequest, bool, bool, Reserved]] = deque()
         self._peer = ""
         self._rejection: Rejection | None = None
+        self._denied = False  # the rejection is for a client that isn't authenticated
         self._known_head: KnownHead[HttpRequest] | None = None  # of the last request that was in the head cache
         self._input_ignored = False  # input is ignored: the client announced that this was its last request
         self._rejection_sent = False  # the rejection was sent
@@ -137,9 +143,11 @@ class ServerConnection(asyncio.Protocol):
         self.received = 0  # bytes of the message being read, framing included
         self._sent_bytes = 0  # bytes passed to the transport
         self.drain_mark = (0.0, 0)  # time of the last check of bytes that the client read, and their number
-        self._principal_id = ""  # principal id whose body budget is used
+        self._principal_id: str | None = None  # of the request being read; None: the server doesn't authenticate
         self._reading_bytes = 0  # budgeted body bytes of the request being read
-        self._handling_bytes = 0  # budgeted body bytes of the request being handled
+        self._handling: Reserved = (0, None)  # budgeted body bytes of the request being handled
+        self._lines = RequestLines()
+        self._earlier_body_bytes = 0  # bytes of the body being read that earlier packets had
         self._clear()
 
     def _clear(self) -> None:
@@ -213,10 +221,12 @@ class ServerConnection(asyncio.Protocol):
             size = 0
         elif not server.body_budget.reserve(size, self._principal_id):
             return False
-        self._start_exchange(request, False, False, size)
+        self._start_exchange(request, False, False, (size, self._principal_id))
         return True
 
     def _read(self, data: bytes) -> None:
+        self._lines.start_packet(data)
+        self._earlier_body_bytes = self._body_bytes
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -227,6 +237,7 @@ class ServerConnection(asyncio.Protocol):
         except httptools.HttpParserError:
             if not self._input_ignored:
                 self._set_rejection(400, "invalid HTTP/1.1 request")
+        self._lines.end_packet(in_head=self.reading_since > 0 and not self.head_done)
         if self._rejection is None:
             self._check_size()
         if self._rejection is not None:
@@ -269,6 +280,7 @@ class ServerConnection(asyncio.Protocol):
         self._clear()
         self._repeated = repeated
         self._parser = httptools.HttpRequestParser(self)
+        self._lines = RequestLines()
         self.data_received(head + rest)
 
     def _check_size(self) -> None:
@@ -291,7 +303,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.on_closed(self)
         self._discard_reading()
         for *_, reserved in self._pipelined:
-            self._server.body_budget.release(reserved, self._principal_id)
+            self._server.body_budget.release(*reserved)
         self._pipelined.clear()
         # The parser refers to this connection. Without it, all memory is free now, not at the next garbage collection.
         self._parser = None
@@ -361,8 +373,11 @@ class ServerConnection(asyncio.Protocol):
 
     def _check_head(self, fields: dict[str, str]) -> None:
         version = self._parser.get_http_version()
+        line = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._path, version.encode())
         if version not in _HTTP_VERSIONS:
             self._set_rejection(505, "HTTP version not supported: use HTTP/1.1")
+        elif not self._lines.is_valid(line):
+            self._set_rejection(400, "invalid request line: put one space between method, target and version")
         elif "transfer-encoding" not in fields:
             return
         elif fields["transfer-encoding"].lower() != "chunked" or "transfer-encoding" in self._repeated:
@@ -383,17 +398,18 @@ class ServerConnection(asyncio.Protocol):
             self._set_rejection(413, "request body too large")
         elif expected not in ("", "100-continue"):
             self._set_rejection(417, "expectation not supported: use 100-continue")
-        elif not self.busy:
+        else:
             self._authenticate()
             if self._rejection is None and not self._server.body_budget.can_reserve(size, self._principal_id):
                 self._set_rejection(503, "too many request bodies in progress")
-            elif self._rejection is None and expected and self._parser.get_http_version() != "1.0":
+            elif self._rejection is None and expected and not self.busy and self._parser.get_http_version() != "1.0":
                 self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _authenticate(self) -> None:
         """Authenticate the client by the request head (request line and headers).
 
-        Sets the principal id, or a rejection. No body bytes are budgeted yet, so the principal may change.
+        Sets the principal id, or a rejection. It is done for a pipelined request too, before its body is read. No body
+        bytes of the request are budgeted yet, so the principal may change.
         """
         if self._server.authenticate_head is None:
             return
@@ -401,7 +417,7 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(found, str):
             self._principal_id = found
         else:
-            self._rejection = found
+            self._rejection, self._denied = found, True
 
     def on_body(self, data: bytes) -> None:
         if self._rejection is not None:
@@ -421,7 +437,11 @@ class ServerConnection(asyncio.Protocol):
         request = self._request(self._body[0] if len(self._body) == 1 else b"".join(self._body))
         is_http10 = self._parser.get_http_version() == "1.0"
         close = self._input_ignored = is_http10 or not self._parser.should_keep_alive()
-        reserved, self._reading_bytes = self._reading_bytes, 0
+        reserved, self._reading_bytes = (self._reading_bytes, self._principal_id), 0
+        self._lines.end_request(
+            self._body_bytes - self._earlier_body_bytes, is_chunked="transfer-encoding" in self._fields
+        )
+        self._earlier_body_bytes = 0
         self.reading_since = 0.0
         cacheable = not close and request.method == "POST" and not (_UNCACHED_HEADERS & self._fields.keys())
         if cacheable and self._head and not request.repeated_headers:
@@ -434,7 +454,7 @@ class ServerConnection(asyncio.Protocol):
         elif len(self._pipelined) < self._server.limits.max_pipelined:
             self._pipelined.append((request, close, is_http10, reserved))
         else:
-            self._server.body_budget.release(reserved, self._principal_id)
+            self._server.body_budget.release(*reserved)
             self._set_rejection(400, "too many pipelined requests")
 
     def _request(self, body: bytes) -> HttpRequest:
@@ -445,8 +465,8 @@ class ServerConnection(asyncio.Protocol):
 
     # -- handling -----------------------------------------------------------------------------------------------------
 
-    def _start_exchange(self, request: HttpRequest, close: bool, is_http10: bool, reserved: int) -> None:
-        self._handling_bytes = reserved
+    def _start_exchange(self, request: HttpRequest, close: bool, is_http10: bool, reserved: Reserved) -> None:
+        self._handling = reserved
         self._exchange = exchange = Exchange(self, request, close, is_http10)
         self._server.on_exchange_started(self)
         self._task = None
@@ -487,7 +507,7 @@ class ServerConnection(asyncio.Protocol):
         if self._exchange is not None and not self._exchange.disconnected:
             server.on_exchange_ended(self)
         self._exchange = None
-        if self._handling_bytes:
+        if self._handling[0]:
             self._release_handled()
         if self._transport is None:
             return
@@ -495,6 +515,8 @@ class ServerConnection(asyncio.Protocol):
             self._transport.close()
         elif self._pipelined:
             self._start_exchange(*self._pipelined.popleft())
+        elif self._rejection is not None:
+            self._send_rejection(self._rejection)
         else:
             server.on_waiting(self)
 
@@ -512,15 +534,19 @@ class ServerConnection(asyncio.Protocol):
     def _send_rejection(self, rejection: Rejection) -> None:
         """Send the rejection of a request; the server closes the connection a little later.
 
-        Input is discarded until then, because a reset could destroy the response. If an earlier request is
-        still being handled, the connection is closed without the rejection.
+        Input is discarded until then, because a reset could destroy the response. If an earlier request is still being
+        handled, a denied request waits for its answer; anything else closes the connection without the rejection.
         """
         transport = self._transport
         if transport is None or self._rejection_sent:
             return
         self._discard_reading()
-        if self._exchange is not None:
+        if self._exchange is not None and not self._denied:
             transport.close()
+            return
+        if self._exchange is not None:  # `finish_exchange` sends it
+            self.reading_since = 0.0
+            self._server.on_message_read(self)
             return
         status, body, fields = rejection
         self.send(encode_head(status, fields, length=len(body), close=True) + body)
@@ -556,8 +582,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _release_handled(self) -> None:
         """Release the body budget (reserved memory) of the request that was handled."""
-        self._server.body_budget.release(self._handling_bytes, self._principal_id)
-        self._handling_bytes = 0
+        self._server.body_budget.release(*self._handling)
+        self._handling = (0, None)
 
     def _discard_reading(self) -> None:
         """Discard the body of a partly read request and release its body budget (reserved memory)."""

@@ -1,0 +1,46 @@
+"""Comparison of request lines with their only valid form, because the parser accepts more than that.
+
+llhttp skips any number of spaces between method, target and version. A proxy in front of the gateway may read such a
+line differently. The parser doesn't tell where in its input a request begins, so this class follows the requests.
+"""
+
+from __future__ import annotations
+
+_HEAD_END = b"\r\n\r\n"
+
+
+class RequestLines:
+    """Bytes that a parser is being fed, and where in them the request being read begins."""
+
+    __slots__ = ("_begin", "_body", "_bytes")
+
+    def __init__(self) -> None:
+        self._bytes = b""  # of this packet, and of earlier ones with parts of the head being read
+        self._begin: int | None = 0  # of the request being read; None: somewhere behind a chunked body
+        self._body = 0  # where the body of the request being read begins, or goes on
+
+    def start_packet(self, data: bytes) -> None:
+        """Take the bytes that the parser is fed next."""
+        self._bytes += data
+        self._body = 0
+
+    def is_valid(self, line: bytes) -> bool:
+        """Return True if the head that was just read begins with this line; empty lines may precede it."""
+        found, begin = self._bytes, self._begin
+        if begin is None:
+            begin = found.find(b"\n" + line) + 1
+        while found[begin : begin + 1] in (b"\r", b"\n"):
+            begin += 1
+        self._body = found.find(_HEAD_END, begin) + len(_HEAD_END)
+        return found.startswith(line, begin)
+
+    def end_request(self, body_bytes: int, *, is_chunked: bool) -> None:
+        """Note the end of a request, `body_bytes` of whose body were in this packet."""
+        self._begin = None if is_chunked else self._body + body_bytes
+
+    def end_packet(self, *, in_head: bool) -> None:
+        """Forget what the parser has consumed, except a head that isn't complete yet."""
+        if not in_head:
+            self._bytes, self._begin = b"", 0
+        elif self._begin:
+            self._bytes, self._begin = self._bytes[self._begin :], 0
