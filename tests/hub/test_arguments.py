@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.audit.log_reader import calls
+from tests.audit.log_reader import records as audit_records
 from toolway import ArgumentViolation, CallError, Hub, InvalidArguments, NotFound, Server, SyncHub
 from toolway.events import CallFinished
 from toolway.middleware import arguments as arguments_module
@@ -144,11 +145,10 @@ async def test_an_entry_turns_the_check_off(files: Files) -> None:
     "schema",
     [
         {"type": "object", "properties": {"a": {"type": "strin"}}},
-        {"type": "object", "properties": {"a": {"pattern": "(?=look)"}}},
         {"type": "object", "$ref": "#/$defs/absent"},
         {"type": "object", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}] * 3}}, "$ref": "#/$defs/a"},
     ],
-    ids=["type", "pattern", "reference", "recursion"],
+    ids=["type", "reference", "recursion"],
 )
 async def test_a_schema_that_cannot_be_evaluated_refuses_nothing_and_is_a_problem(files: Files, schema: Json) -> None:
     files.write(create=schema)
@@ -234,7 +234,8 @@ async def test_refused_calls_open_no_breaker_are_not_retried_and_are_audited_as_
     assert {(each.outcome, each.executed, each.attempts) for each in finished[:20]} == {("E-ARGUMENTS", "no", 0)}
     records = calls(log)
     rejected = [each for each in records if each.get("code") == "E-ARGUMENTS"]
-    assert len(rejected) == 20
+    [rest] = audit_records(log, "call.refused")  # the first ones are recorded one by one
+    assert len(rejected) + rest["count"] == 20
     assert {(each["kind"], each["outcome"], each["certainty"]) for each in rejected} == {
         ("call.outcome", "rejected", "C0")
     }

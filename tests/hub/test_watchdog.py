@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -31,6 +33,7 @@ class Watched:
         monkeypatch.setattr(threading.Thread, "start", lambda _: None)
         self.clock = Clock()
         self.told: list[Event] = []
+        self.next_round: Callable[[], None] = lambda: None
         self.dog = Watchdog(self.told.append, 5.0, self.clock)
         self.dog.start()
         self.dog.stop()  # no beats but ours
@@ -39,6 +42,16 @@ class Watched:
         pause = self.dog.check(late=late)
         await asyncio.sleep(0)
         return pause
+
+    def later(self, _: float, callback: Callable[..., None], *arguments: int) -> asyncio.TimerHandle:
+        """Keep what the dog wants to do in the next round, for `turn`."""
+        timer = asyncio.get_running_loop().call_at(math.inf, callback, *arguments)
+        if arguments:
+            self.next_round = lambda: None if timer.cancelled() else callback(*arguments)
+        return timer
+
+    def turn(self) -> None:
+        self.next_round()
 
     def kinds(self) -> list[type[Event]]:
         return [type(fact) for fact in self.told]
@@ -116,3 +129,58 @@ async def test_where_time_is_not_real_nobody_watches() -> None:
     before = dogs()
     async with HubCore({}, environment=HubEnvironment(stall_threshold=0)):
         assert dogs() == before
+
+
+@pytest.fixture
+async def paused(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """A watchdog whose clock is also that of its loop."""
+    watched = Watched(monkeypatch)
+    monkeypatch.setattr(watched.dog._loop, "time", watched.clock)
+    monkeypatch.setattr(watched.dog._loop, "call_later", watched.later)
+    watched.dog._beat()
+    return watched
+
+
+@pytest.mark.attack("A2-S3")
+async def test_a_request_that_is_read_after_a_pause_may_have_arrived_at_its_start(paused: Watched) -> None:
+    clock, dog = paused.clock, paused.dog
+    clock.now += 2.9
+    assert dog.pause_before(clock.now) == pytest.approx(2.9)  # before the beat
+    dog._beat()
+    for _ in range(9):  # however long the rounds take, because many requests are read in them
+        clock.now += 0.2
+        paused.turn()
+        assert dog.pause_before(clock.now) >= 2.9
+    paused.turn()
+    assert dog.pause_before(clock.now) == 0.0
+    assert paused.told == []
+
+
+@pytest.mark.attack("A2-S3")
+async def test_a_second_pause_counts_alone_and_completely(paused: Watched) -> None:
+    clock, dog = paused.clock, paused.dog
+    clock.now += 30
+    dog._beat()
+    paused.turn()
+    clock.now += 4
+    assert dog.pause_before(clock.now) >= 4
+    dog._beat()
+    assert dog.pause_before(clock.now) == pytest.approx(4)
+    for _ in range(9):
+        paused.turn()
+    assert dog.pause_before(clock.now) == pytest.approx(4)
+    paused.turn()
+    assert dog.pause_before(clock.now) == 0.0
+
+
+async def test_a_busy_loop_is_not_paused(paused: Watched) -> None:
+    for _ in range(20):
+        paused.clock.now += 2.4  # beats are late
+        assert paused.dog.pause_before(paused.clock.now) == 0.0
+        paused.dog._beat()
+
+
+async def test_without_beats_nothing_counts_as_a_pause(paused: Watched) -> None:
+    paused.dog.stop()
+    assert paused.dog.pause_before(paused.clock.now + 1000) == 0.0
+    assert Watchdog(paused.told.append, 0).pause_before(1000) == 0.0

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
-from toolway.types import Call, CallResult, Effect
+from toolway.middleware.idempotency import IdempotencyStore, idempotency
+from toolway.middleware.replay import replay
+from toolway.types import Call, CallResult, Effect, Middleware
 
 KIND_OF = {
     Certainty.NOT_SENT: ServerUnavailable,
@@ -77,6 +79,12 @@ class HeldEnd:
             self._answers[number].set_result(outcome)
         else:
             self._answers[number].set_exception(outcome)
+
+
+def keyed_stage(store: IdempotencyStore) -> Middleware:
+    """The stages of idempotency keys: the one that claims a key, and the one that answers, without gates in between."""
+    claim, answer = idempotency(store), replay()
+    return lambda call, next: claim(call, lambda claimed: answer(claimed, next))
 
 
 def a_call(effect: Effect = Effect.UNSAFE, **facts: Any) -> Call:

@@ -337,3 +337,60 @@ def test_hearsay_makes_no_pause_of_our_own_longer() -> None:
     breaker.apply_remote(3.0, 0.0)
     recover(breaker, 3.0)
     assert pause_of(breaker, 4.0) == 5.0
+
+
+# -- a server that is away ---------------------------------------------------------------------------------------------
+
+
+def lose(breaker: CircuitBreaker, now: float, times: int = 5) -> None:
+    for number in range(times):
+        breaker.record_failure(now + number / 100, lost_since=now + number / 100)
+
+
+@pytest.mark.attack("A2-D5")
+def test_of_all_calls_that_were_under_way_at_a_loss_one_counts() -> None:
+    breaker = a_breaker()
+    for number in range(1000):
+        breaker.record_failure(10.0 + number / 1e6, lost_since=9.0 + number / 1e4)
+    assert (breaker.state, breaker.status(10.0).failures) == (CLOSED, 1)
+    breaker.record_failure(10.5, lost_since=10.4)
+    assert breaker.status(10.5).failures == 2
+
+
+@pytest.mark.attack("A2-D5")
+@pytest.mark.parametrize("dice", [0.0, 0.5, 0.999])
+def test_the_pause_of_a_server_that_is_away_is_a_second_at_most_however_often(dice: float) -> None:
+    breaker, now = a_breaker(dice), 0.0
+    for _ in range(50):
+        lose(breaker, now)
+        for _ in range(3):
+            wait = breaker.seconds_until_allowed(now + 0.04)
+            assert 0.7 <= wait <= 1.0
+            now += 0.04 + wait
+            assert breaker.seconds_until_allowed(now) == 0.0
+            breaker.begin_trial()
+            breaker.record_failure(now, lost_since=now, refused=True)
+        now += breaker.seconds_until_allowed(now)
+        recover(breaker, now)
+        breaker.record_success(now)
+        now += 1.0
+
+
+def test_the_pause_of_a_server_that_answers_only_probes_grows() -> None:
+    breaker, now, pauses = a_breaker(), 0.0, []
+    for _ in range(4):
+        lose(breaker, now)
+        pauses.append(breaker.seconds_until_allowed(now + 0.04))
+        now += 0.04 + pauses[-1]
+        recover(breaker, now)
+    assert pauses == pytest.approx([0.9, 5.0, 10.0, 20.0])
+
+
+def test_a_probe_that_does_not_reach_the_server_proves_nothing_about_one_that_refuses_connections() -> None:
+    breaker, now = a_breaker(), 0.0
+    for _ in range(5):
+        for number in range(5):
+            breaker.record_failure(now + number / 100, lost_since=now + number / 100, refused=True)
+        assert breaker.seconds_until_allowed(now + 0.04) == pytest.approx(0.9)
+        now += 1.0
+        recover(breaker, now)

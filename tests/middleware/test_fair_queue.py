@@ -46,19 +46,28 @@ async def test_callers_are_served_in_turns_and_each_in_his_order() -> None:
     assert "".join(line.served) == "aabca"
 
 
-async def test_while_others_wait_one_caller_holds_half_of_the_slots() -> None:
+async def test_a_newcomer_gets_a_slot_though_another_caller_waits_for_more() -> None:
     line = Line(4, 10)
-    await line.come(*"aaaa")
-    await line.come(*"aab")
+    await line.come(*"aaaaaa")
+    assert line.served == ["a"] * 3
+    await line.come("b")
+    assert line.served[-1] == "b"
+
+
+async def test_a_free_slot_goes_to_the_caller_who_holds_fewest() -> None:
+    line = Line(4, 10)
+    await line.come(*"aaabaabb")
+    assert line.served == [*"aaab"]
     await line.give_back("a")
     assert line.served[-1] == "b"
 
 
-async def test_alone_he_may_hold_them_all() -> None:
-    line = Line(4, 10)
-    await line.come(*"aaaaaa")
-    await line.give_back("a")
-    assert line.served == ["a"] * 5
+@pytest.mark.parametrize(("slots", "most"), [(1, 1), (2, 2), (3, 3), (4, 3), (8, 7), (16, 13), (128, 103)])
+async def test_alone_a_caller_holds_most_of_the_slots_and_the_owner_of_the_hub_all(slots: int, most: int) -> None:
+    for caller, expected in (("a", most), ("", slots)):
+        line = Line(slots, 300)
+        await line.come(*[caller] * 200)
+        assert len(line.served) == line.slots.in_use == expected
 
 
 async def test_in_a_full_line_whoever_has_most_of_it_makes_room_for_another() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.middleware.chain_lab import Clock, End, HeldEnd, a_call, a_reply, failure, outcomes, turns
+from tests.middleware.chain_lab import Clock, End, HeldEnd, a_call, a_reply, failure, keyed_stage, outcomes, turns
 from toolway.config.schema import Server
 from toolway.errors import (
     AccessDenied,
@@ -29,7 +29,6 @@ from toolway.middleware.idempotency import (
     IdempotencyRecord,
     MemoryIdempotencyStore,
     call_fingerprint,
-    idempotency,
 )
 from toolway.types import Call, CallResult, Effect, Json, Middleware
 
@@ -99,7 +98,7 @@ class Lingering(MemoryIdempotencyStore):
 
 
 def a_stage(store: MemoryIdempotencyStore | None = None) -> Middleware:
-    return idempotency(store or MemoryIdempotencyStore(Clock()))
+    return keyed_stage(store or MemoryIdempotencyStore(Clock()))
 
 
 def keyed(**facts: Any) -> Call:

@@ -57,6 +57,35 @@ async def test_an_interrupted_key_is_claimed_again_once_and_stays_interrupted_if
     store.close()
 
 
+@pytest.mark.attack("A2-S10")
+@pytest.mark.parametrize("is_reclaimed", [False, True])
+async def test_a_key_is_kept_for_its_whole_time_after_the_crash_that_interrupted_its_call(
+    is_reclaimed: bool, tmp_path: Path
+) -> None:
+    """Until then it may have run, however long ago the key was claimed first."""
+    now = 0.0
+
+    def opened() -> SqliteIdempotencyStore:
+        return SqliteIdempotencyStore(tmp_path / "keys.db", retention_s=10, now=lambda: now, wall=lambda: 0.0)
+
+    store = opened()
+    await store.claim(ID, "f", "c")
+    if is_reclaimed:
+        store.close()
+        store = opened()
+        now = 9.0
+        assert await store.claim(ID, "f", "d") == IdempotencyRecord("interrupted", "f")
+        assert await store.reclaim(ID, "d")
+    now = 11.0
+    store.close()
+    store = opened()
+    now = 20.0
+    assert await store.claim(ID, "f", "e") == IdempotencyRecord("interrupted", "f")
+    now = 22.0
+    assert await store.claim(ID, "f", "f") is None
+    store.close()
+
+
 async def test_a_released_key_is_free_and_an_old_one_is_forgotten(tmp_path: Path) -> None:
     now = 0.0
     store = SqliteIdempotencyStore(tmp_path / "keys.db", retention_s=10, now=lambda: now)
@@ -138,7 +167,8 @@ async def test_time_that_a_crash_loses_has_not_passed(tmp_path: Path) -> None:
     clocks.pass_(2)
     assert not await finished(after)
     after.close()
-    store._executor.shutdown()
+    store._thread.stop()
+    store._thread.join()
     store._db.close()
 
 

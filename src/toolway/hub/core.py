@@ -51,7 +51,7 @@ from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer, WorkflowTrace
 from toolway.hub.library_flights import LibraryFlight, LibraryFlights
 from toolway.hub.plan import Plan, Planner
-from toolway.hub.result_redaction import ResultRedaction
+from toolway.hub.result_redaction import ResultRedaction, redact_stored
 from toolway.hub.source import (
     DEFAULT_CATALOG,
     ConfigSource,
@@ -67,12 +67,13 @@ from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.approval import CallGate, approval
 from toolway.middleware.arguments import ArgumentValidator, check_arguments
 from toolway.middleware.cache import ResponseCache, response_cache
-from toolway.middleware.chain import build_chain, compose
+from toolway.middleware.chain import Answerers, Attempts, CallEntry, Chain, Gates, compose
 from toolway.middleware.circuit_breaker import BreakerStatus, CircuitBreakers, circuit_breaker
 from toolway.middleware.concurrency import ConcurrencyLimiter, concurrency
 from toolway.middleware.deadline import deadline
 from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencyStore, idempotency
 from toolway.middleware.rate_limit import rate_limit
+from toolway.middleware.replay import replay
 from toolway.middleware.resolve import (
     find_by_bare_name,
     find_tool,
@@ -220,7 +221,7 @@ class HubCore:
         self._retry = retry
         self._user_middleware = user_middleware(middleware, lambda exc: mask_error(exc, self.mask))
         self._base_network_policy = network_policy
-        self._servers, self.config_issues, self._network_policy = load_servers(
+        self._servers, self.config_issues, self._network_policy, self.model_urls = load_servers(
             config, self._timeout, retry, network_policy
         )
         self._configured: Mapping[str, Server] = dict(self._servers)
@@ -320,33 +321,47 @@ class HubCore:
 
     def _build_middleware(
         self, idempotency_store: IdempotencyStore, now: Callable[[], float], audit: Middleware | None
-    ) -> tuple[Middleware, ...]:
+    ) -> Chain:
         policies = self._policies
-        return build_chain(
-            resolve=resolve(self._catalog, self._servers.keys(), policies.attach, self._wait_all_tools_known),
-            deadline=deadline(policies.total_timeout, now),
-            user_middleware=self._user_middleware,
-            idempotency=idempotency(idempotency_store),
-            cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
-            single_flight=single_flight(policies.coalesce_key),
-            arguments=check_arguments(self._argument_validator),
-            approval=approval(self._approvals, self._wait_for_definition, self._definition_of)
-            if self._approvals is not None
-            else None,
-            audit=audit,
-            retry=retry(
-                policies.retry_policy,
-                self._upstreams.retry_budgets.__getitem__,
-                now,
-                self._environment.random,
-                self._environment.sleep,
-                self._on_attempt_failed,
-                policies.update,
+        return Chain(
+            CallEntry(
+                resolve=resolve(self._catalog, self._servers.keys(), policies.attach, self._wait_all_tools_known),
+                deadline=deadline(policies.total_timeout, now, self._watchdog.pause_before),
+                user_middleware=self._user_middleware,
+                idempotency=idempotency(idempotency_store),
             ),
-            circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
-            rate_limit=rate_limit(policies.rate_limits, now, self._environment.sleep, self._describe_time),
-            concurrency=concurrency(
-                self._upstreams.limiters.__getitem__, policies.queue_timeout, now, self._describe_time, self._on_pause
+            Gates(
+                redaction=redact_stored(self._dispatcher.find_redactor),
+                arguments=check_arguments(self._argument_validator),
+                approval=approval(self._approvals, self._wait_for_definition, self._definition_of)
+                if self._approvals is not None
+                else None,
+            ),
+            Answerers(
+                replay=replay(),
+                cache=response_cache(self._cache, policies.cache_key, policies.cache_ttl),
+                single_flight=single_flight(policies.coalesce_key),
+            ),
+            Attempts(
+                audit=audit,
+                retry=retry(
+                    policies.retry_policy,
+                    self._upstreams.retry_budgets.__getitem__,
+                    now,
+                    self._environment.random,
+                    self._environment.sleep,
+                    self._on_attempt_failed,
+                    policies.update,
+                ),
+                circuit_breaker=circuit_breaker(self._breakers, now, self._ping_server, policies.is_process),
+                rate_limit=rate_limit(policies.rate_limits, now, self._environment.sleep, self._describe_time),
+                concurrency=concurrency(
+                    self._upstreams.limiters.__getitem__,
+                    policies.queue_timeout,
+                    now,
+                    self._describe_time,
+                    self._on_pause,
+                ),
             ),
         )
 
@@ -376,7 +391,7 @@ class HubCore:
             if self._alert_delivery is not None:
                 await self._alert_delivery.close()
             raise
-        middleware = self._build_middleware(self._idempotency_store, self._loop.time, audit)
+        middleware = self._build_middleware(self._idempotency_store, self._loop.time, audit).stages
         self._chain = compose(middleware, self._dispatcher.dispatch)
         self.flights = Flights(
             self._loop.time,
@@ -386,6 +401,7 @@ class HubCore:
             middleware,
             audit,
             self._report_end,
+            self._watchdog,
         )
         self._planner.audit = audit
         self._library_flights = LibraryFlights(self, self._catalog, self._planner)
@@ -473,7 +489,7 @@ class HubCore:
         Raises:
             ConfigError: The configuration cannot be used; nothing was changed.
         """
-        servers, self.config_issues, self._network_policy = load_servers(
+        servers, self.config_issues, self._network_policy, self.model_urls = load_servers(
             config, self._timeout, self._retry, self._base_network_policy
         )
         self._configured = dict(servers)
@@ -631,7 +647,7 @@ class HubCore:
         await self._upstreams.wait_lists_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
         tool = require_tool(self._catalog, ToolRef(call.server, call.name))
         call = self._policies.attach(call, tool)
-        if call.policy.tool_to_check is not None:
+        if call.policy.tool_to_check is not None and call.earlier is None:
             self._argument_validator.check(call, tool)
         return call
 
@@ -784,7 +800,8 @@ class HubCore:
         from toolway._version import __version__
         from toolway.telemetry.tracing import OtelTracer
 
-        self.set_tracer(OtelTracer(get_tracer("toolway", __version__, provider), self._server_attributes, sample_ratio))
+        tracer = get_tracer("toolway", __version__, provider)
+        self.set_tracer(OtelTracer(tracer, self._server_attributes, sample_ratio, self.mask))
 
     def _server_attributes(self, name: str) -> Mapping[str, Any]:
         """Return the span attributes that describe the address and protocol of a server."""
@@ -1069,6 +1086,11 @@ class HubCore:
         """Return the protocol era of a server, or the last known one if it is not ready."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.era if upstream is not None else None
+
+    def is_with_peer(self, server: str) -> bool:
+        """Return True if the present session of a server is with a peer that answers for it, such as another node."""
+        upstream = self._upstreams.upstreams.get(server)
+        return upstream is not None and upstream.is_with_peer
 
     async def wait_lists_known(
         self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool = False

@@ -16,7 +16,7 @@ from toolway.errors import AccessDenied, CallError, Certainty, NotFound, Protoco
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.environment import HubEnvironment
 from toolway.hub.instrumentation import Instrumentation
-from toolway.hub.result_redaction import ResultRedaction
+from toolway.hub.result_redaction import ResultRedaction, ResultRedactor
 from toolway.hub.upstreams import UpstreamManager
 from toolway.middleware.arguments import ArgumentValidator
 from toolway.middleware.resolve import require_allowed, require_tool
@@ -26,7 +26,7 @@ from toolway.types import Call, CallResult, Json, ToolRef, ToolResult, result_ty
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.session import Session
 from toolway.upstream.transport import SEND_TOO_LATE, RequestExchange
-from toolway.upstream.upstream import Upstream
+from toolway.upstream.upstream import EraChanged, Upstream
 
 PINS_TIMEOUT_S: Final = 5.0  # seconds that a call waits until the cluster has stored the first pins of its server
 
@@ -110,11 +110,15 @@ class Dispatcher:
         upstream = sent.upstream
         if self._forwarding_info is not None:
             call.state.forwarding_info = self._forwarding_info(call)
+        is_modern = sent.session.protocol.era == "modern"
+        call.state.requires_modern = bool(call.caller) and is_modern and not self._is_shared(call)
         try:
             return await self._exchange(call, upstream, sent.tool, (sent.session, sent.exchange))
         except (ServerUnavailable, NotFound) as exc:
             if not upstream.is_draining or exc.executed != "no":
                 raise
+        except EraChanged:
+            pass  # nothing was sent: decide again whose connection the call needs
         except AccessDenied as exc:
             if exc.code != PERSONAL_AUTH_CODE or not self._auth.is_per_user(call.server):
                 raise
@@ -138,8 +142,12 @@ class Dispatcher:
         if "structuredContent" in result:
             self._validate_output(tool, result)
         found = ToolResult(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
-        redactor = self.redaction.find(call.server) if self.redaction is not None else None
+        redactor = self.find_redactor(call.server)
         return found if redactor is None else await redactor.redact(found)
+
+    def find_redactor(self, server: str) -> ResultRedactor | None:
+        """Return what removes secrets from results of a server; None if its results pass as they are."""
+        return self.redaction.find(server) if self.redaction is not None else None
 
     async def dispatch(self, call: Call) -> CallResult:
         """Send the call to the upstream (supervised connection) of its server; return the result.
@@ -159,6 +167,7 @@ class Dispatcher:
                 call.state.caller = call.caller
                 if not shared.is_modern or self._auth.is_per_user(call.server):
                     upstream = await self._upstream_for_caller(call, shared)
+                call.state.requires_modern = upstream is shared and shared.is_modern and not self._is_shared(call)
             if call.method != "tools/call":
                 result = await upstream.call(call)
             else:
@@ -175,11 +184,13 @@ class Dispatcher:
                     call.state.may_send = partial(self._may_send, call, upstream)
                 return await self._exchange(call, upstream, tool)
             found = result_type(call.method)(call.server, call.name, result, raw_bytes=call.state.raw_bytes)
-            redactor = self.redaction.find(call.server) if self.redaction is not None else None
+            redactor = self.find_redactor(call.server)
             return found if redactor is None else await redactor.redact(found)
         except (ServerUnavailable, NotFound) as exc:
             if not shared.is_draining or exc.executed != "no":
                 raise
+        except EraChanged:
+            pass  # the server has just moved to this node: decide again
         except AccessDenied as exc:
             if exc.code != PERSONAL_AUTH_CODE or not self._auth.is_per_user(call.server):
                 raise  # else the server has just required a credential: use the caller's own connection
@@ -210,6 +221,11 @@ class Dispatcher:
         tool = await self._check_arguments(call, await self._require_listed_tool(call, upstream), upstream)
         return tool, await upstream.call(call, tool.input_schema)
 
+    def _is_shared(self, call: Call) -> bool:
+        """Return True if all callers use one connection to the server of a call, whatever its era."""
+        server = self._upstreams.servers[call.server]
+        return server.share_connection or server.transport == "memory"
+
     async def _upstream_for_caller(self, call: Call, upstream: Upstream) -> Upstream:
         """Return the shared upstream, or the caller's own if era or credentials require it.
 
@@ -217,7 +233,7 @@ class Dispatcher:
         """
         upstreams = self._upstreams
         server = upstreams.servers[call.server]
-        if server.share_connection or server.transport == "memory":
+        if self._is_shared(call):
             return upstream
         if self._auth.is_per_user(call.server) and not upstream.is_draining:
             return upstreams.per_caller.get_or_start(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 import threading
 import time
@@ -124,6 +125,10 @@ def _mask_value(value: Any, mask: Mask) -> Any:
 
 
 _BEATS_PER_THRESHOLD: Final = 10  # heartbeats per stall threshold
+_BEATS_OF_PAUSE: Final = 5  # heartbeats without which the loop was paused: some are late on a busy machine
+#: Rounds of the loop after a pause, and their shortest time. In these it accepts and reads what has arrived meanwhile.
+_ROUNDS_AFTER_PAUSE: Final = 10
+_ROUND_S: Final = 0.005
 _MAX_STACK_FRAMES: Final = 20  # reported frames of the stack
 _NO_STACK: Final = "(no stack: the process was suspended, or something held the interpreter lock)"
 _log = logging.getLogger(__name__)
@@ -141,11 +146,16 @@ class Watchdog:
         self._emit = emit
         self._stall_threshold = stall_threshold
         self._clock = clock
+        self._shortest_pause = _BEATS_OF_PAUSE * stall_threshold / _BEATS_PER_THRESHOLD
         self._last_beat = 0.0  # time of the last heartbeat
         self._reported = False  # the current stall is reported
         self._loop_stopped = False  # the loop was not running, so silence is no stall
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._round_timer: asyncio.TimerHandle | None = None  # during the rounds after a pause
+        self._silent_since = 0.0  # loop time: the last heartbeat, or the one before the last pause during those rounds
+        #: Loop time from which a request that is read may have arrived in a pause.
+        self.calm_until = math.inf
 
     def start(self) -> None:
         """Start the thread that detects a blocked event loop, unless `stall_threshold` is 0. Call it in that loop."""
@@ -158,14 +168,31 @@ class Watchdog:
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.calm_until = math.inf
+        for timer in (self._timer, self._round_timer):
+            if timer is not None:
+                timer.cancel()
 
     # -- in the loop --------------------------------------------------------------------------------------------------
+
+    def pause_before(self, now: float) -> float:
+        """Return for how many seconds the loop did not run until the loop time `now`; 0 if it did.
+
+        It may run again for a few rounds. A request that is read in them may have arrived at the start of the pause, so
+        its client may have waited since then.
+        """
+        return now - self._silent_since if now >= self.calm_until else 0.0
 
     def _beat(self) -> None:
         now = self._clock()
         silence, self._last_beat = now - self._last_beat, now
+        if silence >= self._shortest_pause:
+            self._silent_since, self.calm_until = self._loop.time() - silence, -math.inf
+            if self._round_timer is not None:
+                self._round_timer.cancel()
+            self._start_rounds(_ROUNDS_AFTER_PAUSE)
+        elif self._round_timer is None:
+            self._note_calm()
         reported, was_stopped = self._reported, self._loop_stopped
         self._reported = self._loop_stopped = False
         if silence >= self._stall_threshold and not was_stopped:
@@ -174,6 +201,18 @@ class Watchdog:
             _log.warning("the event loop runs again, after %.1f s", silence)
             self._emit(LoopResumed("", silence))
         self._timer = self._loop.call_later(self._stall_threshold / _BEATS_PER_THRESHOLD, self._beat)
+
+    def _start_rounds(self, number: int) -> None:
+        """Wait for this number of rounds of the loop, however long each takes; then the pause is over."""
+        if number:
+            self._round_timer = self._loop.call_later(_ROUND_S, self._start_rounds, number - 1)
+        else:
+            self._round_timer = None
+            self._note_calm()
+
+    def _note_calm(self) -> None:
+        self._silent_since = self._loop.time()
+        self.calm_until = self._silent_since + self._shortest_pause
 
     # -- in the thread ------------------------------------------------------------------------------------------------
 

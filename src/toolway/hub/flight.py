@@ -34,6 +34,7 @@ from toolway._async import settle_future
 from toolway.errors import Certainty
 from toolway.events import AttemptFinished, CallFinished
 from toolway.hub.dispatch import Dispatcher, OutputValidator, SentCall
+from toolway.hub.event_stream import Watchdog
 from toolway.hub.instrumentation import Instrumentation
 from toolway.hub.plan import Plan, add_trace_context
 from toolway.hub.result_redaction import THREAD_BYTES
@@ -159,6 +160,8 @@ class Flight(ABC):
             if self._trace_context is None:
                 return False
         self._began = now = flights.now()
+        if now >= flights.watchdog.calm_until and not self.in_library:
+            return False  # the client may have waited already: the pipeline knows how much time is left
         audit = plan.audit
         if audit is not None and audit.needs_intent:
             self._started_at = phase_clock()
@@ -183,7 +186,8 @@ class Flight(ABC):
         """
         if self._intent is None and error is None:
             try:
-                if self.plan.is_valid() and self._send_request(self._flights.now()):
+                now = self._flights.now()
+                if self.plan.is_valid() and not self.is_long(now) and self._send_request(now):
                     return
             except Exception as exc:
                 _log.exception("%s could not be sent", self.plan.target)
@@ -394,8 +398,10 @@ class Flights:
         middleware: Sequence[Middleware],
         audit: AuditMiddleware | None,
         observe: Callable[[Call, CallHandler, float], Awaitable[CallResult]],
+        watchdog: Watchdog,
     ) -> None:
         self.now = now
+        self.watchdog = watchdog
         self.instrumentation = instrumentation
         self.landed = 0  # flights that ended by themselves
         self.taken_over = 0  # flights that the pipeline took over
@@ -463,7 +469,7 @@ class Flights:
             return self._concurrency.resume(call, wait, plan.limiter)
 
         def first_attempt(call: Call) -> Awaitable[CallResult]:
-            return self._circuit_breaker.resume(call, hold_slot)
+            return self._circuit_breaker.resume(call, hold_slot, began)
 
         def attempts(call: Call) -> Awaitable[CallResult]:
             return self._retry.resume(call, first_attempt, self._attempt)
@@ -478,11 +484,15 @@ class Flights:
         """Send a call as soon as its intent (the audit record that announces it) is on disk, and wait for its result.
 
         The call was accepted and its arguments were checked before. It passes the stages of the middleware chain that
-        follow the audit log.
+        follow the audit log. It isn't sent if its time is over by then, because the process was paused.
         """
 
+        def in_time(call: Call) -> Awaitable[CallResult]:
+            self._deadline.require_time(call)
+            return self._below_audit(call)
+
         def recorded(call: Call) -> Awaitable[CallResult]:
-            return self.require_audit().resume(call, self._below_audit, intent)
+            return self.require_audit().resume(call, in_time, intent)
 
         return await self._observe(call, lambda call: self._deadline.resume(call, began, recorded), began)
 

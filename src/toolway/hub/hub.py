@@ -72,7 +72,7 @@ class Hub:
         catalog_storage: Folder or storage for the last known lists of tools. None stores no lists.
         audit_log: File or settings of an audit log; see docs/howto/audit.md. None writes no audit log.
         alerts: Folder, webhook URL or `AlertSettings` that gets a message if a person must act: a rejected token, a
-            login that ended, an unknown outcome, a long rate limit, a failed server; see docs/howto/alerts.md. None
+            login that ended, an unknown outcome, a long rate limit, a failed server; see docs/howto/monitoring.md. None
             writes none.
         middleware: Functions that run before and after each call, the first one outermost; see
             docs/howto/middleware.md.

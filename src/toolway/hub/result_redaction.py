@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -18,9 +18,10 @@ from toolway._lazy import compile_pattern
 from toolway.config.schema import Server
 from toolway.errors import Certainty, ProtocolError
 from toolway.protocol.jsonrpc import decode_json
-from toolway.secrets.detection import MASK, TOKEN_FORMATS
+from toolway.secrets.detection import TOKEN_FORMATS
+from toolway.secrets.replacer import MASK
 from toolway.secrets.server_secrets import ServerSecrets, secrets_of
-from toolway.types import CallResult
+from toolway.types import Call, CallHandler, CallResult, Middleware
 
 THREAD_BYTES: Final = 256 * 1024  # larger results are searched in a thread, so that other calls go on
 MIN_IBAN_CHARS: Final = 15
@@ -121,6 +122,24 @@ class ResultRedaction:
         if known is None or known[0] is not server:
             known = self._redactors[name] = (server, ResultRedactor(name, server.redact))
         return known[1] if known[1].is_active else None
+
+
+def redact_stored(find: Callable[[str], ResultRedactor | None]) -> Middleware:
+    """Return middleware that redacts results which were stored: those of a cache or of an idempotency key.
+
+    They were redacted when they arrived; since then the server may have got another secret, or its entry another
+    setting. `find` returns the redactor of a server, or None.
+    """
+
+    def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
+        redactor = find(call.server)
+        return next(call) if redactor is None else run(redactor, call, next)
+
+    async def run(redactor: ResultRedactor, call: Call, next: CallHandler) -> CallResult:
+        result = await next(call)
+        return await redactor.redact(result) if result.replayed or result.from_cache else result
+
+    return middleware
 
 
 def _binary_key(value: Mapping[str, Any]) -> str:

@@ -38,8 +38,8 @@ DEFAULT_CATALOG: Final = Path()  # sentinel for the user's cache folder
 
 def load_servers(
     config: ConfigSource, timeout: Timeout | None, retry: RetryPolicy | None, network_policy: NetworkPolicy
-) -> tuple[dict[str, Server], tuple[ConfigIssue, ...], NetworkPolicy]:
-    """Load the config of a hub: servers, config issues, and a network policy.
+) -> tuple[dict[str, Server], tuple[ConfigIssue, ...], NetworkPolicy, tuple[str, ...]]:
+    """Load the config of a hub: servers, config issues, a network policy, and the addresses of `toolway.modelUrls`.
 
     The network policy is for servers that are added later. Raises `ConfigError` if the config cannot be used.
     """
@@ -47,6 +47,7 @@ def load_servers(
     from toolway.config.scopes import load_config
 
     later_policy = network_policy
+    model_urls: tuple[str, ...] = ()
     is_logged = not isinstance(config, LoadedConfig)  # the program that loaded it shows its issues
     if config is None:
         config = load_config(os.environ, Path.cwd())
@@ -54,6 +55,7 @@ def load_servers(
         config = load_file(config)
     if isinstance(config, LoadedConfig):
         servers, issues, later_policy = config.servers, config.issues, network_policy.union(config.network_policy)
+        model_urls = config.gateway.model_urls
     else:
         servers, issues = _parse_servers(config)
     if is_logged:
@@ -63,6 +65,7 @@ def load_servers(
         {name: with_network_policy(server, network_policy) for name, server in with_settings.items()},
         issues,
         later_policy,
+        model_urls,
     )
 
 

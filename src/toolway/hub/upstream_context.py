@@ -8,8 +8,9 @@ from typing import Any
 
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
+from toolway.catalog.masked_items import mask_items
 from toolway.catalog.persister import LIST_KINDS, CatalogPersister
-from toolway.config.masking import find_result_secrets
+from toolway.config.masking import find_environment_secrets, find_named_values, find_result_secrets
 from toolway.config.schema import Server
 from toolway.config.secrets import needs_resolution
 from toolway.events import CatalogChanged, Connected, Event, ListKind, StateChanged
@@ -95,6 +96,8 @@ class HubUpstreamContext:
         known = secrets_of(name)
         for secret in find_result_secrets(server):
             known.add(secret)
+        known.set_environment(find_environment_secrets())
+        known.set_names(find_named_values(server))
         authorizer = self._auth.authorizer(name, server, caller)
         return self._environment.create_transport(name, server, self._spawner, self._environment.environ, authorizer)
 
@@ -127,7 +130,10 @@ class HubUpstreamContext:
         self, server: str, caller: str, kind: ListKind, items: list[Any], problems: list[str], era: Era
     ) -> CatalogChanged | None:
         known = self.caller_lists.names(server, kind, caller)
-        changed = self.update_list(server, kind, self.caller_lists.record(server, kind, caller, items), problems, era)
+        # Masked now: the token of this caller may be forgotten when the next caller gets its list.
+        items, skipped = mask_items(server, kind, items)
+        listed = self.caller_lists.record(server, kind, caller, items)
+        changed = self.update_list(server, kind, listed, [*problems, *skipped], era)
         if self.caller_lists.names(server, kind, caller) != known:
             self._catalog.generation += 1  # what this caller sees has changed, even if the catalog has not
             if changed is None:

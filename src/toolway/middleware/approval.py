@@ -1,8 +1,8 @@
 """Approval middleware: a call that a rule of the operator names waits for the approval of a person.
 
-It runs after `arguments`, so that no person is asked about a call that would be rejected. It runs before `audit` and
-`retry`: one approval allows one call. Rules and answers are those of the gate, which a gateway provides. A hub without
-a gate asks nothing.
+It runs after `arguments`, so that no person is asked about a call that would be rejected. It runs before everything
+that answers a call, stored results too, and before `audit` and `retry`: one approval allows one call. Rules and
+answers are those of the gate, which a gateway provides. A hub without a gate asks nothing.
 
 An approval counts for one definition of the tool. So the definition is compared again right before the first byte of
 the call is sent.
@@ -19,12 +19,32 @@ from msgspec.structs import replace
 
 from toolway.catalog.catalog import Tool
 from toolway.errors import AccessDenied, CallError, Certainty
+from toolway.middleware.replay import refuse_replay
+from toolway.protocol.constants import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, ToolResult
 from toolway.upstream.transport import SEND_TOO_LATE
 
 APPROVAL_CODE: Final = "E-APPROVAL"
 APPROVAL_DENIED_CODE: Final = "E-APPROVAL-DENIED"
 _UNBOUND_PARAMS: Final = ("_meta", "requestState", "inputResponses")  # differ between two requests for one call
+#: Keys of `_meta` that differ between two requests for one call, and that no tool acts on.
+_UNBOUND_META: Final = frozenset(
+    {
+        PROTOCOL_VERSION_META_KEY,
+        CLIENT_INFO_META_KEY,
+        CLIENT_CAPABILITIES_META_KEY,
+        LOG_LEVEL_META_KEY,
+        "progressToken",
+        "traceparent",
+        "tracestate",
+        "baggage",
+    }
+)
 
 
 class ApprovalRequired(CallError):
@@ -75,6 +95,9 @@ class CallGate(Protocol):
     async def admit(self, call: Call) -> Call | ApprovalResult:
         """Return the call if it needs no approval or was approved; else an approval question to send to the client.
 
+        A call that an earlier one answers (`Call.earlier`) needs no approval if the earlier one had it. Who approved a
+        call is written to its state.
+
         Raises `ApprovalRequired` if an operator has to approve it first, and other `CallError`s if it is denied.
         """
         ...
@@ -108,9 +131,15 @@ def approval(
             call = await wait_for_definition(call)
             if not call.policy.approval:
                 return await next(call)
-        admitted = await gate.admit(call)
+        try:
+            admitted = await gate.admit(call)
+        except CallError as exc:
+            refuse_replay(exc, call.earlier)
+            raise
         if isinstance(admitted, ApprovalResult):
             return admitted
+        if call.earlier is not None:
+            return await next(admitted)  # nothing is sent
         approved: str = call.policy.definition_hash
 
         def is_unchanged() -> bool:
@@ -147,13 +176,25 @@ class ApprovalBinding(NamedTuple):
     """Hashes of all that an approval is valid for: one call by one caller, its arguments, and the tool's definition."""
 
     key: str  # SHA-256 of all that follows
-    digest: str  # SHA-256 of the name and the arguments as canonical JSON
+    digest: str  # SHA-256 of the name, the arguments and the bound `_meta` as canonical JSON
     definition: str  # hash of the definition of the tool
 
 
+def bound_meta(call: Call) -> Json:
+    """Return what the caller adds to the `_meta` of a request for the server: all but keys of protocol and tracing."""
+    meta = call.params.get("_meta")
+    return {key: value for key, value in meta.items() if key not in _UNBOUND_META} if isinstance(meta, dict) else {}
+
+
 def bind_call(call: Call) -> ApprovalBinding:
-    """Return the hashes (caller, call, arguments, tool definition) to which an approval of this call is bound."""
+    """Return the hashes (caller, call, arguments, tool definition) to which an approval of this call is bound.
+
+    What the caller adds to `_meta` for the server is bound too.
+    """
     params = {name: value for name, value in call.params.items() if name not in _UNBOUND_PARAMS}
+    meta = bound_meta(call)
+    if meta:
+        params["_meta"] = meta
     digest = _hash({**params, "name": call.name, "arguments": call.arguments})
     definition = call.policy.definition_hash
     return ApprovalBinding(_hash([call.caller, call.server, call.name, definition, digest]), digest, definition)

@@ -1,7 +1,8 @@
 """Arguments middleware: rejects a call whose arguments do not match the schema of its tool, before it is sent.
 
-The check runs after `idempotency` and `cache`: a repeated call must get the outcome of the first one, even if the
-definition of the tool has changed since. It runs before `audit`, so a rejected call has no intent record.
+A call that an earlier one answers (`Call.earlier`) is not checked: it must get the outcome of the first one, even if
+the definition of the tool has changed since. The check runs before `approval`, so that no person is asked about a call
+that is rejected, and before `audit`, so a rejected call has no intent record.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from toolway.catalog.catalog import Tool
-from toolway.errors import invalid_arguments
+from toolway.errors import ArgumentViolation, InvalidArguments, invalid_arguments
 from toolway.protocol.json_schema import SchemaValidator
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.schema_violations import describe_violations
@@ -29,7 +30,7 @@ def check_arguments(validator: ArgumentValidator) -> Middleware:
 
     def middleware(call: Call, next: CallHandler) -> Awaitable[CallResult]:
         tool: Tool | None = call.policy.tool_to_check  # attached by `resolve`
-        if tool is not None:
+        if tool is not None and call.earlier is None:
             validator.check(call, tool)
         return next(call)
 
@@ -49,7 +50,8 @@ class ArgumentValidator:
     def check(self, call: Call, tool: Tool) -> None:
         """Raise `InvalidArguments` if the arguments of the call violate the tool's input schema.
 
-        A schema that cannot be evaluated rejects nothing; `problems` names it.
+        Arguments that are too large to be checked are rejected: a caller could else hide wrong ones behind them. A
+        schema that cannot be evaluated rejects nothing; `problems` names it.
         """
         schema = self.validator(tool)
         arguments = call.params.get("arguments")
@@ -62,6 +64,8 @@ class ArgumentValidator:
             arguments = _to_json(arguments)
             if arguments is None or schema.is_valid(arguments):
                 return
+        if schema.is_too_large(arguments):
+            raise _too_large(tool, schema.max_values)
         if self._ignores_null(tool.server):
             arguments = {name: value for name, value in arguments.items() if value is not None}
             if schema.is_valid(arguments):
@@ -81,17 +85,26 @@ class ArgumentValidator:
         return entry[1]
 
     def problems(self, server: str) -> tuple[str, ...]:
-        """Return the tools of a server whose arguments cannot be checked against their schemas, with the reasons."""
-        return tuple(
-            f"arguments of tool {name!r} are not checked: {validator.skip_reason}"
-            for (owner, name), (_, validator) in self._compiled.items()
-            if owner == server and validator.skip_reason
-        )
+        """Return what of the arguments of a server's tools cannot be checked against the schemas, with the reasons."""
+        found = []
+        for (owner, name), (_, validator) in self._compiled.items():
+            if owner == server and validator.skip_reason:
+                found.append(f"arguments of tool {name!r} are not checked: {validator.skip_reason}")
+            elif owner == server and validator.dropped_patterns:
+                patterns = ", ".join(map(repr, validator.dropped_patterns))[:200]
+                found.append(f"patterns of tool {name!r} are not checked, because they need backtracking: {patterns}")
+        return tuple(found)
 
     def discard(self, server: str) -> None:
         """Drop the compiled schemas of a server that was changed or removed."""
         for key in [key for key in self._compiled if key[0] == server]:
             del self._compiled[key]
+
+
+def _too_large(tool: Tool, max_values: int) -> InvalidArguments:
+    violation = ArgumentViolation("$", "has too many values to be checked", f"at most {max_values}")
+    hint = f'send fewer values, or let the operator set "validateArguments": false for {tool.server}'
+    return invalid_arguments(tool.server, tool.name, (violation,), 0, hint)
 
 
 def _to_json(arguments: Any) -> Any:

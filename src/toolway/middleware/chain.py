@@ -1,18 +1,28 @@
-"""Middleware chain of a call: the order of the middleware, defined once.
+"""Middleware chain of a call: the order of the middleware, defined once, in four kinds.
 
-    resolve          find server and tool, and the effect class of the call
-    deadline         one time budget for everything below
-    user_middleware  middleware of the program (`Hub(middleware=…)`), which may change arguments
-    idempotency      execute calls with the same idempotency key once
-    cache            return a cached result if allowed
-    single_flight    send identical concurrent reads once
-    arguments        reject arguments that do not match the tool's schema
-    approval         wait for the approval of a person, if a rule asks for it; absent without a gateway
-    audit            log calls that change something before they are sent; absent without an audit log
-    retry            retry if that is safe
-    circuit_breaker  sees every attempt; rejects calls to what keeps failing
-    rate_limit       wait for the rate limits of server and tool
-    concurrency      acquire a slot, held only while an attempt runs
+    CallEntry        find out what is called, by whom and until when; answers nothing
+      resolve          find server and tool, and the effect class of the call
+      deadline         one time budget for everything below
+      user_middleware  middleware of the program (`Hub(middleware=…)`), which may change arguments
+      idempotency      claim the idempotency key, or find the earlier call that used it
+    Gates            refuse a call that its caller may not make, or may not get the result of
+      redaction        remove secrets from results that were stored
+      arguments        reject arguments that do not match the tool's schema
+      approval         approvals and data-flow labels; absent without a gateway
+    Answerers        answer a call instead of its server
+      replay           return the outcome of the earlier call with the same idempotency key
+      cache            return a cached result if allowed
+      single_flight    send identical concurrent reads once
+    Attempts         make the call
+      audit            log calls that change something before they are sent; absent without an audit log
+      retry            retry if that is safe
+      circuit_breaker  sees every attempt; rejects calls to what keeps failing
+      rate_limit       wait for the rate limits of server and tool
+      concurrency      acquire a slot, held only while an attempt runs
+
+All gates come before all answerers: whatever answers instead of a server, a caller gets the answer only if it may make
+the call now. A new stage that answers belongs to `Answerers`, and cannot come before a gate. The gateway's own gates
+(scopes, policies, rates, budgets) are passed before a call enters the chain.
 
 Each middleware is a function of `(call, next)`, so it can be read, tested and removed alone. One that does not apply
 to a call returns the coroutine of `next` directly: a wrapping coroutine would cost every call.
@@ -21,30 +31,60 @@ to a call returns the coroutine of `next` directly: a wrapping coroutine would c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from toolway.types import CallHandler, Middleware
 
 
-def build_chain(
-    *,
-    resolve: Middleware,
-    deadline: Middleware,
-    user_middleware: Sequence[Middleware] = (),
-    idempotency: Middleware,
-    cache: Middleware,
-    single_flight: Middleware,
-    arguments: Middleware,
-    approval: Middleware | None = None,
-    audit: Middleware | None = None,
-    retry: Middleware,
-    circuit_breaker: Middleware,
-    rate_limit: Middleware,
-    concurrency: Middleware,
-) -> tuple[Middleware, ...]:
-    """Return the middleware of the call chain in order, outermost first."""
-    asked = tuple(each for each in (approval, audit) if each is not None)
-    before = (resolve, deadline, *user_middleware, idempotency, cache, single_flight, arguments)
-    return (*before, *asked, retry, circuit_breaker, rate_limit, concurrency)
+class CallEntry(NamedTuple):
+    """Stages that find out what is called. Only middleware of the program itself may answer here."""
+
+    resolve: Middleware
+    deadline: Middleware
+    user_middleware: Sequence[Middleware]
+    idempotency: Middleware
+
+
+class Gates(NamedTuple):
+    """Stages that refuse calls, or change their stored results. None of them answers in the name of a server."""
+
+    redaction: Middleware
+    arguments: Middleware
+    approval: Middleware | None = None
+
+
+class Answerers(NamedTuple):
+    """Stages that may answer a call without making it."""
+
+    replay: Middleware
+    cache: Middleware
+    single_flight: Middleware
+
+
+class Attempts(NamedTuple):
+    """Stages that make the call."""
+
+    audit: Middleware | None
+    retry: Middleware
+    circuit_breaker: Middleware
+    rate_limit: Middleware
+    concurrency: Middleware
+
+
+class Chain(NamedTuple):
+    """All stages of a call, by kind. The kinds run in this order."""
+
+    entry: CallEntry
+    gates: Gates
+    answerers: Answerers
+    attempts: Attempts
+
+    @property
+    def stages(self) -> tuple[Middleware, ...]:
+        """Return the middleware in order, outermost first."""
+        entry, gates, answerers, attempts = self
+        before = (entry.resolve, entry.deadline, *entry.user_middleware, entry.idempotency)
+        return (*before, *(each for each in (*gates, *answerers, *attempts) if each is not None))
 
 
 def compose(middlewares: Sequence[Middleware], handler: CallHandler) -> CallHandler:

@@ -5,6 +5,10 @@
       └──────────────(2 successes in a row)───────────────────┼──────────────────────────────┤
                                                               └───────────(a failure)────────┘
 
+A server that is restarted loses all its connections in one moment, and refuses new ones until it is back. So of the
+attempts that were under way at a loss, one counts. A breaker that opens because the server cannot be reached stays open
+for a second at most, each time. The pause grows as usual if the server answers probes and then loses every call.
+
 An operator may open a breaker in any state. An opening on another node opens a closed breaker here. Pure: time and
 random numbers are arguments. `TRANSITIONS` is the state machine; `CircuitBreaker` keeps the counts that trigger its
 events.
@@ -25,6 +29,7 @@ from typing import Final
 from toolway._lazy import dataclass
 from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.types import Call, CallHandler, CallResult
+from toolway.upstream.transport import CONNECT_TIMEOUT_CODE, CONNECTION_CODES
 
 
 class BreakerState(enum.StrEnum):
@@ -72,6 +77,7 @@ class BreakerPolicy:
     initial_open_s: float = 5.0  # seconds it stays open the first time; doubles each time
     jitter: float = 0.2
     max_open_s: float = 60.0  # seconds it stays open at most
+    unreachable_open_s: float = 1.0  # the same if the server could not be reached; does not double
     reset_after_s: float = 300.0  # seconds closed after which the next pause is the first again
     trial_successes: int = 2  # consecutive successes that close it
     local_success_trust_s: float = 1.0  # seconds after a local success in which openings on other nodes are ignored
@@ -100,7 +106,8 @@ class CircuitBreaker:
         self._consecutive_failures = 0
         self._openings = 0
         self._open_until = 0.0
-        self._closed_at = 0.0
+        self._closed_at = -math.inf
+        self._lost_at = -math.inf  # when the last lost or refused connection was counted
         self._successes = 0
         self._trial = False  # one at a time
 
@@ -143,15 +150,26 @@ class CircuitBreaker:
             self._closed_at = now
             self._window.clear()
 
-    def record_failure(self, now: float) -> None:
+    def record_failure(self, now: float, lost_since: float | None = None, *, refused: bool = False) -> None:
+        """Record a failed attempt.
+
+        If its connection was refused or lost, `lost_since` is the time at which the attempt began. It does not count if
+        that was before the last counted loss: they have the same cause. `refused` means that nothing was sent.
+        """
         self._trial = False
+        is_lost = lost_since is not None
         if self.state is BreakerState.HALF_OPEN:
-            self._open(BreakerEvent.TRIAL_FAILED, now)
+            self._open(BreakerEvent.TRIAL_FAILED, now, is_unreachable=is_lost)
             return
+        if lost_since is not None:
+            if lost_since < self._lost_at:
+                return
+            self._lost_at = now
         self._consecutive_failures += 1
         self._window.record_failure(now)
         if self.state is BreakerState.CLOSED and self._has_too_many_failures(now):
-            self._open(BreakerEvent.TOO_MANY_FAILURES, now)
+            is_unreachable = is_lost and (refused or not self._answers_only_probes(now))
+            self._open(BreakerEvent.TOO_MANY_FAILURES, now, is_unreachable=is_unreachable)
 
     def trip(self, now: float) -> None:
         """Open the breaker by an operator's decision, for the maximum time (`max_open_s`)."""
@@ -187,13 +205,21 @@ class CircuitBreaker:
         attempts, failures = self._window.count(now)
         return attempts >= policy.min_attempts and failures >= policy.failure_share * attempts
 
-    def _open(self, event: BreakerEvent, now: float) -> None:
+    def _answers_only_probes(self, now: float) -> bool:
+        """Return True if trials have just closed the breaker, and no attempt has succeeded since."""
+        attempts, failures = self._window.count(now)
+        return now - self._closed_at <= self._policy.window_s and attempts == failures
+
+    def _open(self, event: BreakerEvent, now: float, *, is_unreachable: bool) -> None:
         policy = self._policy
         if event is BreakerEvent.TOO_MANY_FAILURES and now - self._closed_at >= policy.reset_after_s:
             self._openings = 0
-        pause = policy.initial_open_s * 2.0 ** min(self._openings, 30)
-        self._openings += 1
-        self._open_until = now + min(policy.max_open_s, pause * (1 + policy.jitter * (2 * self._random() - 1)))
+        if is_unreachable:
+            self._open_until = now + policy.unreachable_open_s * (1 - policy.jitter * self._random())
+        else:
+            pause = policy.initial_open_s * 2.0 ** min(self._openings, 30)
+            self._openings += 1
+            self._open_until = now + min(policy.max_open_s, pause * (1 + policy.jitter * (2 * self._random() - 1)))
         self._consecutive_failures = 0
         self._window.clear()
         self._transition(event)
@@ -342,18 +368,18 @@ class CircuitBreakerMiddleware:
         if server.state is not CLOSED:
             await _require_closed(call, self._breakers, server, self._now, self._probe)
         trial = tool.state is not CLOSED and _begin_tool_trial(call, tool, self._now())
-        return await self._observe(call, next, server, tool, trial)
+        return await self._observe(call, next, server, tool, trial, self._now())
 
-    async def resume(self, call: Call, wait: CallHandler) -> CallResult:
-        """Await a call attempt that was sent before its call entered the middleware chain.
+    async def resume(self, call: Call, wait: CallHandler, began: float) -> CallResult:
+        """Await a call attempt that was sent, after the time `began`, before its call entered the middleware chain.
 
         The outcome counts for the breakers, but no breaker rejects the attempt.
         """
         server, tool = self._breakers.server(call.server), self._breakers.tool(call.server, call.name)
-        return await self._observe(call, wait, server, tool, False)
+        return await self._observe(call, wait, server, tool, False, began)
 
     async def _observe(
-        self, call: Call, next: CallHandler, server: CircuitBreaker, tool: CircuitBreaker, trial: bool
+        self, call: Call, next: CallHandler, server: CircuitBreaker, tool: CircuitBreaker, trial: bool, began: float
     ) -> CallResult:
         breakers, now = self._breakers, self._now
         try:
@@ -361,7 +387,8 @@ class CircuitBreakerMiddleware:
         except CallError as exc:
             at_fault = _breaker_at_fault(exc, server, tool, self._is_process(call.server))
             ended = now()
-            if _record_failure(server, at_fault is server, False, ended):
+            if at_fault is server and server.state is CLOSED:  # a call from before its opening proves nothing
+                _record_server_failure(server, exc, began, ended)
                 breakers.report_opened(call.server, "", ended)
             if _record_failure(tool, at_fault is tool, trial, ended):
                 breakers.report_opened(call.server, call.name, ended)
@@ -405,10 +432,11 @@ async def _require_closed(
         if server.state is CLOSED:
             return
         server.begin_trial()
+        began = now()
         try:
             await probe(call.server)
-        except CallError:
-            server.record_failure(now())
+        except CallError as exc:
+            _record_server_failure(server, exc, began, now())
             breakers.report_opened(call.server, "", now())
         except BaseException:
             server.end_trial()
@@ -440,8 +468,18 @@ def _breaker_at_fault(
     return None
 
 
+def _record_server_failure(server: CircuitBreaker, exc: CallError, began: float, now: float) -> None:
+    """Record an attempt or a probe that failed with `exc` in the breaker of its server; it began at `began`.
+
+    A server that was reached and then takes too long is at fault itself: that is not a lost connection.
+    """
+    refused = exc.certainty is Certainty.NOT_SENT
+    is_lost = exc.code in CONNECTION_CODES and (refused or exc.code != CONNECT_TIMEOUT_CODE)
+    server.record_failure(now, began if is_lost else None, refused=refused)
+
+
 def _record_failure(breaker: CircuitBreaker, at_fault: bool, trial: bool, now: float) -> bool:
-    """Record a failed attempt in a breaker. Return True if the failure counted against it.
+    """Record a failed attempt in the breaker of its tool. Return True if the failure counted against it.
 
     While the breaker is not closed, only the end of a trial counts: a call from before the opening proves nothing.
     """
@@ -462,7 +500,7 @@ def _open_error(call: Call, cause: str, wait: float) -> ServerUnavailable:
         certainty=Certainty.NOT_SENT,
         retry_after=wait,
         detail=f"next attempt in {wait:.1f} s",
-        hint=f"find the cause: toolway status {call.server}",
+        hint=f"find the cause: toolway show {call.server}",
         code="E-BREAKER-OPEN",
     )
     error.retryable = False

@@ -1,7 +1,12 @@
 """Concurrency middleware: bounded concurrent calls per server and a bounded, fair queue.
 
-A slot is held only while an attempt is running. The queue is FIFO per caller and round-robin between callers. While
-other callers are queued, one caller holds at most half of the slots.
+A slot is held only while an attempt is running. The queue is FIFO per caller. A slot that becomes free goes to the
+queued caller that holds fewest, in turns between equals.
+
+A call under way cannot be stopped, so slots must be left for callers that are not here yet. A caller may hold four
+times as many slots as are free: alone at most four fifths of all, the next one four fifths of the rest, and so on. So a
+newcomer gets a slot at once, or the next one. The caller "", which is the owner of the hub, may hold all while no other
+caller waits.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from toolway.errors import CallError, Certainty, Overloaded
 from toolway.middleware.rate_limit import RATE_LIMIT_CODE
 from toolway.types import Call, CallHandler, CallResult
 
+MAX_HELD_PER_FREE: Final = 4  # slots that one caller may hold for each slot that is free
+MIN_HELD: Final = 3  # slots of a small limit that one caller may hold, even if none is left
 MAX_PAUSE_S: Final = 86_400.0  # seconds; a longer pause requested by a server is cut to this
 MIN_PAUSE_CHANGE_S: Final = 1.0  # seconds by which a pause must grow to be reported again
 PAUSE_CODE: Final = "E-RETRY-AFTER"
@@ -32,10 +39,9 @@ class ConcurrencyLimiter:
     def __init__(self, limits: Limits) -> None:
         self.capacity = limits.max_concurrent
         self._free = limits.max_concurrent
-        self._max_per_caller = max(1, limits.max_concurrent // 2)
         self._max_queue = limits.max_queued
         self._in_use_by: dict[str, int] = {}
-        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; the first caller is next
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}  # by caller; of equal callers, the first is next
         self.queued = 0
         self.paused_until = 0.0  # the server requested a pause
 
@@ -53,12 +59,27 @@ class ConcurrencyLimiter:
         return self.paused_until > 0 and self.paused_until > now()
 
     def acquire_nowait(self, caller: str = "") -> bool:
-        """Acquire a concurrency slot without waiting. Return False if no slot is free or other calls wait for one."""
-        if self._free <= 0 or self.queued:
+        """Acquire a concurrency slot without waiting. Return False if none is free for this caller, or if it is queued.
+
+        Other callers that are queued hold too many slots: else they would have got this one.
+        """
+        held = self._in_use_by.get(caller, 0)
+        if not self._may_take(caller, held) or (self.queued and caller in self._queues):
             return False
         self._free -= 1
-        self._in_use_by[caller] = self._in_use_by.get(caller, 0) + 1
+        self._in_use_by[caller] = held + 1
         return True
+
+    def _may_take(self, caller: str, held: int) -> bool:
+        """Return True if a slot is free for a caller that holds `held` slots."""
+        free = self._free
+        if free <= 0:
+            return False
+        if not caller and self.queued == len(self._queues.get("", ())):
+            return True  # the owner of the hub, and no other caller waits
+        if free == 1 and held >= max(MIN_HELD, self.capacity // 2):
+            return False  # the last slot is for a caller that holds few
+        return held < MAX_HELD_PER_FREE * free
 
     async def acquire(self, caller: str = "") -> bool:
         """Acquire a concurrency slot (the right to run one call); wait in the queue if necessary.
@@ -110,8 +131,7 @@ class ConcurrencyLimiter:
             self._grant()
 
     def _grant(self) -> None:
-        while self._free > 0 and self.queued:
-            caller = self._next_caller()
+        while self.queued and (caller := self._next_caller()) is not None:
             queue = self._queues.pop(caller)
             waiter = queue.popleft()
             if queue:
@@ -123,11 +143,13 @@ class ConcurrencyLimiter:
             self._in_use_by[caller] = self._in_use_by.get(caller, 0) + 1
             waiter.set_result(None)
 
-    def _next_caller(self) -> str:
-        for caller in self._queues:
-            if self._in_use_by.get(caller, 0) < self._max_per_caller:
-                return caller
-        return next(iter(self._queues))
+    def _next_caller(self) -> str | None:
+        """Return the queued caller that gets the next slot: the one that holds fewest. None if none may get one."""
+        if self._free <= 0:
+            return None
+        held = self._in_use_by
+        allowed = [caller for caller in self._queues if self._may_take(caller, held.get(caller, 0))]
+        return min(allowed, key=lambda caller: held.get(caller, 0), default=None)
 
     def _remove_waiter(self, caller: str, waiter: asyncio.Future[None]) -> None:
         queue = self._queues.get(caller, deque())
@@ -137,6 +159,8 @@ class ConcurrencyLimiter:
         if not queue:
             del self._queues[caller]
         self.queued -= 1
+        if self.queued:
+            self._grant()  # the owner of the hub may have waited for this caller
 
 
 def concurrency(

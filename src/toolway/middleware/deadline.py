@@ -1,7 +1,8 @@
 """Deadline middleware: one time budget for the whole rest of the middleware chain.
 
-Time that the server waits for the caller's answer to a server request does not count. On expiry, the call state
-determines if the error is "not sent" or "may have been executed".
+Time that the server waits for the caller's answer to a server request does not count. Time in which the gateway did
+not run counts, even if it had not read the request yet: the client was waiting. On expiry, the call state determines
+whether the error is "not sent" or "may have been executed".
 """
 
 from __future__ import annotations
@@ -16,25 +17,34 @@ from toolway.config.schema import MAX_TIMEOUT_S
 from toolway.errors import CallTimeout
 from toolway.types import Call, CallHandler, CallResult
 
+PauseBefore = Callable[[float], float]
+
 MIN_TIME_LEFT_S: Final = 0.05  # seconds; a call with less time left is not started
 
 
 class DeadlineMiddleware:
     """Middleware that cancels a call at its deadline and raises `CallTimeout`.
 
-    `timeout_for` returns the timeout of a call in seconds.
+    `timeout_for` returns the timeout of a call in seconds. `pause_before` returns for how many seconds the event loop
+    did not run until a given time.
     """
 
-    def __init__(self, timeout_for: Callable[[Call], float], now: Callable[[], float]) -> None:
+    def __init__(
+        self, timeout_for: Callable[[Call], float], now: Callable[[], float], pause_before: PauseBefore
+    ) -> None:
         self._timeout_for = timeout_for
         self._now = now
+        self._pause_before = pause_before
         self._timers = Timers()
 
     async def __call__(self, call: Call, next: CallHandler) -> CallResult:
         seconds = min(self._timeout_for(call), MAX_TIMEOUT_S)
-        if seconds < MIN_TIME_LEFT_S:
-            raise _timed_out(call, seconds, f"it was not started, because less than {MIN_TIME_LEFT_S:g} s were left")
-        call = replace(call, deadline=self._now() + seconds)
+        left, now = seconds, self._now()
+        if call.downstream is not None:  # a program that calls has not waited: it did not run either
+            left -= self._pause_before(now)
+        if left < MIN_TIME_LEFT_S:
+            raise _not_started(call, seconds)
+        call = replace(call, deadline=now + left)
         try:
             with self._timers.start(call.deadline, call.state.user_wait_seconds):
                 return await next(call)
@@ -42,6 +52,11 @@ class DeadlineMiddleware:
             raise  # of one attempt, or of another node
         except TimeoutError:
             raise _timed_out(call, seconds) from None
+
+    def require_time(self, call: Call) -> None:
+        """Raise `CallTimeout` if too little time is left to send the call."""
+        if call.deadline - self._now() < MIN_TIME_LEFT_S:
+            raise _not_started(call, min(self._timeout_for(call), MAX_TIMEOUT_S))
 
     async def resume(self, call: Call, began: float, next: CallHandler) -> CallResult:
         """Await a call whose request was sent before it entered the middleware chain, until its deadline.
@@ -59,9 +74,15 @@ class DeadlineMiddleware:
             raise _timed_out(call, seconds) from None
 
 
-def deadline(timeout_for: Callable[[Call], float], now: Callable[[], float]) -> DeadlineMiddleware:
+def deadline(
+    timeout_for: Callable[[Call], float], now: Callable[[], float], pause_before: PauseBefore = lambda _: 0.0
+) -> DeadlineMiddleware:
     """Return middleware that cancels a call at its deadline."""
-    return DeadlineMiddleware(timeout_for, now)
+    return DeadlineMiddleware(timeout_for, now, pause_before)
+
+
+def _not_started(call: Call, seconds: float) -> CallTimeout:
+    return _timed_out(call, seconds, f"it was not started, because less than {MIN_TIME_LEFT_S:g} s were left")
 
 
 def _timed_out(call: Call, seconds: float, detail: str = "") -> CallTimeout:

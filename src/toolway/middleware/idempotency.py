@@ -1,10 +1,11 @@
 """Idempotency middleware: a call with an idempotency key is executed at most once.
 
-A second call with the same key and content gets the result of the first one when that has finished, or `OutcomeUnknown`
-without execution if the outcome of the first one is unknown. If a crash interrupted the call, and the server itself
-detects repeated keys, the call is sent again. If the call was executed and its result is no longer kept, the error says
-so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two identical
-payments can both be intended.
+It claims keys and answers nothing: a second call with the same key and content waits until the first one has finished.
+It then passes the gates with the outcome of the first one attached (`Call.earlier`), and `replay` answers it. It gets
+`OutcomeUnknown` without execution if the outcome of the first one is unknown. If a crash interrupted the call, and the
+server itself detects repeated keys, the call is sent again. If the call was executed and its result is no longer kept,
+the error says so (E-KEY-RESULT). The same key with another call is rejected. A key is never derived from arguments: two
+identical payments can both be intended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import takewhile
-from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Final, Literal, NoReturn, Protocol, cast, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
 
 from toolway.errors import AccessDenied, CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
+from toolway.middleware.replay import EarlierCall
 from toolway.middleware.single_flight import InFlightCall, InFlightCalls
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.types import Call, CallHandler, CallResult, Effect, Json, Middleware, result_type
@@ -48,7 +51,7 @@ class IdempotencyRecord(msgspec.Struct, frozen=True):
 
     state: Literal["running", "finished", "unknown", "interrupted"]
     fingerprint: str
-    outcome: Json | None = None  # the server's result when finished, if it is still kept
+    outcome: Json | None = None  # the server's result when finished and who approved it, if it is still kept
 
 
 class IdempotencyStore(Protocol):
@@ -236,9 +239,28 @@ def idempotency(store: IdempotencyStore) -> Middleware:
             return await _run_leader(in_flight, store, id_, digest, call, next)
         if leader.label != digest:
             raise _key_mismatch(call)
-        return replace(await in_flight.join(leader, call.state), replayed=True)
+        return await next(replace(call, earlier=await _join(in_flight, leader, call)))
 
     return middleware
+
+
+async def _join(in_flight: InFlightCalls, leader: InFlightCall, call: Call) -> EarlierCall:
+    """Wait for the running call with the same idempotency key. Return its outcome, as that of an earlier call.
+
+    Raises its error if it was not executed.
+    """
+    try:
+        result = replace(await in_flight.join(leader, call.state), replayed=True)
+    except CallError as exc:
+        if exc.executed == "no":
+            raise
+        assert exc.certainty is not None
+        return EarlierCall(exc.certainty, leader.attempt.approved_by, partial(_raise, exc))
+    return EarlierCall(Certainty.EXECUTED, leader.attempt.approved_by, lambda: result)
+
+
+def _raise(error: CallError) -> NoReturn:
+    raise error
 
 
 async def _run_leader(
@@ -273,7 +295,7 @@ async def _execute(
     known = await _claim(store, id_, digest, call, leader)
     is_reclaimed = known is not None and await _reclaim(store, id_, known, digest, call)
     if known is not None and not is_reclaimed:
-        return _replay(call, known, digest)
+        return await next(replace(call, earlier=_earlier_call(call, known, digest)))
     call.state.certainty = Certainty.NOT_SENT
     try:
         leader.end_critical()
@@ -291,7 +313,7 @@ async def _execute(
         raise
     # `input_required` is not final: the same key is used again with the answer.
     needs_input = reply.raw.get("resultType") == "input_required"
-    await _persist(store.release(id_) if needs_input else store.finish(id_, reply.raw))
+    await _persist(store.release(id_) if needs_input else store.finish(id_, _pack(reply, call.state.approved_by)))
     return reply
 
 
@@ -390,11 +412,18 @@ def _identify_call(call: Call) -> tuple[IdempotencyKey, str]:
     )
 
 
-def _replay(call: Call, record: IdempotencyRecord, digest: str) -> CallResult:
+def _pack(result: CallResult, approved_by: str) -> Json:
+    """Return what is stored of a finished call: its result, and who approved it."""
+    return {"result": result.raw, "approvedBy": approved_by}
+
+
+def _earlier_call(call: Call, record: IdempotencyRecord, digest: str) -> EarlierCall:
+    """Return the finished call that a record describes. Raises `CallError` if there is no result to answer with."""
     if record.fingerprint != digest:
         raise _key_mismatch(call)
     if record.state == "finished" and record.outcome is not None:
-        return result_type(call.method)(call.server, call.name, record.outcome, replayed=True)
+        result = result_type(call.method)(call.server, call.name, record.outcome["result"], replayed=True)
+        return EarlierCall(Certainty.EXECUTED, record.outcome["approvedBy"], lambda: result)
     if record.state == "finished":
         raise CallError(
             f"{call.server}.{call.name} was executed with this key; its result is no longer kept",

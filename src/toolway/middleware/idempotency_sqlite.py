@@ -12,19 +12,18 @@ as executed.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from toolway._worker_thread import WorkerThread
 from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord, StoreUsage
 from toolway.types import Json
 
@@ -71,18 +70,25 @@ class SqliteIdempotencyStore:
         self._running: dict[IdempotencyKey, str] = {}
         self._reclaimed: set[IdempotencyKey] = set()  # running again after a crash
         self._lock_fd = _lock_file(Path(path))
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="toolway-keys")
+        self._thread = WorkerThread("toolway-keys")
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
+        # A text that is not UTF-8 concerns its key alone: SQLite's own decoder would end each query that meets it.
+        self._db.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _KEYS_SCHEMA)
-        self._db.execute("UPDATE keys SET state = 'interrupted' WHERE state = 'running'")
         self._age = RecordAge(self._db, retention_s / 24, now, wall)
+        # The call may have run until now, however long ago its key was claimed: the key is kept as long as a new one.
+        self._db.execute(
+            "UPDATE keys SET state = 'interrupted', until = ? WHERE state = 'running'",
+            (self._age.elapsed() + retention_s,),
+        )
         self._usage = StoreUsage(max_keys, max_bytes)
         for caller, keys, size in self._db.execute(f"{_SELECT_USAGE} GROUP BY caller"):
             self._usage.add_keys(caller, keys)
             self._usage.add_bytes(caller, size)
 
     def close(self) -> None:
-        self._executor.shutdown(wait=True)
+        self._thread.stop()
+        self._thread.join()
         with contextlib.suppress(sqlite3.Error):
             self._age.persist(force=True)
         self._db.close()
@@ -179,7 +185,7 @@ class SqliteIdempotencyStore:
         await self._run_in_thread(lambda: self._finish(id, state, outcome, until))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        return await self._thread.run(work)
 
 
 def _key_values(id: IdempotencyKey) -> tuple[str, str, str, str]:
