@@ -18,7 +18,8 @@ from toolway.audit.chain import AuditChain
 from toolway.audit.file_sinks import JsonlSink, SqliteSink
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
-from toolway.audit.sink import ChainHead, StoredRecord, encode_record, link_records
+from toolway.audit.sink import ChainHead, SinkBroken, StoredRecord, encode_record, link_records
+from toolway.audit.verify import TamperedLog
 from toolway.cli.app import app
 from toolway.config.settings import SECONDS_PER_DAY, AuditSettings
 
@@ -77,7 +78,6 @@ def attacker(written: AuditSettings, tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder.mkdir()
     for each in (written.file, written.digest_key_file):
         shutil.copy(each, folder)
-    RecordMacs.load(settings).start.lower_to(0)  # type: ignore[union-attr]  # as the gateway noted when it began
     monkeypatch.setenv("TOOLWAY_STATE", str(folder))
     monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {}, "toolway": {"audit": {"to": written.to}}}))
@@ -152,7 +152,7 @@ def test_present_an_attack_as_an_honest_removal(attacker: Attacker) -> None:
     assert found.exit_code == 0
     assert re.search(r"removed because of age: records through \d+ on 2023-12-14 \(keepDays 29\.9\d*\)", found.stdout)
     [removed] = json.loads(attacker.verify("--json").stdout)["pruned"]
-    assert removed["mac"] is True and removed["through"] >= 5
+    assert removed["through"] >= 5
     first = json.loads(attacker.verify("--json").stdout)["first"]
     assert attacker.verify("--first", str(first)).exit_code == 0
     refused = attacker.verify("--first", "1")
@@ -210,19 +210,22 @@ def test_change_one_record(attacker: Attacker) -> None:
     assert attacker.verify().exit_code == ALTERED
 
 
-@pytest.mark.attack("W18")
-def test_pass_a_log_off_as_one_of_an_older_version(tmp_path: Path, attacker: Attacker) -> None:
-    old = AuditSettings(to=attacker.settings.to, file=str(tmp_path / f"old.{attacker.settings.to}"))
-    fill(old, macs=False, count=3)
-    said = attacker.verify("--log", old.file)
-    assert said.exit_code == 0  # such a log stays valid
-    assert "5 records have no MAC: an older version wrote the log" in said.stdout
-    fill(old)  # a gateway of today goes on with it
-    said = attacker.verify("--log", old.file)
-    assert said.exit_code == 0 and "5 records have no MAC: an older version wrote them" in said.stdout
-    again = Attacker(old)
-    again.write(without_macs(again.read()))
-    assert attacker.verify("--log", old.file).exit_code == ALTERED
+@pytest.mark.attack("W18", "A2-NA1")
+def test_pass_a_log_without_macs_off_as_one_of_an_older_version(attacker: Attacker, tmp_path: Path) -> None:
+    """Neither the path of a copy, nor a key that no file notes anything about, excuses a record without a MAC."""
+    attacker.write(without_macs(attacker.read()))
+    copy, key = tmp_path / "copy", tmp_path / "copy.key"
+    shutil.copy(attacker.settings.file, copy)
+    shutil.copy(attacker.settings.digest_key_file, key)
+    for note in Path(attacker.settings.digest_key_file).parent.glob("audit.key.*"):
+        note.unlink()
+    for words in ((), ("--log", str(copy)), ("--log", str(copy), "--key", str(key))):
+        found = attacker.verify(*words)
+        assert found.exit_code == ALTERED and "no MAC" in found.stderr, words
+    Path(attacker.settings.file).unlink()
+    fill(attacker.settings, macs=False, count=3)
+    with pytest.raises(TamperedLog, match="no MAC"):  # and no gateway goes on with such a log
+        fill(attacker.settings)
 
 
 def test_nobody_else_may_read_what_lies_beside_the_log(attacker: Attacker) -> None:
@@ -231,3 +234,43 @@ def test_nobody_else_may_read_what_lies_beside_the_log(attacker: Attacker) -> No
     assert {
         each.name: oct(each.stat().st_mode & 0o077) for each in folder.iterdir() if each.stat().st_mode & 0o077
     } == {}
+
+
+@pytest.mark.attack("A2-W11")
+@pytest.mark.parametrize("name", ["copy.jsonl", "copy.sqlite", "copy"])
+def test_an_intact_log_is_intact_however_its_file_is_named(attacker: Attacker, tmp_path: Path, name: str) -> None:
+    shutil.copy(attacker.settings.file, tmp_path / name)
+    words = ("--log", str(tmp_path / name))
+    verified = attacker.verify(*words, "--key", attacker.settings.digest_key_file)
+    assert verified.exit_code == 0, verified.stderr
+    for command in ("ls", "export"):
+        done = CliRunner().invoke(app, ["audit", command, *words], catch_exceptions=False)
+        assert done.exit_code == 0 and "call.intent" in done.stdout
+
+
+@pytest.mark.attack("A2-W11")
+def test_a_sqlite_log_that_is_opened_as_json_lines_is_kept(tmp_path: Path) -> None:
+    settings = AuditSettings(to="sqlite", file=str(tmp_path / "audit.jsonl"))
+    fill(settings)
+    before = Path(settings.file).read_bytes()
+    with pytest.raises(SinkBroken, match="is a SQLite file"):
+        create_sink(AuditSettings(to="jsonl", file=settings.file)).open()
+    assert Path(settings.file).read_bytes() == before
+
+
+@pytest.mark.attack("A2-S1")
+@pytest.mark.parametrize("forge", [with_old_macs, with_made_up_macs, with_no_macs])
+def test_pass_a_rewritten_log_off_where_its_key_is_missing(
+    attacker: Attacker, tmp_path: Path, forge: Callable[[Rows], Rows]
+) -> None:
+    attacker.write(forge(attacker.read()))
+    copy = tmp_path / "copy"
+    shutil.copy(attacker.settings.file, copy)
+    found = attacker.verify("--log", str(copy))
+    assert found.exit_code == ALTERED and "E-AUDIT-UNCHECKED" in found.stderr
+    assert "skipped the MAC check" in found.stderr
+    accepted = attacker.verify("--log", str(copy), "--without-key")
+    assert accepted.exit_code == 0 and "skipped the MAC check" in accepted.stderr
+    assert attacker.verify("--log", attacker.settings.file).exit_code == ALTERED  # its own log: the key is known
+    Path(attacker.settings.digest_key_file).unlink()
+    assert attacker.verify().exit_code == ALTERED

@@ -7,6 +7,7 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -148,6 +149,26 @@ async def test_a_call_whose_intent_is_being_written_was_not_sent(
         ("not_executed", "C0", "cancelled"),
         ("ok", "C3", None),
     ]
+
+
+@pytest.mark.attack("A2-S3")
+async def test_a_call_whose_time_ends_in_a_pause_before_its_intent_is_on_disk_is_not_sent(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    effects, disk = log.parent / "effects", HeldDisk(monkeypatch)
+    async with Hub({"s": fake_server(era="modern", effects=str(effects))}, audit_log=log) as hub:
+        await hub.wait_ready()
+        late = asyncio.create_task(hub.call_tool("s.counter", {"nonce": "late"}, timeout=3.0))
+        await disk.hold()
+        disk.release()
+        time.sleep(3.5)  # noqa: ASYNC251  the process is paused
+        with pytest.raises(CallTimeout) as ended:
+            await late
+        assert ended.value.executed == "no"
+        await hub.call_tool("s.counter", {"nonce": "next"})
+        assert ["late" in line for line in effects.read_text().splitlines()] == [False]
+    outcomes = [each for each in calls(log) if each["kind"] == "call.outcome"]
+    assert [(each["outcome"], each["certainty"]) for each in outcomes] == [("not_executed", "C0"), ("ok", "C3")]
 
 
 async def test_a_call_whose_intent_cannot_be_written_is_not_sent(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,4 +336,4 @@ def test_without_a_log_there_is_no_middleware() -> None:
         hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, lambda c, n: n(c)),
         hub._core._build_middleware(hub._core._idempotency_store, lambda: 0.0, None),
     )
-    assert len(with_log) == len(without) + 1
+    assert len(with_log.stages) == len(without.stages) + 1

@@ -14,13 +14,15 @@ import pytest
 
 from toolway import ConfigError, Hub
 from toolway.audit.chain import AuditChain
+from toolway.audit.checkpoint_notes import CheckpointNotes
 from toolway.audit.checkpoint_task import CheckpointTask
 from toolway.audit.checkpoints import Checkpoint, CheckpointChecker, sign_checkpoint
 from toolway.audit.log import create_notes, create_sink
 from toolway.audit.mac import RecordMacs
+from toolway.audit.restart import restart_log
 from toolway.audit.signing import CommandSigner, load_signer
-from toolway.audit.sink import ChainHead, StoredRecord, encode_record
-from toolway.audit.verify import TamperedLog
+from toolway.audit.sink import ChainHead, StoredRecord, encode_record, link_records
+from toolway.audit.verify import MissingLog, TamperedLog, refuse_replacement, verify_log
 from toolway.audit.writer import AuditWriter
 from toolway.config.settings import AuditSettings
 from toolway.testing import fake_server
@@ -101,19 +103,45 @@ def test_an_end_that_was_written_again_is_found(settings: AuditSettings) -> None
         write(settings)
 
 
-def test_a_renamed_log_is_continued_by_a_new_one_that_says_so(settings: AuditSettings) -> None:
+def test_a_renamed_log_is_begun_again_only_if_an_operator_agrees(settings: AuditSettings) -> None:
     first = write(settings)
-    checkpoint(settings, first)
+    given = checkpoint(settings, first)
     Path(settings.file).rename(settings.file + ".kept")
+    with pytest.raises(MissingLog, match="was signed"):
+        write(settings, count=1)
+    restart_log(settings, "ada", "the disk was replaced")
     write(settings, count=1)
-    assert rows(settings)[0].fields()["after"] == {"seq": first.seq, "hash": first.hash}
-    assert create_notes(settings).read(settings.file) == []
+    begun = rows(settings)[0].fields()
+    assert begun["kind"] == "log.restart" and begun["after"] == {"seq": first.seq, "hash": first.hash}
     check(settings, rows(settings))
-    given = Checkpoint("audit", first.seq, first.hash, "2026-11-17T00:00:00.000000Z", "k")
-    list(CheckpointChecker([], [given]).rows(rows(settings)))  # an old one from elsewhere is explained by `after`
-    newer = msgspec.structs.replace(given, time="9999")
-    with pytest.raises(TamperedLog):
-        list(CheckpointChecker([], [newer]).rows(rows(settings)))
+    with pytest.raises(TamperedLog):  # one of the earlier log is not excused
+        list(CheckpointChecker([], [given]).rows(rows(settings)))
+
+
+def test_a_log_that_replaced_another_one_is_refused_unless_that_is_one_of_its_name() -> None:
+    after = ChainHead(7, "a" * 64)
+    opened = encode_record("log.open", 1.0, 1.0, {"after": {"seq": after.seq, "hash": after.hash}})
+    found = verify_log(link_records(ChainHead(), [opened]))
+    refuse_replacement(found, {after})  # a node of a cluster that lost its log to another node
+    with pytest.raises(TamperedLog, match="replaced another one"):
+        refuse_replacement(found, {ChainHead(7, "b" * 64), ChainHead(8, "a" * 64)})
+
+
+def test_a_log_in_a_database_is_opened_and_its_notes_are_kept(tmp_path: Path) -> None:
+    """Another node may have replaced it. `verify` reports it, by the field `after`."""
+    settings = AuditSettings(file=str(tmp_path / "audit.sqlite")).with_folder(tmp_path)
+    load_signer(settings, create=True)
+    notes = CheckpointNotes(Path(settings.signing_key_file), in_files=False)
+    for number in (1, 2):
+        sink = create_sink(settings)
+        sink.open()
+        noted = Checkpoint("audit", 10 * number, "h", "t", "k")
+        notes.add(sink.location, noted)
+        assert notes.check_log(sink, ChainHead()) == {"seq": noted.through, "hash": "h"}
+        assert notes.read(sink.location) == []
+        sink.close()
+    kept = sorted(each.name.rpartition(".")[2] for each in tmp_path.glob("*.checkpoints-*"))
+    assert kept == ["1", "2"]
 
 
 async def test_a_hub_signs_the_end_of_its_log_when_it_is_closed(settings: AuditSettings) -> None:
@@ -253,7 +281,7 @@ def test_a_signer_that_waits_for_approval_is_not_run(tmp_path: Path) -> None:
 
 
 def test_notes_are_bounded_and_survive_a_torn_line(settings: AuditSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolway.audit.checkpoints.MAX_NOTES", 3)
+    monkeypatch.setattr("toolway.audit.checkpoint_notes.MAX_NOTES", 3)
     notes = create_notes(settings)
     load_signer(settings, create=True)
     for seq in range(1, 6):

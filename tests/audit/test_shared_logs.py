@@ -11,16 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
 
+import msgspec
 import psycopg
 import pytest
 from typer.testing import CliRunner
 
 from toolway.audit.chain import AuditChain
+from toolway.audit.checkpoints import sign_checkpoint
 from toolway.audit.log import create_sink, list_logs, load_redactor
+from toolway.audit.mac import RecordMacs
 from toolway.audit.postgres import SharedPostgresSink
-from toolway.audit.sink import CALL_INTENT, RecordFields, SinkBroken, SinkInUse, encode_record
-from toolway.audit.verify import AuditQuery, find_newest, verify_log
+from toolway.audit.signing import load_signer
+from toolway.audit.sink import CALL_INTENT, ChainHead, RecordFields, SinkBroken, SinkInUse, encode_record, link_records
+from toolway.audit.verify import AuditQuery, VerifiedLog, find_newest, verify_log
 from toolway.cli.app import app
+from toolway.cli.commands.audit.checkpoints import LogCheckpoints
+from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs
 from toolway.cluster.keys import TENANT_KEY_PREFIX
 from toolway.config.settings import AuditSettings
 
@@ -304,3 +310,46 @@ def test_a_changed_record_in_any_log_is_detected(configured: AuditSettings) -> N
         result = CliRunner().invoke(app, ["audit", "verify"], catch_exceptions=False)
         db.execute(change, ["harmless", "counter", log, found[0]])
     assert result.exit_code == 9 and "#2" in result.stderr and f"record {found[0]}" in result.stderr
+
+
+@pytest.mark.attack("A2-NA3")
+def test_remove_one_log_of_a_cluster_altogether(settings: AuditSettings, tmp_path: Path) -> None:
+    """It is found by checkpoints that were kept elsewhere, and a log that a node continues elsewhere is not refused."""
+    signer = load_signer(settings)
+    given = tmp_path / "received.jsonl"
+    begun = [(AuditChain(create_sink(settings), macs=RecordMacs.load(settings))) for _ in range(3)]
+    for number, log in enumerate(begun):
+        log.open()
+        log.write([_intent(f"call-{number}")])
+        signed = sign_checkpoint(log.sink.location, log.head, "2026-11-17", signer.public.id, signer.sign)
+        with given.open("ab") as out:
+            out.write(msgspec.json.encode(signed) + b"\n")
+    for log in begun:
+        log.close()
+
+    def verify() -> dict[str, VerifiedLog]:
+        return WholeLogs(settings, None, LogCheckpoints(settings, given, ())).verify()
+
+    assert len(verify()) == 3
+    with psycopg.connect(settings.address, autocommit=True) as db:
+        db.execute("DELETE FROM toolway_audit WHERE log = %s", (f"{settings.name}#2",))
+    with pytest.raises(AlteredLog, match="is missing"):
+        verify()
+
+
+def test_a_log_that_a_node_continues_in_another_one_counts_as_whole(settings: AuditSettings) -> None:
+    first = AuditChain(create_sink(settings), macs=RecordMacs.load(settings))
+    first.open()
+    named = {"seq": first.head.seq, "hash": first.head.hash}
+    sinks = [create_sink(replace(settings, shared_name=False, name=f"{settings.name}#{n}")) for n in (2, 3)]
+    for sink, after in zip(sinks, (named, {**named, "hash": "0" * 64}), strict=True):
+        sink.open()
+        opened = encode_record("log.open", 1e9, 0.0, {"after": after})
+        sink.append(link_records(ChainHead(), [opened], RecordMacs.load(settings).add))
+        sink.close()
+    first.close()
+    with pytest.raises(AlteredLog, match=r"#3.*replaced another one"):
+        WholeLogs(settings, None, LogCheckpoints(settings, None, ())).verify()
+    with psycopg.connect(settings.address, autocommit=True) as db:
+        db.execute("DELETE FROM toolway_audit WHERE log = %s", (f"{settings.name}#3",))
+    assert len(WholeLogs(settings, None, LogCheckpoints(settings, None, ())).verify()) == 2

@@ -33,12 +33,12 @@ from toolway.audit.sink import (
     format_time,
     link_records,
 )
-from toolway.audit.verify import MacChecker, TamperedLog, verify_record
+from toolway.audit.verify import TamperedLog, verify_mac, verify_record
 from toolway.config.settings import SECONDS_PER_DAY
 from toolway.errors import Certainty
 
 if TYPE_CHECKING:
-    from toolway.audit.checkpoints import CheckpointNotes
+    from toolway.audit.checkpoint_notes import CheckpointNotes
     from toolway.audit.journal import Journal
 
 MAX_VERIFIED_ON_OPEN: Final = 100_000  # records verified on opening; always at least those of the last run
@@ -100,9 +100,8 @@ class AuditChain:
         """
         truncated = self.sink.open()
         self._head = head = self.sink.head()
-        after = self._notes.check_log(self.sink, head) if self._notes is not None else None
+        after = self._notes.check_log(self.sink, head, self._macs) if self._notes is not None else None
         last_run = self._read_last_run()
-        self._require_macs_after(self._head.seq)
         set_aside = self._store_journal(self._journal, last_run) if self._journal is not None else ""
         if self._head != head:
             last_run = self._read_last_run()
@@ -188,18 +187,14 @@ class AuditChain:
     def _link(self, head: ChainHead, entries: list[bytes]) -> list[StoredRecord]:
         return link_records(head, entries) if self._macs is None else link_records(head, entries, self._macs.add)
 
-    def _require_macs_after(self, seq: int) -> None:
-        if self._macs is not None and self._macs.start is not None:
-            self._macs.start.lower_to(seq)
-
     def _encode_entry(self, kind: str, fields: RecordFields) -> bytes:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
 
     def _reopen(self) -> None:
         """Reopen the sink after a failed write and find out if the records of that write are stored.
 
-        Starts a new log if the old one was removed or continued by another writer. Raises `SinkBroken` if the
-        log ends with an unexpected record.
+        Starts a new log if another writer continued the old one, or if it was removed before its first checkpoint.
+        Raises `MissingLog` if it was removed later, `SinkBroken` if it ends with an unexpected record.
         """
         self.sink.open()
         found = self.sink.head()
@@ -208,10 +203,11 @@ class AuditChain:
         if lost and found != ChainHead() and isinstance(self.sink, SwitchableSink) and self.sink.switch_to_empty():
             found = ChainHead()  # another writer continued our log
         if found == ChainHead() and self._head != ChainHead():
-            # The log file was removed. Start a new log, and record which one it continues.
+            if self._notes is not None:
+                self._notes.check_log(self.sink, found)
+            # The log was removed, and no record of it was signed. Start a new log, and record which one it continues.
             after = {"seq": self._head.seq, "hash": self._head.hash}
             rows = self._link(found, [self._encode_entry(LOG_OPENED, {**self._opened_fields(), "after": after})])
-            self._require_macs_after(0)
             self.sink.append(rows)
             found = ChainHead(rows[-1].seq, rows[-1].hash)
         elif lost:
@@ -260,10 +256,9 @@ def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None = None) 
     expected_hash = ""
     seq = 0
     in_last_run = True
-    checker = MacChecker(macs, newest_first=True)
     for count, row in enumerate(rows, 1):
         prev = verify_record(row)
-        checker.check(row)
+        verify_mac(row, macs)
         if expected_hash and row.seq != seq - 1:
             raise TamperedLog(seq, f"it follows record {row.seq}: the records between them are missing")
         if expected_hash and row.hash != expected_hash:

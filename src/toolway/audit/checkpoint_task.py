@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolway.audit.checkpoints import Checkpoint, CheckpointNotes, sign_checkpoint
+from toolway._worker_thread import WorkerThread
+from toolway.audit.checkpoint_notes import CheckpointNotes
+from toolway.audit.checkpoints import Checkpoint, sign_checkpoint
 from toolway.audit.sink import LOG_CHECKPOINT, ChainHead, encode_fields, format_time
-from toolway.audit.writer import AuditUnavailable, AuditWriter, WriterThread
-from toolway.errors import ConfigError
+from toolway.audit.writer import AuditUnavailable, AuditWriter
+from toolway.errors import ToolwayError
 
 if TYPE_CHECKING:
     from toolway.audit.signing import Signer
@@ -58,8 +60,7 @@ class CheckpointTask:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        # Not an executor: the interpreter waits for its threads at exit, and a signer may never respond.
-        self._thread = WriterThread("toolway-audit-sign")
+        self._thread = WorkerThread("toolway-audit-sign")
         if self._webhook is not None:
             self._webhook.start()
         self._task = asyncio.create_task(self._run())
@@ -78,8 +79,8 @@ class CheckpointTask:
             return True
         try:
             found = await self._thread.run(lambda: self._sign(location, head, timeout), timeout or 60.0)
-        except (ConfigError, OSError, TimeoutError) as exc:
-            reason = f"{exc.message}: {exc.detail}" if isinstance(exc, ConfigError) else str(exc) or "timeout"
+        except (ToolwayError, OSError, TimeoutError) as exc:
+            reason = f"{exc.message}: {exc.detail}" if isinstance(exc, ToolwayError) else str(exc) or "timeout"
             _log.error("no checkpoint of the audit log was made: %s", reason)
             return False
         self._last = head

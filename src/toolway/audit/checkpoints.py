@@ -4,31 +4,27 @@ A checkpoint names a record by number and hash. The hash covers all records befo
 
     {"log":"audit.sqlite","through":48212,"hash":"9f1c…","time":"2026-11-15T12:00:00.000000Z","key":"…","signature":"…"}
 
-Each is stored as a record of the log (`log.checkpoint`), noted in a file beside the private key (`CheckpointNotes`),
-and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is an older copy.
+Each is stored as a record of the log (`log.checkpoint`), noted in a file beside the private key
+(`checkpoint_notes.py`), and sent to a webhook, if one is configured. A log that lacks a noted record was cut off, or is
+an older copy.
 
-A log that was removed begins again with record 1. Its first record names the end of the earlier one (`after`), so that
-the notes of the earlier log are explained, and put aside.
+A log that is empty although a record of it was noted was removed. Only an operator can begin it again (`restart.py`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolway.audit.sink import LOG_OPENED, AuditSink, ChainHead, RecordFields, StoredRecord
-from toolway.audit.verify import TamperedLog
+from toolway.audit.sink import ChainHead, RecordFields, StoredRecord
+from toolway.audit.verify import MissingLog, TamperedLog
 
 if TYPE_CHECKING:  # cryptography is slow to load
     from toolway.audit.signing import PublicKey
 
-MAX_NOTES: Final = 1_000  # newest checkpoints in the file: six weeks
-MAX_NOTES_BYTES: Final = 1024 * 1024
 MAX_DISTANCE: Final = 50_000  # records between a checkpoint and the record that it names
 _CONTEXT: Final = b"toolway audit checkpoint 1\n"  # a signature is valid for nothing else
 
@@ -80,115 +76,10 @@ def log_name(location: str) -> str:
     return os.path.basename(location)
 
 
-class CheckpointNotes:
-    """Files with the newest checkpoints of each audit log, stored beside the private key and not beside the log."""
-
-    def __init__(self, key_file: Path | None, *, refuses: bool = True) -> None:
-        """Create the notes of checkpoints, in files beside `key_file`. If it is None, nothing is stored.
-
-        If `refuses` is True, a log that lacks a noted record must not be opened.
-        """
-        self._key_file = key_file
-        self._refuses = refuses
-
-    def _path(self, location: str) -> Path:
-        assert self._key_file is not None
-        place = os.path.realpath(location) if os.path.exists(location) else location
-        suffix = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-        return self._key_file.with_name(f"{self._key_file.stem}.checkpoints-{suffix}")
-
-    def read(self, location: str) -> list[Checkpoint]:
-        """Return the checkpoints of a log that are stored in its notes, oldest first. Invalid lines are skipped."""
-        if self._key_file is None:
-            return []
-        try:
-            with self._path(location).open("rb") as file:
-                lines = file.read(MAX_NOTES_BYTES).splitlines()
-        except FileNotFoundError:
-            return []
-        found = []
-        for line in lines:
-            try:
-                found += read_checkpoints(line)
-            except ValueError:
-                continue
-        return found[-MAX_NOTES:]
-
-    def add(self, location: str, new: Checkpoint) -> None:
-        """Store a checkpoint in the notes of the log at `location`. Raises `OSError` if the file cannot be written."""
-        if self._key_file is None:
-            return
-        found = self.read(location)
-        if found and new.through < found[-1].through:
-            found = self._put_aside(location)  # the log was removed while it was written, and began again
-        self._write(self._path(location), [*found, new][-MAX_NOTES:])
-
-    def check_log(self, sink: AuditSink, head: ChainHead) -> RecordFields | None:
-        """Check, before a log is written to, that it has the record of its newest noted checkpoint.
-
-        `head` is the last record of the log. If the log is empty, return the end of the earlier log, for the field
-        `after` of the first record; else None. Raises `TamperedLog` if the end of the log is missing.
-        """
-        found = self.read(sink.location)
-        if not found:
-            return None
-        newest = found[-1]
-        if head == ChainHead():
-            self._put_aside(sink.location)
-            return {"seq": newest.through, "hash": newest.hash}
-        row = next(sink.read_forward(newest.through - 1), None) if newest.through <= head.seq else None
-        is_pruned = row is not None and row.seq != newest.through
-        if is_pruned or (row is not None and row.hash == newest.hash):
-            return None
-        if _EarlierLog.named_by(next(sink.read_forward(), None)).explains(newest):
-            self._put_aside(sink.location)
-        elif self._refuses:
-            raise missing_end(newest, head)
-        return None
-
-    def _put_aside(self, location: str) -> list[Checkpoint]:
-        file = self._path(location)
-        os.replace(file, file.with_name(f"{file.name}.old"))
-        return []
-
-    def _write(self, file: Path, found: Iterable[Checkpoint]) -> None:
-        draft = file.with_name(f"{file.name}.{os.getpid()}")
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "wb") as out:
-            out.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, file)
-
-
-class _EarlierLog(NamedTuple):
-    """Number of the last record of the earlier log, which was removed before this log began; 0 if there was none.
-
-    The number is read from the first record of this log.
-    """
-
-    seq: int = 0
-    until: str = ""  # time at which this log began
-
-    @classmethod
-    def named_by(cls, first: StoredRecord | None) -> _EarlierLog:
-        try:
-            fields = first.fields() if first is not None else {}
-        except ValueError:
-            return cls()
-        after = fields.get("after")
-        if fields.get("seq") != 1 or fields.get("kind") != LOG_OPENED or not isinstance(after, dict):
-            return cls()
-        seq = after.get("seq")
-        return cls(seq, str(fields.get("time", ""))) if isinstance(seq, int) else cls()
-
-    def explains(self, noted: Checkpoint) -> bool:
-        """Return True if the record that a checkpoint names was in the earlier log, so this log need not have it."""
-        return noted.through <= self.seq and noted.time <= self.until
-
-
 def missing_end(found: Checkpoint, head: ChainHead) -> TamperedLog:
     """Return the `TamperedLog` error for a log in which the record of a signed checkpoint is missing or different."""
+    if head == ChainHead():
+        return MissingLog(found.through, f"it was signed at {found.time}, and the log is missing or empty")
     if found.through > head.seq:
         reason = f"it is missing, but was signed at {found.time}: the log ends with record {head.seq}"
         return TamperedLog(found.through, f"{reason}, so its end was removed, or it is an older copy")
@@ -220,21 +111,23 @@ class CheckpointChecker:
 
         Raises `TamperedLog` if a record differs from its checkpoint or is missing, or if a signature is wrong.
         """
-        head, earlier = ChainHead(), None
+        head = ChainHead()
         for row in rows:
-            if earlier is None:
-                earlier = _EarlierLog.named_by(row)
             head = ChainHead(row.seq, row.hash)
             for each in self._expected.get(row.seq, ()):
-                if each.hash != row.hash and not earlier.explains(each):
+                if each.hash != row.hash:
                     raise missing_end(each, head)
             self._remember(row)
             if b'"kind":"log.checkpoint"' in row.body:
                 self._check_record(row)
             yield row
+        self.check_end(head)
+
+    def check_end(self, head: ChainHead) -> None:
+        """Check the checkpoints from outside of the log. Raises `TamperedLog` if one names a record after `head`."""
         for each in self._noted[::-1]:
             self._check_signature(each, each.through)
-            if each.through > head.seq and not (earlier is not None and earlier.explains(each)):
+            if each.through > head.seq:
                 raise missing_end(each, head)
 
     def _remember(self, row: StoredRecord) -> None:

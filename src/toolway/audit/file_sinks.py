@@ -43,16 +43,30 @@ from toolway.config.settings import AuditSettings
 SQLITE_ROWS_PER_PAGE: Final = 1000
 SQLITE_MAX_ROWS_PER_PRUNE: Final = 5000  # writes wait during a removal
 
+_SQLITE_START: Final = b"SQLite format 3\0"
 _SQLITE_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS records (seq INTEGER PRIMARY KEY, hash TEXT NOT NULL, body TEXT NOT NULL)"
 )
 _SQLITE_OLDEST: Final = "SELECT seq, hash, json_extract(body, '$.time') FROM records ORDER BY seq LIMIT ?"
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+_MAX_READ_BYTES: Final = 4 * MAX_FILE_BYTES  # one group of records may exceed the limit of a file
 MAX_LINE_BYTES: Final = 1024 * 1024  # of one line; our records are shorter
 _HASH_SUFFIX: Final = compile_pattern(rb',"hash":"([0-9a-f]{64})"\}')
 _HASH_SUFFIX_BYTES: Final = len(b',"hash":""}') + 64
 _SEQ_PATTERN: Final = compile_pattern(rb'\{"seq":([0-9]{1,18}),')
 _TIME_PATTERN: Final = compile_pattern(rb'"time":"([0-9TZ:.-]{20,32})"')
+
+
+def detect_kind(path: str | os.PathLike[str]) -> str:
+    """Return the kind of the audit log in a file by its first bytes: "sqlite" or "jsonl"; "" if they show neither."""
+    try:
+        if not os.path.isfile(path):  # reading a pipe could wait for ever
+            return ""
+        with open(path, "rb") as file:
+            start = file.read(len(_SQLITE_START))
+    except OSError:
+        return ""
+    return "sqlite" if start == _SQLITE_START else "jsonl" if start.startswith(b'{"seq":') else ""
 
 
 # -- SQLite ------------------------------------------------------------------------------------------------------------
@@ -217,6 +231,8 @@ class JsonlSink:
             return None
         if self._lock is None:
             self._lock = lock_file(self._path)
+        if detect_kind(self._path) == "sqlite":  # else it would be moved away as a partial record
+            raise SinkBroken(f"{self._path} is a SQLite file, not JSON lines")
         create_private_file(self._path)
         truncated = self._move_truncated()
         self._head = next((ChainHead(row.seq, row.hash) for row in self.read_backward()), ChainHead())
@@ -231,6 +247,8 @@ class JsonlSink:
             raise OSError(f"{self._path} is not open")
         if not is_same_file(self._path, self._inode):
             raise OSError(f"{self._path} was moved or removed")
+        if os.fstat(self._file).st_size != self._size:
+            raise OSError(f"{self._path} was written by another process, or cut off")
         if self._size >= self._max_file_bytes:
             self._rotate(rows[0].seq)
         data = b"".join(b'%s,"hash":"%s"}\n' % (row.body[:-1], row.hash.encode()) for row in rows)
@@ -252,6 +270,8 @@ class JsonlSink:
 
     def read_backward(self) -> Iterator[StoredRecord]:
         for file in reversed(self._files()):
+            if file.stat().st_size > _MAX_READ_BYTES:  # it is read into memory
+                raise SinkBroken(f"{file.name} is larger than a file that was written by Toolway")
             yield from reversed(list(_read_records(file)))
 
     def prunable(self, before: str) -> ChainHead | None:

@@ -19,7 +19,7 @@ from toolway.audit.mac import RecordMacs, load_audit_key
 from toolway.audit.middleware import AuditMiddleware
 from toolway.audit.recorder import AuditRecorder
 from toolway.audit.sink import LOG_OPENED, AuditSink, MultiLogSink, RecordFields, SinkBroken, SinkInUse
-from toolway.audit.verify import TamperedLog, record_to_json
+from toolway.audit.verify import MissingLog, TamperedLog, record_to_json
 from toolway.audit.writer import AuditWriter
 from toolway.config.masking import create_mask
 from toolway.config.schema import Server
@@ -32,8 +32,8 @@ from toolway.telemetry.redaction import Redactor
 from toolway.types import Call
 
 if TYPE_CHECKING:
+    from toolway.audit.checkpoint_notes import CheckpointNotes
     from toolway.audit.checkpoint_task import CheckpointTask
-    from toolway.audit.checkpoints import CheckpointNotes
     from toolway.audit.journal import Journal, JournalContent
 
 READ_ATTEMPTS: Final = 5  # of a journal whose segments a gateway removes meanwhile
@@ -121,12 +121,12 @@ def create_notes(settings: AuditSettings) -> CheckpointNotes:
 
     A log in a database is not refused because of them: another node may have continued or replaced it.
     """
-    from toolway.audit.checkpoints import CheckpointNotes
+    from toolway.audit.checkpoint_notes import CheckpointNotes
 
     if not settings.signing_key_file and not settings.file:
         return CheckpointNotes(None)  # a program with a log in a database has no folder
     file = Path(settings.signing_key_file or f"{settings.file}.signing.pem")
-    return CheckpointNotes(file, refuses=bool(settings.file))
+    return CheckpointNotes(file, in_files=bool(settings.file))
 
 
 def list_logs(sink: AuditSink, settings: AuditSettings) -> Sequence[AuditSink]:
@@ -181,7 +181,7 @@ class AuditLog:
             )
             opened = await writer.open()
         except Exception as exc:
-            raise _open_error(settings, exc) from exc
+            raise open_error(settings, exc) from exc
         now = asyncio.get_running_loop().time
         self.writer = writer
         if settings.checkpoints:
@@ -216,6 +216,8 @@ class AuditLog:
         return task
 
     async def close(self) -> None:
+        if self.recorder is not None:
+            self.recorder.flush_refused()
         if self._checkpoints is not None:
             await self._checkpoints.close()
         if self.writer is not None:
@@ -225,15 +227,18 @@ class AuditLog:
         self._emit(AuditFailed("", mask_secrets(reason)) if reason else AuditResumed("", lost))
 
 
-def _open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
+def open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
+    """Return the error for an audit log that could not be opened because of `exc`."""
     location = settings.file or f"the log {settings.name!r} in PostgreSQL"
     if isinstance(exc, ConfigError):
         return exc
+    if isinstance(exc, MissingLog):
+        return missing_log_error(location, exc)
     if isinstance(exc, TamperedLog | SinkBroken):
         return ConfigError(
             f"audit log was changed or damaged: {location}",
             detail=mask_secrets(str(exc)),
-            hint="find the record: toolway audit verify. To continue, rename the log: a new one is then created",
+            hint="find the record: toolway audit verify. To continue with a new log: toolway audit restart",
             code="E-AUDIT-ALTERED",
         )
     if isinstance(exc, SinkInUse):
@@ -248,6 +253,16 @@ def _open_error(settings: AuditSettings, exc: Exception) -> ConfigError:
         detail=mask_secrets(str(exc)) or type(exc).__name__,
         hint="make its folder writable, free disk space, or make its database reachable",
         code="E-AUDIT-OPEN",
+    )
+
+
+def missing_log_error(location: str, exc: MissingLog) -> ConfigError:
+    """Return the error for an audit log that was removed or emptied, although a record of it was signed."""
+    return ConfigError(
+        f"audit log was removed: {location}",
+        detail=str(exc),
+        hint="put the log back. If it is lost, begin a new one: toolway audit restart",
+        code="E-AUDIT-MISSING",
     )
 
 

@@ -35,7 +35,10 @@ from toolway.events import (
     ServerChanged,
     StateChanged,
 )
+from toolway.secrets.replacer import cut_text
+from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry.redaction import CUT_MARK, Redactor
+from toolway.telemetry.refusals import RefusalCounter, RefusedCalls, is_refused
 from toolway.types import Call, CallResult, Effect, Json
 
 READ_GRACE_S: Final = 300.0  # reading calls are accepted for this time although the log cannot be written
@@ -45,7 +48,7 @@ MAX_CACHED_FIELDS: Final = 10_000
 MAX_TOOL_NAMES: Final = 50  # in one record
 _OUTCOME_BY_RESULT_TYPE: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
 _REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, InvalidArguments.code, "E-KEY", "E-KEY-MISMATCH"})
-_RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck"})  # states of a workflow run
+_RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck", "damaged"})  # states of a workflow run
 _MAX_NAME_CHARS: Final = 300  # of a tool or resource
 
 
@@ -91,6 +94,8 @@ class AuditRecorder:
         self._mask = mask
         self._shared_fields: dict[Hashable, SharedFields] = {}
         self._open_intents: dict[str, None] = {}  # calls in flight whose outcome the middleware records
+        self._refusals = RefusalCounter(self._record_refused, now)
+        self._denials = RefusalCounter(self._record_denied, now)  # of policies
 
     # -- for the middleware -------------------------------------------------------------------------------------------
 
@@ -158,7 +163,7 @@ class AuditRecorder:
         return found
 
     def _encode_shared_fields(self, call: Call) -> SharedFields:
-        name = self._redacted_name(call.method, call.name)
+        name = self._redacted_name(call.server, call.method, call.name)
         identity: RecordFields = {"caller": call.caller, "server": call.server, "tool": name}
         request = {"method": call.method, "effect": call.effect.value, "definition": self._definition_for(call)}
         return SharedFields(encode_fields({**identity, **request})[1:-1], encode_fields(identity)[1:-1])
@@ -214,12 +219,15 @@ class AuditRecorder:
         redacted = _map_texts(self._redactor.redact(params.get("arguments")), partial(self._mask, server))
         return redacted if len(msgspec.json.encode(redacted)) <= MAX_ARGUMENT_BYTES else CUT_MARK
 
-    def _redacted_name(self, method: str, name: str) -> str:
+    def _redacted_name(self, server: str, method: str, name: str) -> str:
         """Return the tool, prompt or resource name of a call as stored, at most 300 characters.
 
-        Only tool names are stored unredacted: other names may be URLs with secrets.
+        Of tool names, only secrets of the server are hidden. Other names may be URLs with passwords.
         """
-        return name[:_MAX_NAME_CHARS] if method == "tools/call" else self._redactor.redact_text(name)[:_MAX_NAME_CHARS]
+        shown = mask_target(server, method, name, partial(self._mask, server))
+        return (
+            shown[:_MAX_NAME_CHARS] if method == "tools/call" else self._redactor.redact_text(shown)[:_MAX_NAME_CHARS]
+        )
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -231,8 +239,11 @@ class AuditRecorder:
         if event.id in self._open_intents:
             del self._open_intents[event.id]
             return
+        name = self._redacted_name(event.server, event.method, event.tool or event.name)
+        if is_refused(event) and not self._refusals.admits(event.caller, event.outcome, f"{event.server}.{name}"):
+            return
         fields: RecordFields = {"call": event.id, "caller": event.caller, "server": event.server}
-        fields["tool"] = self._redacted_name(event.method, event.tool or event.name)
+        fields["tool"] = name
         fields["method"] = event.method
         if event.request_id:
             fields["request"] = self._mask(event.server, event.request_id)
@@ -243,7 +254,24 @@ class AuditRecorder:
             fields["given"] = self._redacted_arguments(event.server, event.params)
         self._writer.enqueue(b"call.outcome", encode_fields(fields))
 
+    def _record_refused(self, found: RefusedCalls) -> None:
+        fields: RecordFields = {"caller": found.caller, "count": found.count, "refused": found.names}
+        self._writer.enqueue(b"call.refused", encode_fields({**fields, "seconds": found.seconds}))
+
+    def _record_denied(self, found: RefusedCalls) -> None:
+        fields: RecordFields = {"who": found.caller, "allowed": False, "count": found.count, "refused": found.names}
+        self._writer.enqueue(b"policy.decision", encode_fields({**fields, "seconds": found.seconds}))
+
+    def flush_refused(self) -> None:
+        """Record the refusals that were counted and not recorded yet. Call it before the log is closed."""
+        self._refusals.flush()
+        self._denials.flush()
+
     def on_event(self, event: Event) -> None:
+        if isinstance(event, PolicyDecision) and not event.allowed:
+            name = self._mask(event.server, event.item or event.server)
+            if not self._denials.admits(event.principal_id, event.rule[:50], name):
+                return
         found = _event_record(event)
         if found is not None:
             kind, fields = found
@@ -314,15 +342,15 @@ def _event_record(event: Event) -> tuple[str, RecordFields] | None:
     if isinstance(event, PolicyDecision):
         fields: RecordFields = {"rule": event.rule, "allowed": event.allowed, "why": event.reason}
         if event.item:
-            fields |= {"name": event.item[:_MAX_NAME_CHARS], "who": event.principal_id}
+            fields |= {"name": cut_text(event.item, _MAX_NAME_CHARS), "who": event.principal_id}
         return "policy.decision", fields
     if isinstance(event, PolicyChanged):
         return f"policy.{event.action}", {"file": event.file, "why": event.reason, "digest": event.digest}
     if isinstance(event, DefinitionReviewed):
-        fields = {"what": event.kind, "name": event.name[:_MAX_NAME_CHARS], "why": event.reason}
+        fields = {"what": event.kind, "name": cut_text(event.name, _MAX_NAME_CHARS), "why": event.reason}
         return f"definition.{event.action}", {**fields, "digest": event.digest, "who": event.who}
     if isinstance(event, ApprovalChanged):
-        fields = {"id": event.id, "tool": event.tool[:_MAX_NAME_CHARS], "by": event.by, "caller": event.caller}
+        fields = {"id": event.id, "tool": cut_text(event.tool, _MAX_NAME_CHARS), "by": event.by, "caller": event.caller}
         fields |= {"who": event.who, "why": event.reason, "digest": event.digest, "call": event.call}
         return f"approval.{event.action}", fields
     if isinstance(event, RunAction):

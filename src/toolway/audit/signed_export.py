@@ -18,7 +18,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from toolway._lazy import compile_pattern
+from toolway.audit.checkpoints import log_name
+from toolway.audit.mac import RecordMacs
 from toolway.audit.merkle import HASH_BYTES, MerkleTree, hash_leaf, prove_inclusion, root_from_proof
+from toolway.audit.sink import AuditSink, ChainHead, StoredRecord
+from toolway.audit.verify import AuditQuery, TamperedLog, decode_summary, verify_link, verify_mac, verify_record
 
 if TYPE_CHECKING:
     from toolway.audit.signing import PublicKey
@@ -57,6 +61,74 @@ class CheckedExport(NamedTuple):
     is_proof: bool = False
 
 
+# -- selection ---------------------------------------------------------------------------------------------------------
+
+
+class SelectedRecords:
+    """Records of one log that match a query, as lines, oldest first. Reading them also verifies the hash chain."""
+
+    def __init__(
+        self,
+        sink: AuditSink,
+        query: AuditQuery,
+        macs: RecordMacs | None,
+        unstored: Iterable[bytes] = (),
+        verified: ChainHead | None = None,
+    ) -> None:
+        """Create the selection of records of one log. `unstored` are journal records that are not in the log yet.
+
+        `verified` is the last record that the log had when the whole log was verified. It must still be there.
+        """
+        self._sink = sink
+        self._query = query
+        self._macs = macs
+        self._unstored = list(unstored)
+        self._verified = verified
+        self._head = ChainHead()
+        self._first = self._last = self.count = 0
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Yield (time, line) of each audit record that matches the query, and verify the log on the way.
+
+        All records of the log are verified, also those that do not match. Raises `TamperedLog` if one was changed.
+        """
+        is_first = True
+        for row in self._sink.read_forward():
+            if is_first:
+                self._head, is_first = ChainHead(row.seq - 1, verify_record(row)), False
+            self._head = verify_link(row, self._head)
+            if self._verified is not None and row.seq == self._verified.seq and row.hash != self._verified.hash:
+                raise TamperedLog(row.seq, "it was replaced while the log was read")
+            verify_mac(row, self._macs)
+            found = decode_summary(row)
+            if self._query.includes(found.kind, found.time):
+                self._first = self._first or row.seq
+                self._last, self.count = row.seq, self.count + 1
+                yield found.time, row_to_line(row)
+        if self._verified is not None and self._head.seq < self._verified.seq:
+            raise TamperedLog(self._verified.seq, "it was removed while the log was read")
+        for record in self._unstored:
+            found = decode_summary(StoredRecord(0, "", record))
+            if self._query.includes(found.kind, found.time):
+                self.count += 1
+                yield found.time, b'%b,"unstored":true}' % record[:-1]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the facts about this log for the last line of an export: name, number of records, range, chain end."""
+        facts = {"log": log_name(self._sink.location), "records": self.count}
+        if self._first:
+            facts |= {"first": self._first, "last": self._last}
+        return {**facts, "head": f"{self._head.seq}:{self._head.hash}"}
+
+
+def row_to_line(row: StoredRecord) -> bytes:
+    """Return an audit record as a JSON line: its stored bytes with its hash as the last field."""
+    return b'%b,"hash":"%b"}' % (row.body[:-1], row.hash.encode())
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
 def write_export(
     lines: Iterable[bytes],
     out: IO[bytes],
@@ -88,7 +160,7 @@ def check_file(file: IO[bytes], key: PublicKey) -> CheckedExport:
     if first is None:
         raise AlteredExport("the file is empty")
     if first.startswith(_PROOF_HEAD):
-        return _check_proofs([first, *lines], key)
+        return _check_proofs(first, lines, key)
     tree, last = MerkleTree(), first
     for line in lines:
         tree.add(hash_leaf(last))
@@ -192,21 +264,21 @@ def _encode_proof(index: int, line: bytes, path: list[bytes], checkpoint: bytes)
     return _encode(_Proof("audit proof 1", index, line.decode(), hashes, checkpoint.decode()))
 
 
-def _check_proofs(lines: list[bytes], key: PublicKey) -> CheckedExport:
+def _check_proofs(line: bytes, rest: Iterator[bytes], key: PublicKey) -> CheckedExport:
     """Check the proofs in a file: all must be from one export, in the order of its records.
 
     Raises `AlteredExport` if a proof is invalid, repeated, moved, or from another export than the first one.
     """
-    first, checkpoint = check_proof(lines[0], key)
-    last = first
-    for line in lines[1:]:
-        proof, _ = check_proof(line, key)
+    first, checkpoint = check_proof(line, key)
+    last, count = first, 1
+    for each in rest:
+        proof, _ = check_proof(each, key)
         if proof.checkpoint != first.checkpoint:
             raise AlteredExport("the file has proofs from several exports")
         if proof.index <= last.index:
             raise AlteredExport("a proof was repeated or moved")
-        last = proof
-    return CheckedExport(checkpoint, len(lines), is_proof=True)
+        last, count = proof, count + 1
+    return CheckedExport(checkpoint, count, is_proof=True)
 
 
 def check_proof(line: bytes, key: PublicKey) -> tuple[_Proof, ExportCheckpoint]:

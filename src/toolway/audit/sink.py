@@ -38,6 +38,7 @@ LOG_CLOSED: Final = "log.close"
 LOG_PRUNED: Final = "log.pruned"  # all records up to `through`, with hash `hash`, were removed because of their age
 LOG_TRUNCATED: Final = "log.torn"  # the last record was written partially, and was moved away
 LOG_CHECKPOINT: Final = "log.checkpoint"  # signature of the record `through`, with hash `head`
+LOG_RESTARTED: Final = "log.restart"  # an operator began the log again; `after` is the last signed record before
 LOG_RESUMED: Final = "log.resumed"  # the log could not be written for a while
 
 _encode = msgspec.json.Encoder().encode
@@ -149,7 +150,10 @@ class StoredRecord(NamedTuple):
 
     def fields(self) -> RecordFields:
         """Decode the body of the record. Raises `ValueError` if it is not a JSON object."""
-        found = msgspec.json.decode(self.body)
+        try:
+            found = msgspec.json.decode(self.body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         if not isinstance(found, dict):
             raise ValueError("it is not an object")
         return found

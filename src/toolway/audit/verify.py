@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain, groupby, islice
 from typing import Final
@@ -12,19 +11,20 @@ from typing import Final
 import msgspec
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway.audit.mac import RecordMacs, has_mac
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import (
     CALL_INTENT,
     CALL_OUTCOME,
     GENESIS_HASH,
+    LOG_OPENED,
     LOG_PRUNED,
+    LOG_RESTARTED,
     AuditSink,
     ChainHead,
     RecordFields,
     StoredRecord,
 )
 
-_NO_MAC: Final = "it has no MAC, but records before it have: it was not written with the key of this log"
 _PREFIX: Final = compile_pattern(rb'\{"seq":([0-9]{1,18}),"prev":"([0-9a-f]{64})",')
 
 
@@ -37,6 +37,10 @@ class TamperedLog(Exception):
         self.reason = reason
 
 
+class MissingLog(TamperedLog):
+    """Raised when a whole audit log was removed or emptied, although records of it were signed."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrunedRecords:
     """Records that were removed because of their age, by one retention rule, in one or more steps."""
@@ -46,7 +50,17 @@ class PrunedRecords:
     last_time: str
     keep_days: float | None  # the rule: `keepDays` at that time; None if an older version wrote the record
     steps: int
-    has_mac: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """First record of a log that replaced an earlier log: the end of the earlier one, and the operator who agreed."""
+
+    after: ChainHead
+    is_confirmed: bool  # by `toolway audit restart`
+    time: str
+    who: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +72,25 @@ class VerifiedLog:
     head: ChainHead
     intent_count: int
     open_intents: int  # intents without outcome: calls in flight, or interrupted by a crash and not recovered yet
-    without_mac: int = 0  # records of an older version, which have no MAC
     pruned: tuple[PrunedRecords, ...] = ()
     unstored: int = 0  # records that are only in the journal yet
     checkpoints: int = 0  # signed checkpoints in the log
     signed_through: int = 0  # last record that a checkpoint covers
     signed_at: str = ""
+    beginning: Beginning | None = None  # if this log replaced another
+
+
+def read_beginning(first: StoredRecord | None) -> Beginning | None:
+    """Return what the first record of a log says about the log before it; None if there was none."""
+    fields = first.fields() if first is not None and first.seq == 1 else {}
+    kind, after = fields.get("kind"), fields.get("after")
+    if kind == LOG_RESTARTED:
+        after = after if isinstance(after, dict) else {}
+    elif kind != LOG_OPENED or not isinstance(after, dict):
+        return None
+    head = ChainHead(after.get("seq", 0), str(after.get("hash", GENESIS_HASH)))
+    texts = (str(fields.get(name, "")) for name in ("time", "who", "why"))
+    return Beginning(head, kind == LOG_RESTARTED, *texts)
 
 
 def verify_log(
@@ -78,14 +105,15 @@ def verify_log(
     """
     head = start = ChainHead()
     pruned: list[RecordSummary] = []
-    checker = MacChecker(macs)
     intents: set[str] = set()
     count = intent_count = 0
+    beginning = None
     for row in rows:
         if not count:
+            beginning = _decode_beginning(row)
             head = start = ChainHead(row.seq - 1, verify_record(row))
         head = verify_link(row, head)
-        checker.check(row)
+        verify_mac(row, macs)
         count += 1
         found = decode_summary(row)
         if found.kind == CALL_INTENT:
@@ -99,8 +127,33 @@ def verify_log(
     if count and start != ChainHead() and not _is_pruned(start, pruned):
         raise TamperedLog(start.seq + 1, "the records before it are missing, and no record says that they were removed")
     return VerifiedLog(
-        count, start.seq + 1, head, intent_count, len(intents), checker.without_mac, tuple(_join_pruned(pruned))
+        count,
+        start.seq + 1,
+        head,
+        intent_count,
+        len(intents),
+        tuple(_join_pruned(pruned)),
+        beginning=beginning,
     )
+
+
+def refuse_replacement(found: VerifiedLog, known: Container[ChainHead] = ()) -> None:
+    """Raise `TamperedLog` if this log replaced another one without the consent of an operator.
+
+    `known` are records of other logs under the same name: one of them may be the log that this one continues.
+    """
+    beginning = found.beginning
+    if beginning is None or beginning.is_confirmed or beginning.after in known:
+        return
+    reason = f"this log replaced another one, which had {beginning.after.seq} records, and no operator confirmed it"
+    raise TamperedLog(found.first_seq, reason)
+
+
+def _decode_beginning(row: StoredRecord) -> Beginning | None:
+    try:
+        return read_beginning(row)
+    except ValueError as exc:
+        raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
 
 
 def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
@@ -114,42 +167,16 @@ def _is_pruned(start: ChainHead, pruned: Iterable[RecordSummary]) -> bool:
 
 def _join_pruned(pruned: Iterable[RecordSummary]) -> Iterator[PrunedRecords]:
     """Yield one summary for consecutive `log.pruned` records (removals of old records) with the same retention rule."""
-    for (keep_days, has_valid_mac), group in groupby(pruned, key=lambda each: (each.keep_days, bool(each.mac))):
+    for keep_days, group in groupby(pruned, key=lambda each: each.keep_days):
         steps = list(group)
         through = max(each.through or 0 for each in steps)
-        yield PrunedRecords(through, steps[0].time, steps[-1].time, keep_days, len(steps), has_valid_mac)
+        yield PrunedRecords(through, steps[0].time, steps[-1].time, keep_days, len(steps))
 
 
-class MacChecker:
-    """Checks the MACs of consecutive records. Only the oldest records of a log may have none."""
-
-    def __init__(self, macs: RecordMacs | None, *, newest_first: bool = False) -> None:
-        self._macs = macs
-        self._newest_first = newest_first
-        start = macs.start.read() if macs is not None and macs.start is not None else None
-        self._start = start if start is not None else sys.maxsize
-        self._last_missing = 0  # number of the record without a MAC that was checked last
-        self._has_mac = False  # an earlier call of `check` had a record with a MAC
-        self.without_mac = 0
-
-    def check(self, row: StoredRecord) -> None:
-        """Check the MAC of the next audit record.
-
-        Raises `TamperedLog` if the MAC is wrong, or is missing although an older record has one.
-        """
-        if not has_mac(row.body):
-            self.without_mac += 1
-            self._last_missing = row.seq
-            if row.seq > self._start or (self._has_mac and not self._newest_first and self._macs is not None):
-                raise TamperedLog(row.seq, _NO_MAC)
-            return
-        self._has_mac = True
-        if self._macs is None:
-            return
-        if not self._macs.check(row.body):
-            raise TamperedLog(row.seq, "its MAC is wrong: it was not written with the key of this log")
-        if self._newest_first and self._last_missing:
-            raise TamperedLog(self._last_missing, _NO_MAC)
+def verify_mac(row: StoredRecord, macs: RecordMacs | None) -> None:
+    """Check the MAC of an audit record, if the key is known. Raises `TamperedLog` if it is wrong or missing."""
+    if macs is not None and not macs.check(row.body):
+        raise TamperedLog(row.seq, "it has no MAC under the key of this log, so something else wrote it")
 
 
 def verify_record(row: StoredRecord) -> str:
@@ -186,7 +213,6 @@ class RecordSummary(msgspec.Struct):
     hash: str = GENESIS_HASH
     time: str = ""
     keep_days: float | None = None
-    mac: str = ""
 
 
 _decode = msgspec.json.Decoder(RecordSummary).decode
@@ -196,7 +222,7 @@ def decode_summary(row: StoredRecord) -> RecordSummary:
     """Return the fields of an audit record that most checks need. Raises `TamperedLog` if it cannot be decoded."""
     try:
         return _decode(row.body)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise TamperedLog(row.seq, f"it cannot be read: {exc}") from None
 
 

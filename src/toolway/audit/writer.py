@@ -17,7 +17,7 @@ With a journal (`journal.py`), a write goes there, and the records are then stor
 transaction. So a call waits only for the journal. Records that are not in the log yet are kept in memory, up to
 `MAX_UNSTORED`; beyond that no write starts until the log has caught up. Without a journal a write goes to the log.
 
-Writes may block for as long as the disk does. Journal and log each have a `WriterThread`, which reports the end of each
+Writes may block for as long as the disk does. Journal and log each have a `WorkerThread`, which reports the end of each
 write to the loop. All state is changed in the event loop only, so there are no locks.
 
 The log has two states, distinguished by `failure`:
@@ -38,27 +38,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from toolway._async import settle_future
+from toolway._worker_thread import WorkerThread
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain, OpenedLog
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESUMED, AuditSink, ChainHead, RecordFields, encode_record, encode_stamped
 from toolway.secrets.detection import mask_secrets
 
 if TYPE_CHECKING:
-    from toolway.audit.checkpoints import CheckpointNotes
+    from toolway.audit.checkpoint_notes import CheckpointNotes
     from toolway.audit.journal import Journal
 
-T = TypeVar("T")
-OnDone = Callable[[T | None, Exception | None], None]
-_Job = Callable[[], None]
 #: Receives the end of a commit in the event loop: None if the record is on disk, else the reason. Must not raise.
 CommitCallback = Callable[["AuditUnavailable | None"], None]
 
@@ -160,7 +155,7 @@ class AuditWriter:
         Raises the errors of `AuditChain.open`, and `TimeoutError` after 60 s.
         """
         self._loop = asyncio.get_running_loop()
-        self._thread = self._store_thread = WriterThread("toolway-audit")
+        self._thread = self._store_thread = WorkerThread("toolway-audit")
         try:
             opened = await self._thread.run(self._chain.open, OPEN_TIMEOUT_S)
         except BaseException:
@@ -169,7 +164,7 @@ class AuditWriter:
             self._thread.stop()
             raise
         if self._journal is not None:
-            self._store_thread = WriterThread("toolway-audit-store")
+            self._store_thread = WorkerThread("toolway-audit-store")
         self._closed = False
         self._start_prune()
         return opened
@@ -492,61 +487,3 @@ def _call_waiters(waiters: list[CommitCallback], failure: str) -> None:
             on_done(AuditUnavailable(failure) if failure else None)
         except Exception:  # it must not keep the rest from being called
             _log.exception("a call could not go on after the write of its intent")
-
-
-class WriterThread:
-    """Daemon thread that runs the blocking jobs of the audit log, one after the other.
-
-    It reports each result to the event loop. Not an executor: the interpreter waits for executor threads on exit,
-    and a disk may never respond.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run_jobs, name=name, daemon=True).start()
-
-    def submit(self, work: Callable[[], T], on_done: OnDone[T]) -> None:
-        """Queue the function `work`, which the writer thread will run.
-
-        `on_done` is called in the event loop with the result or the error of `work`.
-        """
-
-        def job() -> None:
-            result, error = None, None
-            try:
-                result = work()
-            except Exception as exc:
-                error = exc
-            with suppress(RuntimeError):  # the loop is closed, so the result is not needed
-                self._loop.call_soon_threadsafe(on_done, result, error)
-
-        self._jobs.put(job)
-
-    async def run(self, work: Callable[[], T], timeout: float) -> T:
-        """Run the function `work` in the thread and return its result.
-
-        Raises the errors of `work`, and `TimeoutError` after `timeout` seconds; the thread then still finishes
-        `work`.
-        """
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: T | None, error: Exception | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # set if there is no error
-
-        self.submit(work, done)
-        async with asyncio.timeout(timeout):
-            return await future
-
-    def stop(self) -> None:
-        """Stop the thread after it has run all queued jobs. Does not wait for it."""
-        self._jobs.put(None)
-
-    def _run_jobs(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()

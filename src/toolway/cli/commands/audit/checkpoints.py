@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolway.audit.checkpoints import Checkpoint, CheckpointChecker, log_name, read_checkpoints
 from toolway.audit.log import create_notes
 from toolway.audit.signing import PublicKey, load_verifier, read_public_key
+from toolway.audit.sink import AuditSink, ChainHead
+from toolway.audit.verify import MissingLog
 from toolway.cli.exit_codes import UsageError
 
 if TYPE_CHECKING:
+    from toolway.audit.mac import RecordMacs
     from toolway.config.settings import AuditSettings
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -31,13 +34,24 @@ class LogCheckpoints:
     def has_keys(self) -> bool:
         return bool(self._keys)
 
-    def checker(self, location: str, *, is_only: bool) -> CheckpointChecker:
+    def checker(self, sink: AuditSink, macs: RecordMacs | None, *, is_only: bool) -> CheckpointChecker:
         """Return the object that compares one audit log with its checkpoints, the signed ends of the log.
 
         `is_only` means that all given checkpoints are of this log, even if it was renamed.
         """
-        given = [each for each in self._given if is_only or each.log == log_name(location)]
-        return CheckpointChecker(self._keys, [*self._notes.read(location), *given])
+        given = [each for each in self._given if is_only or each.log == log_name(sink.location)]
+        return CheckpointChecker(self._keys, [*self._notes.read_for(sink, macs), *given])
+
+    def check_missing(self, location: str) -> None:
+        """Raise `MissingLog` if there is no log at `location`, although a record of it was signed."""
+        CheckpointChecker(self._keys, [*self._notes.read(location), *self._given]).check_end(ChainHead())
+
+    def check_names(self, locations: Iterable[str]) -> None:
+        """Raise `MissingLog` if a given checkpoint is of none of these logs, which are all that were found."""
+        names = {log_name(each) for each in locations}
+        for each in self._given:
+            if each.log not in names:
+                raise MissingLog(each.through, f"it was signed at {each.time}, and its log is missing: {each.log}")
 
 
 def load_public_key(path: Path) -> PublicKey:

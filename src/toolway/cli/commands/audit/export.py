@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from heapq import merge
 from pathlib import Path
@@ -27,6 +27,7 @@ from toolway.cli.commands.audit.verify import (
     read_unstored,
     report_altered,
     timestamp,
+    unchecked_error,
     with_cluster_key,
 )
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -37,7 +38,8 @@ from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
     from toolway.audit.signing import Signer
-    from toolway.audit.verify import AuditQuery
+    from toolway.audit.sink import AuditSink
+    from toolway.audit.verify import AuditQuery, VerifiedLog
     from toolway.config.settings import AuditSettings
 
 ExportFile = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
@@ -54,12 +56,23 @@ def audit_export(
     since: Since = "",
     from_: Annotated[
         str,
-        typer.Option("--from", metavar="TIME", help="First time: 2026-11-01, or an age.", show_default=False),
+        typer.Option(
+            "--from", metavar="TIME", help="Start of the range: a date (2026-11-01) or an age (7d).", show_default=False
+        ),
     ] = "",
     to: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="End of the time, not included.", show_default=False)
+        str, typer.Option("--to", metavar="TIME", help="End of the range (exclusive).", show_default=False)
     ] = "",
     sign: Annotated[bool, typer.Option("--sign", help="Sign the export; exit with 9 if there is no key.")] = False,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--public-key",
+            metavar="FILE",
+            help="Earlier public key of checkpoints; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> CommandResult:
     """Write the records of the audit log as JSON lines, oldest first, each with its hash."""
     if since and from_:
@@ -68,7 +81,7 @@ def audit_export(
     query = build_filter(settings, {}, kind, "", parse_time("--to", to))
     query = query.starting(parse_time("--from", from_) or parse_time("--since", since))
     if sign:
-        return _export_signed(context.output, settings, query, output)
+        return _export_signed(context.output, settings, query, output, public_key or ())
     return _export(context.output, settings, query, output)
 
 
@@ -172,21 +185,35 @@ def _export(output: Output, settings: AuditSettings, query: AuditQuery, to: Path
     return ExitCode.OK
 
 
-def _export_signed(output: Output, settings: AuditSettings, query: AuditQuery, to: Path | None) -> ExitCode:
-    """Write a signed export of the audit log. If it cannot be signed, no file is written, and the exit code is 9."""
+def _export_signed(
+    output: Output, settings: AuditSettings, query: AuditQuery, to: Path | None, public_keys: Sequence[Path]
+) -> ExitCode:
+    """Write a signed export of the audit log. If it cannot be signed, no file is written, and the exit code is 9.
+
+    The whole log is verified first, as `verify` does: with its MACs and checkpoints.
+    """
     from toolway.audit.signed_export import AlteredExport
     from toolway.audit.signing import load_signer
     from toolway.audit.sink import SinkBroken
     from toolway.audit.verify import TamperedLog
+    from toolway.cli.commands.audit.checkpoints import LogCheckpoints
+    from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
     try:
         signer = load_signer(with_cluster_key(settings))
+        whole = WholeLogs(settings, None, LogCheckpoints(with_cluster_key(settings), None, public_keys))
+        verified = whole.verify()
+        if not whole.has_key:
+            output.print_error(unchecked_error(" and ".join(verified), ["the key of the log was not found"]))
+            return ExitCode.LINT
         with open_logs(settings) as logs:
             try:
                 with _private_file(to) as out:
-                    count = _write_signed(settings, query, logs, signer, out)
+                    count = _write_signed(settings, query, logs, signer, out, verified)
             except (TamperedLog, SinkBroken, AlteredExport) as exc:
                 return report_altered(output, " and ".join(sink.location for sink in logs), str(exc))
+    except AlteredLog as exc:
+        return report_unusable(output, exc)
     except ConfigError as exc:
         if exc.code != "E-AUDIT-KEY":
             raise
@@ -196,14 +223,25 @@ def _export_signed(output: Output, settings: AuditSettings, query: AuditQuery, t
     return ExitCode.OK
 
 
-def _write_signed(settings: AuditSettings, query: AuditQuery, logs: Any, signer: Signer, out: IO[bytes]) -> int:
+def _write_signed(
+    settings: AuditSettings,
+    query: AuditQuery,
+    logs: Sequence[AuditSink],
+    signer: Signer,
+    out: IO[bytes],
+    verified: Mapping[str, VerifiedLog],
+) -> int:
     from toolway.audit.log import find_unstored
-    from toolway.audit.selection import SelectedRecords
-    from toolway.audit.signed_export import write_export
-    from toolway.audit.sink import format_time
+    from toolway.audit.signed_export import SelectedRecords, write_export
+    from toolway.audit.sink import SinkBroken, format_time
 
     journal, macs = read_unstored(settings), load_macs(settings, None)
-    selected = [SelectedRecords(sink, query, macs, find_unstored(journal, sink)) for sink in logs]
+    heads = {location: each.head for location, each in verified.items()}
+    if missing := heads.keys() - {sink.location for sink in logs}:
+        raise SinkBroken(f"removed while it was read: {', '.join(missing)}")
+    selected = [
+        SelectedRecords(sink, query, macs, find_unstored(journal, sink), heads.get(sink.location)) for sink in logs
+    ]
     lines = (line for _, line in merge(*(each.lines() for each in selected), key=lambda found: found[0]))
     given = {"from": query.since, "to": query.until, "kind": query.kind}
 

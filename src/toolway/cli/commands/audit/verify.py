@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +23,8 @@ from toolway.errors import ConfigError, ToolwayError
 if TYPE_CHECKING:
     from toolway.audit.journal import JournalContent
     from toolway.audit.mac import RecordMacs
-    from toolway.audit.sink import AuditSink, ChainHead, RecordFields, StoredRecord
-    from toolway.audit.verify import AuditQuery, VerifiedLog
+    from toolway.audit.sink import AuditSink, ChainHead, RecordFields
+    from toolway.audit.verify import AuditQuery, Beginning, VerifiedLog
     from toolway.config.settings import AuditSettings
 
 _HEAD_PATTERN = compile_pattern(r"([0-9]{1,18}):([0-9a-f]{64})")
@@ -53,7 +53,7 @@ def audit_verify(
             "--first",
             metavar="NUMBER",
             min=1,
-            help="Record with which the log must begin, at latest.",
+            help="Fail if the log starts after this record.",
             show_default=False,
         ),
     ] = None,
@@ -76,9 +76,12 @@ def audit_verify(
             "--public-key", metavar="FILE", help="Public key of checkpoints; may be repeated.", show_default=False
         ),
     ] = None,
+    without_key: Annotated[
+        bool, typer.Option("--without-key", help="Accept that MACs or signatures are not checked.")
+    ] = False,
 ) -> CommandResult:
-    """Verify the whole log. Exit with 9 if a record was changed, removed or added."""
-    return run_audit_verify(context, log, head, first, key, checkpoints, public_key)
+    """Verify the whole log. Exit with 9 if a record was changed, removed or added, or if a key is missing."""
+    return run_audit_verify(context, log, head, first, key, checkpoints, public_key, without_key=without_key)
 
 
 def audit_ls(
@@ -114,42 +117,28 @@ def run_audit_verify(
     key: Path | None,
     checkpoints: Path | None = None,
     public_keys: Sequence[Path] | None = None,
+    *,
+    without_key: bool = False,
 ) -> ExitCode:
-    """Verify all records of the audit log and print a summary. Returns 9 if it was altered."""
-    from toolway.audit.log import find_unstored
-    from toolway.audit.sink import SinkBroken
-    from toolway.audit.verify import TamperedLog, verify_log
+    """Verify all records of the audit log and print a summary.
+
+    Returns 9 if it was altered, or if a key is missing and `without_key` is False.
+    """
     from toolway.cli.commands.audit.checkpoints import LogCheckpoints
+    from toolway.cli.commands.audit.whole_logs import AlteredLog, WholeLogs, report_unusable
 
     output, settings = context.output, audit_settings(context, file)
-    macs = load_macs(settings, key)
     signed = LogCheckpoints(with_cluster_key(settings), checkpoints, public_keys or ())
-    expected_head = _parse_head(head) if head is not None else None
-    matching_heads: list[ChainHead] = []
-    found: dict[str, VerifiedLog] = {}
-    with open_logs(settings) as logs, output.spinner("verifying the log") as update:
-        for sink in logs:
-            try:
-                journal = read_unstored(settings, key)
-                checker = signed.checker(sink.location, is_only=len(logs) == 1)
-                rows = checker.rows(_rows_tracking_head(sink, expected_head, matching_heads))
-                verified = verify_log(rows, _verify_progress(update), macs)
-                _check_beginning(verified, first, has_key=macs is not None)
-                unstored = len(find_unstored(journal, sink))
-                newest = checker.newest
-                found[sink.location] = replace(
-                    verified,
-                    unstored=unstored,
-                    checkpoints=checker.count,
-                    signed_through=newest.through if newest is not None else 0,
-                    signed_at=newest.time if newest is not None else "",
-                )
-            except (TamperedLog, SinkBroken) as exc:
-                return report_altered(output, sink.location, str(exc))
-    if expected_head is not None and expected_head not in matching_heads:
-        differs = f"record {expected_head.seq} differs from the given head"
-        detail = f"{differs}: records were removed from the end, or all rewritten"
-        return report_altered(output, " and ".join(found), detail)
+    logs = WholeLogs(settings, key, signed, _parse_head(head) if head is not None else None, first)
+    try:
+        with output.spinner("verifying the log") as update:
+            found = logs.verify(_verify_progress(update))
+    except AlteredLog as exc:
+        return report_unusable(output, exc)
+    missing = _list_missing_keys(found.values(), has_key=logs.has_key, has_public_key=signed.has_keys)
+    if missing and not without_key:
+        output.print_error(unchecked_error(" and ".join(found), missing))
+        return ExitCode.LINT
     if len(found) > 1 and output.as_json:
         output.print_json(
             {"intact": True, "logs": [_verified_to_json(location, each) for location, each in found.items()]}
@@ -157,11 +146,29 @@ def run_audit_verify(
     else:
         for location, each in found.items():
             _print_verified(output, location, each, show_location=len(found) > 1)
-        if macs is None:
-            output.info("MACs were not checked, because the key of the log was not found: --key FILE")
-        if any(each.checkpoints for each in found.values()) and not signed.has_keys:
-            output.info("signatures were not checked, because the public key was not found: --public-key FILE")
+    for what in missing:
+        output.info(what, "yellow")
     return ExitCode.OK
+
+
+def _list_missing_keys(found: Iterable[VerifiedLog], *, has_key: bool, has_public_key: bool) -> list[str]:
+    """Return what could not be checked, because a key is missing."""
+    missing = []
+    if not has_key:
+        missing.append("skipped the MAC check: no log key found (pass --key FILE)")
+    if not has_public_key and any(each.checkpoints for each in found):
+        missing.append("signatures were not checked, because the public key was not found: --public-key FILE")
+    return missing
+
+
+def unchecked_error(location: str, missing: list[str]) -> ConfigError:
+    """Return the error for a log that was read without the keys which prove that it is intact."""
+    return ConfigError(
+        f"the audit log cannot be verified without its keys: {location}",
+        detail="; ".join(missing),
+        hint="name the keys. To check only the hashes, which prove little: toolway audit verify --without-key",
+        code="E-AUDIT-UNCHECKED",
+    )
 
 
 def run_audit_ls(
@@ -201,16 +208,28 @@ def run_audit_ls(
 def audit_settings(context: CommandContext, file: str | None) -> AuditSettings:
     """Return the settings of an audit log: of `file` if given, else of the configured log, else of the default log.
 
-    Without `--config`, the config file of the running gateway is read, wherever it is. Raises `ConfigError` if a config
-    file cannot be read.
+    A file is read as what it contains, SQLite or JSON lines, however it is named. Without `--config`, the config file
+    of the running gateway is read, wherever it is. Raises `ConfigError` if a config file cannot be read.
     """
+    if file is None:
+        return _configured_settings(context)
+    from toolway.audit.file_sinks import detect_kind
+    from toolway.config.settings import AuditSettings
+
+    with suppress(ToolwayError):
+        configured = _configured_settings(context)
+        if configured.file and os.path.realpath(configured.file) == os.path.realpath(file):
+            return configured  # it is the log of the gateway, whose keys and notes are known
+    settings = AuditSettings.from_location(file)
+    return replace(settings, to=detect_kind(file) or settings.to) if settings.file else settings
+
+
+def _configured_settings(context: CommandContext) -> AuditSettings:
     from toolway.cli.targets import load_masked_config
     from toolway.config.settings import AuditSettings
     from toolway.gateway.state_dir import StateDir
 
     state = StateDir.default(os.environ)
-    if file is not None:
-        return AuditSettings.from_location(file)
     config, running = context.target_options.config, state.read_running()
     if config is None and running is not None and os.path.isfile(running.config):
         config = Path(running.config)
@@ -316,25 +335,6 @@ def with_cluster_key(settings: AuditSettings) -> AuditSettings:
     return settings.for_cluster(tenant_key) if tenant_key is not None else settings
 
 
-def _check_beginning(found: VerifiedLog, first: int | None, *, has_key: bool) -> None:
-    """Raise `TamperedLog` if the audit log begins after the record number `first`, so that older records are missing.
-
-    Raises `ConfigError` if the log says that old records were removed, and the key to verify that is missing.
-    """
-    from toolway.audit.verify import TamperedLog
-
-    if first is not None and found.record_count and found.first_seq > first:
-        reason = f"the log begins with it, not with record {first} or earlier"
-        raise TamperedLog(found.first_seq, f"{reason}; {_describe_pruned(found) or 'no removal is recorded'}")
-    if found.first_seq > 1 and not has_key and any(each.has_mac for each in found.pruned):
-        raise ConfigError(
-            "the removal of old audit records cannot be checked",
-            detail="the key of the log was not found",
-            hint="give the key file of the log: toolway audit verify --key FILE",
-            code="E-AUDIT-OPEN",
-        )
-
-
 def parse_time(option: str, text: str) -> str:
     """Parse an ISO date or time (UTC if it names no zone) or an age such as 7d.
 
@@ -378,17 +378,6 @@ def _parse_head(text: str) -> ChainHead:
     return ChainHead(int(found[1]), found[2])
 
 
-def _rows_tracking_head(
-    sink: AuditSink, expected_head: ChainHead | None, matching_heads: list[ChainHead]
-) -> Iterator[StoredRecord]:
-    from toolway.audit.sink import ChainHead
-
-    for row in sink.read_forward():
-        if expected_head is not None and row.seq == expected_head.seq:
-            matching_heads.append(ChainHead(row.seq, row.hash))
-        yield row
-
-
 def _verify_progress(update: Callable[[str], None]) -> Callable[[int], None]:
     def on_record(count: int) -> None:
         if not count % _PROGRESS_STEP:
@@ -414,14 +403,16 @@ def _verified_to_json(location: str, found: VerifiedLog) -> RecordFields:
             "to": each.last_time,
             "keepDays": each.keep_days,
             "steps": each.steps,
-            "mac": each.has_mac,
         }
         for each in found.pruned
     ]
     calls = {"intents": found.intent_count, "open": found.open_intents}
     signed = {"checkpoints": found.checkpoints, "signedThrough": found.signed_through}
-    more = {"unstored": found.unstored, "withoutMac": found.without_mac}
-    return {**fields, **calls, **signed, **more, "pruned": pruned}
+    begun = found.beginning
+    restarted = (
+        {"time": begun.time, "who": begun.who, "why": begun.why, "after": _format_head(begun.after)} if begun else None
+    )
+    return {**fields, **calls, **signed, "unstored": found.unstored, "pruned": pruned, "restarted": restarted}
 
 
 def _format_head(head: ChainHead) -> str:
@@ -439,8 +430,10 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
     output.print_line(
         f"{found.intent_count:,} calls were to change something; {found.open_intents} of them have no outcome yet"
     )
-    for line in filter(None, (_describe_pruned(found), _describe_missing_macs(found))):
-        output.print_line(line)
+    if removed := describe_pruned(found):
+        output.print_line(removed)
+    if found.beginning is not None and found.beginning.is_confirmed:
+        output.print_line(_describe_restart(found.beginning))
     if found.unstored:
         output.print_line(
             f"{found.unstored:,} more records are in the journal; a running gateway stores them, or the next start"
@@ -452,7 +445,7 @@ def _print_verified(output: Output, location: str, found: VerifiedLog, *, show_l
     output.info(f"store the head elsewhere; later: toolway audit verify --head {head}", "dim")
 
 
-def _describe_pruned(found: VerifiedLog) -> str:
+def describe_pruned(found: VerifiedLog) -> str:
     """Return which records were removed, when and by which rule; empty if none were."""
     parts = []
     for each in found.pruned:
@@ -462,15 +455,14 @@ def _describe_pruned(found: VerifiedLog) -> str:
             else (f"{each.first_time[:10]} to {each.last_time[:10]}")
         )
         rule = "rule not recorded" if each.keep_days is None else f"keepDays {each.keep_days:g}"
-        parts.append(f"through {each.through} on {when} ({rule}{'' if each.has_mac else ', without MAC'})")
+        parts.append(f"through {each.through} on {when} ({rule})")
     return f"removed because of age: records {', '.join(parts)}" if parts else ""
 
 
-def _describe_missing_macs(found: VerifiedLog) -> str:
-    if not found.without_mac:
-        return ""
-    who = "an older version wrote them" if found.without_mac < found.record_count else "an older version wrote the log"
-    return f"{found.without_mac:,} records have no MAC: {who}, or it was rewritten without its key"
+def _describe_restart(found: Beginning) -> str:
+    why = f": {found.why}" if found.why else ""
+    when = found.time[:19].replace("T", " ")
+    return f"begun again at {when} by {found.who}{why}; the log before was signed through record {found.after.seq}"
 
 
 def report_altered(output: Output, location: str, why: str) -> ExitCode:
@@ -480,7 +472,7 @@ def report_altered(output: Output, location: str, why: str) -> ExitCode:
     error = ConfigError(
         f"the audit log was altered or damaged: {location}",
         detail=mask_secrets(why),
-        hint="compare it with a copy; records from there on prove nothing",
+        hint="compare it with a backup; do not rely on records after this point",
         code="E-AUDIT-ALTERED",
     )
     output.print_error(error)

@@ -1,0 +1,147 @@
+"""Begin an audit log again, after its files were lost or altered, because an operator agreed to it.
+
+A gateway does not start with a log that lacks a signed record. `restart_log` moves its remaining files to a folder, and
+begins a new log:
+
+    1   log.restart      the last signed record of the earlier log, the operator, the reason, and the folder
+    2   log.checkpoint   the signature of record 1
+
+The second record is also noted, so that the new log cannot be removed unseen either. The notes of the earlier log are
+kept. A crash leaves either no log, which is still refused, or the whole new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from toolway.audit.checkpoints import CheckpointChecker, sign_checkpoint
+from toolway.audit.log import create_notes, create_sink
+from toolway.audit.mac import RecordMacs
+from toolway.audit.signing import load_signer
+from toolway.audit.sink import (
+    LOG_CHECKPOINT,
+    LOG_RESTARTED,
+    AuditSink,
+    ChainHead,
+    RecordFields,
+    SinkBroken,
+    encode_record,
+    format_time,
+    link_records,
+    lock_file,
+)
+from toolway.audit.verify import TamperedLog, refuse_replacement, verify_log
+from toolway.config.settings import AuditSettings
+from toolway.errors import ConfigError
+
+
+class RestartedLog(NamedTuple):
+    """Result of `restart_log`: the end of the earlier log, the reason it was refused, and where its files are now."""
+
+    after: ChainHead
+    found: str
+    moved_to: str
+
+
+def restart_log(
+    settings: AuditSettings, who: str, why: str, wall_clock: Callable[[], float] = time.time
+) -> RestartedLog:
+    """Begin the audit log in files that the settings describe again. `who` and `why` are recorded in it.
+
+    Raises `ConfigError` if the log is intact, never existed, is not in files, or cannot be signed, and `SinkInUse` if a
+    gateway writes to it.
+    """
+    if not settings.file:
+        raise ConfigError(
+            "a log in PostgreSQL cannot be begun again",
+            detail="other gateways may write to its table",
+            hint='choose another name for it: "toolway": {"audit": {"name": "…"}}',
+            code="E-AUDIT-OPEN",
+        )
+    now, file, notes = wall_clock(), Path(settings.file), create_notes(settings)
+    if not file.exists() and not notes.read(settings.file):
+        raise ConfigError(
+            f"there was no audit log: {settings.file}",
+            detail="no record of it was signed",
+            hint="nothing needs to be confirmed: toolway serve begins the log",
+            code="E-AUDIT-NONE",
+        )
+    macs, signer = RecordMacs.load(settings), load_signer(settings, create=True)
+    sink = create_sink(settings)
+    lock = lock_file(file)
+    try:
+        found = find_damage(settings, macs)
+        left = list(_list_files(file))
+        folder = _unused_folder(file, now)
+        noted = notes.read(sink.location)
+        after = ChainHead(noted[-1].through, noted[-1].hash) if noted else ChainHead()
+        moved_to = os.fspath(folder) if left else ""
+        fields: RecordFields = {"after": {"seq": after.seq, "hash": after.hash}, "who": who, "why": why}
+        fields |= {"found": found, "moved_to": moved_to}
+        [first] = link_records(ChainHead(), [encode_record(LOG_RESTARTED, now, time.monotonic(), fields)], macs.add)
+        head = ChainHead(first.seq, first.hash)
+        signed = sign_checkpoint(sink.location, head, format_time(now), signer.public.id, signer.sign)
+        entry = encode_record(LOG_CHECKPOINT, now, time.monotonic(), signed.to_record())
+        _move(left, folder)
+    finally:
+        os.close(lock)
+    with closing(sink):
+        sink.open()
+        if sink.head() != ChainHead():
+            raise SinkBroken(f"{sink.location} was written meanwhile")
+        sink.append([first, *link_records(head, [entry], macs.add)])
+        notes.begin_again(sink.location, signed)
+    return RestartedLog(after, found, moved_to)
+
+
+def find_damage(settings: AuditSettings, macs: RecordMacs) -> str:
+    """Verify a whole log in files as `toolway audit verify` does. Return why a gateway would refuse it.
+
+    Raises `ConfigError` if the log is intact.
+    """
+    sink, notes = create_sink(settings, read_only=True), create_notes(settings)
+    if not Path(settings.file).exists():
+        return "the log is missing"
+    try:
+        with closing(sink):
+            sink.open()
+            _verify(sink, macs, CheckpointChecker([], notes.read_for(sink, macs)))
+    except (TamperedLog, SinkBroken) as exc:
+        return str(exc)
+    raise ConfigError(
+        f"the audit log is intact: {settings.file}",
+        detail="it is begun again only if it was lost or altered",
+        hint="to put an intact log away, stop the gateway, move the log to another folder, and repeat the command",
+        code="E-AUDIT-INTACT",
+    )
+
+
+def _verify(sink: AuditSink, macs: RecordMacs, checker: CheckpointChecker) -> None:
+    refuse_replacement(verify_log(checker.rows(sink.read_forward()), macs=macs))
+
+
+def _unused_folder(file: Path, now: float) -> Path:
+    """Return the path of a new folder for the files of the log before. Its name has the time, which may be taken."""
+    name = f"{file.name}.replaced-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+    return next(each for each in map(file.with_name, names) if not each.exists())
+
+
+def _list_files(file: Path) -> Iterator[Path]:
+    """Yield the files that belong to a log: itself, those of SQLite, rotated ones, and its journal."""
+    stem, suffix, name = re.escape(file.stem), re.escape(file.suffix), re.escape(file.name)
+    pattern = re.compile(rf"{name}|{name}-wal|{name}-shm|{stem}-[0-9]{{12}}{suffix}|{name}\.journal-[0-9]{{8}}")
+    yield from (each for each in sorted(file.parent.iterdir()) if pattern.fullmatch(each.name))
+
+
+def _move(files: list[Path], folder: Path) -> None:
+    if files:
+        folder.mkdir(mode=0o700)
+    for each in files:
+        each.rename(folder / each.name)

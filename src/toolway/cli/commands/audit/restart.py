@@ -1,0 +1,56 @@
+"""`toolway audit restart`: an operator agrees that a lost or altered audit log is begun again."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import Annotated
+
+import typer
+
+from toolway.cli.commands.audit.verify import LogFile, audit_settings, with_cluster_key
+from toolway.cli.exit_codes import ExitCode
+from toolway.cli.framework import CommandResult
+from toolway.cli.options import CommandContext
+from toolway.errors import ConfigError
+
+MAX_REASON_CHARS = 500
+
+
+def audit_restart(
+    context: CommandContext,
+    log: LogFile = None,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; recorded in the new log.", show_default=False)
+    ] = "",
+) -> CommandResult:
+    """Begin a lost or altered log again. Its first record says who did it, and names the last signed record before."""
+    from toolway.audit.log import open_error
+    from toolway.audit.restart import restart_log
+
+    settings = with_cluster_key(audit_settings(context, log))
+    try:
+        done = restart_log(settings, _user(), reason[:MAX_REASON_CHARS])
+    except ConfigError:
+        raise
+    except Exception as exc:
+        raise open_error(settings, exc) from exc
+    if context.output.as_json:
+        after = {"seq": done.after.seq, "hash": done.after.hash}
+        context.output.print_json(
+            {"where": settings.file, "after": after, "found": done.found, "movedTo": done.moved_to}
+        )
+        return ExitCode.OK
+    context.output.print_line(f"a new log begins: {settings.file}", "green")
+    context.output.print_line(f"the earlier one was signed through record {done.after.seq}; {done.found}")
+    if done.moved_to:
+        context.output.print_line(f"its files are now in {done.moved_to}")
+    return ExitCode.OK
+
+
+def _user() -> str:
+    """Return the name and number of the user of this process."""
+    try:
+        return f"{getpass.getuser()} ({os.getuid()})"
+    except (OSError, KeyError):  # it has no name
+        return str(os.getuid())
