@@ -38,7 +38,7 @@ from toolway.telemetry.webhook import Webhook
 from toolway.testing import FakeHttp, fake_server
 
 pytestmark = pytest.mark.anyio
-ALERT = Alert("github", "given-up", "github was given up", "exit code 1", "toolway status github", at=1e9)
+ALERT = Alert("github", "given-up", "github was given up", "exit code 1", "toolway show github", at=1e9)
 
 
 def finished(outcome: str = "ok", tool: str = "pay", **more: Any) -> CallFinished:
@@ -392,7 +392,7 @@ async def test_a_webhook_gets_alerts_and_is_retried_if_that_may_help(statuses: t
     assert len(hook.got) == len(statuses) and made.dropped == lost
     assert hook.got[0]["kind"] == "given-up" and "github was given up" in hook.got[0]["text"]
     parts = [hook.got[0][name] for name in ("message", "detail", "hint")]
-    assert parts == ["github was given up", "exit code 1", "toolway status github"]
+    assert parts == ["github was given up", "exit code 1", "toolway show github"]
     assert "x-key: k" in hook.heads[0].lower()
 
 

@@ -1,4 +1,4 @@
-"""In-memory catalog of the tools, prompts and resources of all servers, as received.
+"""In-memory catalog of the tools, prompts and resources of all servers, as received, except that secrets are masked.
 
 An invalid item is skipped with a reason; the rest of the list stays. Lookups are exact. Tools that the allow and deny
 lists of a server deny, and items whose definition waits for an approval (`pins.py`), are kept apart: no list or lookup
@@ -15,6 +15,7 @@ import msgspec
 
 from toolway._async import LightEvent
 from toolway._lazy import compile_pattern, dataclass
+from toolway.catalog.masked_items import ITEM_KEY, describe_item, mask_items
 from toolway.catalog.pins import INSTRUCTIONS
 from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, ToolAccess
 from toolway.events import CatalogChanged, ListKind
@@ -60,12 +61,9 @@ class ItemPins(Protocol):
         ...
 
 
-_ITEM_KEY: Final = {"tools": "name", "prompts": "name", "resources": "uri", "templates": "uriTemplate"}
-
-
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One tool, prompt, resource or template of a server. `raw` is its definition, unchanged."""
+    """One tool, prompt, resource or template of a server. `raw` is its definition, with secrets masked."""
 
     server: str
     name: str  # the server's own name of it, or its URI
@@ -492,15 +490,14 @@ def _validate_items(
     server: str, kind: ListKind, raw: Iterable[Any], stale: bool, check_item: ItemCheck | None
 ) -> tuple[dict[str, Item], list[str]]:
     items: dict[str, Item] = {}
-    problems: list[str] = []
-    for number, each in enumerate(raw):
-        key = each.get(_ITEM_KEY[kind]) if isinstance(each, dict) else None
+    received, problems = mask_items(server, kind, raw)
+    for number, each in enumerate(received):
+        key = each.get(ITEM_KEY[kind]) if isinstance(each, dict) else None
         reason = "duplicate in the list" if isinstance(key, str) and key in items else _invalid_reason(kind, each, key)
         if reason is None and check_item is not None:
             reason = check_item(each)
         if reason is not None:
-            label = repr(key[:80]) if isinstance(key, str) else f"number {number + 1}"
-            problems.append(f"{kind.removesuffix('s')} {label} skipped: {reason}")
+            problems.append(f"{kind.removesuffix('s')} {describe_item(each, kind, number)} skipped: {reason}")
             continue
         assert isinstance(key, str)
         items[key] = _ITEM_TYPE[kind](server, key, each, stale)
@@ -514,7 +511,7 @@ def _invalid_reason(kind: ListKind, item: Any, key: Any) -> str | None:
     if large_messages.OMITTED in item:
         return "its definition has too many values"
     if not isinstance(key, str) or not key:
-        return f"it has no {_ITEM_KEY[kind]}"
+        return f"it has no {ITEM_KEY[kind]}"
     if kind != "tools":
         return None
     if not _TOOL_NAME.fullmatch(key):

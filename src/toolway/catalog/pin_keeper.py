@@ -1,6 +1,6 @@
 """Storage of pins (approved definitions) in a file of the state folder, and the review of received lists with them.
 
-The file holds the pins and what deviates from them, so that `toolway pins` shows and approves without a running hub. A
+The file holds the pins and what deviates from them, so that `toolway trust tools` works without a running hub. A
 hub that holds something reads the file again once a second if it changed. Several processes use one file: each writes
 only the servers whose lists it reviewed, and no pin in the file is replaced except by an approval.
 """

@@ -25,7 +25,7 @@ SHOWN_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "templates": ("uriTemplate", "name", "title", "description", "mimeType"),
     INSTRUCTIONS: ("text",),
 }
-MAX_DEFINITION_BYTES: Final = 16 * 1024  # of a definition that the file keeps for `toolway pins diff`
+MAX_DEFINITION_BYTES: Final = 16 * 1024  # of a definition that the file keeps for `toolway trust tools diff`
 MAX_PINS: Final = 10_000  # of a server; a definition beyond them is new in every list
 
 Reason = Literal["changed", "new", "not approved", "suspicious"]

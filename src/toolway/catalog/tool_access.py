@@ -83,7 +83,7 @@ def denied_error(ref: ToolRef, setting: str) -> AccessDenied:
             server=ref.server,
             tool=ref.tool,
             detail="its definition is not the approved one",
-            hint=f"see the difference: toolway pins diff {ref}; then: toolway pins approve {ref}",
+            hint=f"see the difference: toolway trust tools diff {ref}; then: toolway trust tools accept {ref}",
             code=TOOL_HELD_CODE,
         )
     detail = f"it is not in {setting}" if setting == "tools.allow" else f"{setting} contains it"

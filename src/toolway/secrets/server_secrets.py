@@ -1,14 +1,16 @@
 """Secret values that this process holds for each server: its tokens, and the secrets of its configuration entry.
 
-They must not be passed on in a result of that server, so they are redacted there. They are in memory only.
+They must not be passed on in a result of that server, so they are redacted there, and in its definitions, which are
+masked when they arrive. They are in memory only.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
-from toolway.secrets.detection import MIN_SECRET_CHARS
+from toolway.secrets.replacer import MIN_SECRET_CHARS, build_replacer
 
 MAX_VALUES: Final = 256  # of the entry of one server; the oldest is dropped: a reference may have a new value each time
 MAX_TOKENS: Final = 1024  # of one server and all its callers; the one that was unused for longest is dropped
@@ -34,11 +36,14 @@ class ServerSecrets:
     Both are empty if the server has no secrets.
     """
 
-    __slots__ = ("_tokens", "_values", "forms", "texts")
+    __slots__ = ("_environment", "_names", "_replace", "_tokens", "_values", "forms", "texts")
 
     def __init__(self) -> None:
         self._values: dict[str, _Written] = {}  # of the entry
         self._tokens: dict[str, _Written] = {}  # of logins; the least recently used first
+        self._environment: frozenset[str] = frozenset()  # of this process: masked in definitions
+        self._names: dict[str, str] = {}  # by value: the name of the setting that has it
+        self._replace: Callable[[str], str] | None = None  # built for the first definition
         self.texts: tuple[str, ...] = ()  # longest first
         self.forms: tuple[bytes, ...] = ()
 
@@ -64,6 +69,7 @@ class ServerSecrets:
             kept[value] = known  # the newest again
             return
         kept[value] = _Written.of(value)
+        self._replace = None
         while len(kept) > most:
             del kept[next(iter(kept))]
         written = (*self._values.values(), *self._tokens.values())
@@ -71,6 +77,51 @@ class ServerSecrets:
             sorted({text for each in written for text in each.texts}, key=lambda text: (-len(text), text))
         )
         self.forms = tuple({form: None for each in written for form in each.forms})
+
+    def set_environment(self, values: Iterable[str]) -> None:
+        """Set the secrets of this process's environment, which the server may have inherited."""
+        found = frozenset(value for value in values if len(value) >= MIN_SECRET_CHARS)
+        if found != self._environment:
+            self._environment, self._replace = found, None
+
+    def set_names(self, names: Mapping[str, str]) -> None:
+        """Set the name of the setting that has each value of the server's entry."""
+        self._names = dict(names)
+
+    def named_values(self) -> list[tuple[str, str]]:
+        """Return all secret values, each after what it is, such as `the secret API_TOKEN`."""
+        named = [(f"the secret {name}", value) for value, name in self._names.items()]
+        named += [("a secret", value) for value in self._values if value not in self._names]
+        return named + [("a login token", value) for value in self._tokens]
+
+    def mask(self, text: str) -> str:
+        """Return a text of a definition with the secret values replaced by `***`, in whatever form they are written."""
+        if self._replace is None:
+            self._replace = build_replacer({*self._values, *self._tokens, *self._environment})
+        return self._replace(text)
+
+    def are_in(self, definitions: Any) -> bool:
+        """Return True if a text or a key of these definitions, a JSON value, may contain a secret value.
+
+        All texts are searched as one, which takes much less time than to search each.
+        """
+        if not (self._values or self._tokens or self._environment):
+            return False
+        texts: list[str] = []
+        level: list[Any] = [definitions]
+        while level:
+            below: list[Any] = []
+            for value in level:
+                if isinstance(value, str):
+                    texts.append(value)
+                elif isinstance(value, dict):
+                    below += value
+                    below += value.values()
+                elif isinstance(value, list):
+                    below += value
+            level = below
+        joined = "|".join(texts)
+        return self.mask(joined) != joined
 
     def may_be_in(self, encoded: bytes) -> bool:
         """Return True if `encoded`, JSON text, may contain one of the secret values.
@@ -91,6 +142,15 @@ _by_server: dict[str, ServerSecrets] = {}
 def secrets_of(server: str) -> ServerSecrets:
     """Return the secret values of a server, always as the same object, so callers may keep a reference to it."""
     return _by_server.setdefault(server, ServerSecrets())
+
+
+def mask_target(server: str, method: str, target: str, mask: Callable[[str], str]) -> str:
+    """Return the name or URI that a call is about with secrets masked, for records of the call.
+
+    `mask` also hides ordinary values of server entries, which may be words in the name of a tool. A tool is recorded
+    under its name, so only what is surely a secret is masked there.
+    """
+    return secrets_of(server).mask(target) if method == "tools/call" else mask(target)
 
 
 NO_SECRETS: Final = ServerSecrets()  # of servers whose results are not searched; nothing is added to it

@@ -53,6 +53,7 @@ from toolway.events import (
 )
 from toolway.network.policy import NetworkPolicy
 from toolway.secrets.encrypted_file import write_private
+from toolway.secrets.server_secrets import mask_target
 
 if TYPE_CHECKING:
     from toolway.telemetry.webhook import Webhook
@@ -103,6 +104,10 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
         message = f"the workflow run {event.run} waits for an answer since {_format_wait(event.seconds)}"
         hint = "answer it on the dashboard page Runs"
         return Alert(event.server, "workflow-asks", message, event.question, hint, call=event.run)
+    if isinstance(event, RunChanged) and event.state == "damaged":
+        message = f"a stored value of the workflow run {event.run} cannot be read"
+        hint = f"restore its row from a backup of the journal, then: toolway workflow resume {event.run}"
+        return Alert(event.server, "workflow-damaged", message, event.code, hint, call=event.run)
     if isinstance(event, RunChanged) and event.state == "stuck":
         message, hint = f"the workflow run {event.run} cannot go on", "see its steps on the dashboard page Runs"
         return Alert(event.server, "workflow-stuck", message, event.code, hint, call=event.run)
@@ -169,13 +174,13 @@ def _unknown_outcome_alert(server: str, tool: str, call: str, caller: str, detai
 
 def _held_alert(event: DefinitionReviewed) -> Alert:
     name = f"{event.server}/{event.name}" if event.kind == event.name else f"{event.server}.{event.name}"
-    hint = f"see the difference: toolway pins diff {event.server}; then approve it, or remove the server"
+    hint = f"see the difference: toolway trust tools diff {event.server}; then approve it, or remove the server"
     detail = f"{name}: {event.reason}{': ' if event.finding else ''}{event.finding}"
     return Alert(event.server, "definition-held", f"a definition of {event.server} is held", detail, hint, event.name)
 
 
 def _approval_alert(event: ApprovalChanged) -> Alert:
-    hint = f"see its arguments: toolway approvals show {event.id}; then: toolway approvals yes {event.id}, or no"
+    hint = f"see its arguments: toolway approvals show {event.id}; then: toolway approvals approve {event.id}, or deny"
     message = f"a call of {event.server}.{event.tool} waits for an approval"
     return Alert(
         *(event.server, "approval-waits", message, f"request {event.id}", hint, event.tool, event.id, event.caller)
@@ -265,7 +270,7 @@ class AlertDetector:
             else:
                 self._resolve(Alert("", "policy-rejected", "").key, "")
         elif isinstance(event, RunChanged):
-            if event.state == "stuck":
+            if event.state in ("stuck", "damaged"):
                 self._detect(event)
             if event.state != "asks":
                 self._resolve(Alert(event.server, "workflow-asks", "", call=event.run).key, event.server)
@@ -295,6 +300,8 @@ class AlertDetector:
         if alert.tool and alert.kind in _ENDED_BY_CALL and len(self._by_call) < MAX_OPEN_ALERTS:
             self._by_call[alert.server, alert.tool, alert.caller] = key
         masked = {name: self._mask(getattr(alert, name))[:MAX_PART_CHARS] for name in ("message", "detail", "hint")}
+        method = event.method if isinstance(event, CallFinished) else "tools/call"
+        masked["tool"] = mask_target(alert.server, method, alert.tool, self._mask)
         self._emit(msgspec.structs.replace(alert, at=now, **masked))
 
     def _resolve(self, key: str, server: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from toolway.errors import CallError
 from toolway.events import Alert, CallFinished, CallStarted, Disconnected, Event, StateChanged
+from toolway.secrets.server_secrets import mask_target
 from toolway.types import Call
 
 _calls_log = logging.getLogger("toolway.calls")
@@ -49,7 +50,7 @@ class HubLog:
         _calls_log.debug(
             "call %s of %s ended: %s, %.1f ms, %d attempts, executed: %s",
             event.id,
-            event.name,
+            mask_target(event.server, event.method, event.name, self._mask),
             event.outcome,
             event.seconds * 1000,
             event.attempts,
@@ -64,7 +65,7 @@ class HubLog:
         _calls_log.info(
             "%s.%s: attempt %d of %d failed: %s; %s",
             call.server,
-            call.name,
+            mask_target(call.server, call.method, call.name, self._mask),
             number,
             self._max_attempts_for(call),
             self._describe(exc),
@@ -77,7 +78,7 @@ class HubLog:
             _calls_log.warning(
                 "%s.%s may have been executed, check before you repeat it: %s",
                 exc.server,
-                exc.tool,
+                self._mask(exc.tool),
                 self._describe(exc),
             )
 
@@ -90,7 +91,7 @@ class HubLog:
     def on_event(self, event: Event) -> None:
         if isinstance(event, CallStarted):
             if self.wants_calls:
-                _calls_log.debug("call %s of %s started", event.id, event.name)
+                _calls_log.debug("call %s of %s started", event.id, self._mask(event.name))
         elif isinstance(event, StateChanged):
             self._log_state(event)
         elif isinstance(event, Disconnected):

@@ -23,6 +23,7 @@ from toolway.events import (
     ServerPaused,
     StateChanged,
 )
+from toolway.telemetry.refusals import RefusalCounter, RefusedCalls, is_refused
 
 LogFormat = Literal["text", "json"]
 MAX_VALUE_CHARS: Final = 2000
@@ -143,14 +144,21 @@ class LogSink:
         self.wants_calls = calls
         self.wants_successes = calls and _calls_log.isEnabledFor(logging.INFO)  # the level is read once
         self._failing: set[str] = set()  # servers whose failure was already logged as a warning
+        self._refusals = RefusalCounter(_log_refused)
 
     def on_call(self, event: CallFinished) -> None:
         if not self.wants_calls:
+            return
+        if is_refused(event) and not self._refusals.admits(event.caller, event.outcome, f"{event.server}.{event.tool}"):
             return
         failed = event.outcome not in ("ok", "tool_error", "cancelled")
         level = logging.WARNING if failed and event.outcome != "E-NOT-FOUND" else logging.INFO
         if _calls_log.isEnabledFor(level):
             _calls_log.log(level, "call failed" if failed else "call", extra=_call_fields(event))
+
+    def close(self) -> None:
+        """Log the refused calls that were counted and not logged yet."""
+        self._refusals.flush()
 
     def on_event(self, event: Event) -> None:
         level, message = logging.INFO, ""
@@ -187,6 +195,12 @@ class LogSink:
             return logging.INFO
         self._failing.add(event.server)
         return logging.WARNING
+
+
+def _log_refused(found: RefusedCalls) -> None:
+    names = ", ".join(f"{name}: {count}" for name, count in found.names.items())
+    fields = {"caller": found.caller, "count": found.count, "refused": names, "seconds": found.seconds}
+    _calls_log.warning("more calls were refused", extra=fields)
 
 
 def _call_fields(event: CallFinished) -> dict[str, Any]:

@@ -109,7 +109,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
     "toolway_workflow_runs": (
         "counter",
         ("workflow", "state"),
-        "Workflow runs that reached a state: `asks`, `waiting`, `done`, `failed`, `undone`, `cancelled`, `stuck`",
+        "Workflow runs that reached a state: asks, waiting, done, failed, undone, cancelled, stuck or damaged",
     ),
     "toolway_workflow_run_seconds": ("counter", ("workflow",), "Seconds from start to end of ended workflow runs"),
     "toolway_workflow_steps": ("counter", ("workflow", "outcome"), "Calls of workflow steps by outcome"),

@@ -19,7 +19,8 @@ from typing import Any, Final
 import msgspec
 
 from toolway._lazy import compile_pattern
-from toolway.secrets.detection import MASK, is_secret_name, looks_like_secret, mask_secrets
+from toolway.secrets.detection import is_secret_name, looks_like_secret, mask_secrets
+from toolway.secrets.replacer import MASK
 
 MAX_DEPTH: Final = 16
 MAX_MEMBERS: Final = 256  # members of one object or list

@@ -30,6 +30,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from toolway._lazy import compile_pattern
 from toolway.events import AttemptTiming, CallFinished
+from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry import otel_attributes
 from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Call, Json, TimedCallState, phase_clock
@@ -38,7 +39,7 @@ MAX_CHOSEN: Final = 1000
 MIN_PHASE_SPAN_S: Final = 0.0005  # shorter phases get no span
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _EMPTY_CONTEXT: Final = Context()
-_FAILED_STATES: Final = frozenset({"failed", "stuck", "unknown", "not_executed"})  # of runs and steps
+_FAILED_STATES: Final = frozenset({"failed", "stuck", "damaged", "unknown", "not_executed"})  # of runs and steps
 _ITEM_NUMBER: Final = compile_pattern(r"\[\d+\]")
 
 
@@ -61,12 +62,19 @@ ServerAttributes = Callable[[str], Mapping[str, Any]]  # span attributes of a se
 class OtelTracer:
     """Starts the OpenTelemetry trace of each call of a hub.
 
-    `sample_ratio` is the recorded share of calls without a parent trace. None leaves the choice to the
-    OpenTelemetry sampler.
+    `mask` hides secrets in names and URIs. `sample_ratio` is the recorded share of calls without a parent trace. None
+    leaves the choice to the OpenTelemetry sampler.
     """
 
-    def __init__(self, tracer: Tracer, server_attributes: ServerAttributes, sample_ratio: float | None = None) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        server_attributes: ServerAttributes,
+        sample_ratio: float | None = None,
+        mask: Callable[[str], str] = lambda text: text,
+    ) -> None:
         self.tracer = tracer
+        self.mask = mask
         self.server_attributes = server_attributes
         self._sample_ratio = sample_ratio
         self._chosen = 0  # calls that `skip_trace` has chosen to be recorded, and that have no trace yet
@@ -226,6 +234,7 @@ class SpanTrace:
         self._clock_offset_ns = time.time_ns() - round(phase_clock() * 1e9)  # offset of the phase clock
         self._attempt_spans: dict[int, Span] = {}  # by number
         target = call.downstream.requested_name or call.target if call.downstream is not None else call.target
+        target = mask_target(call.server, call.method, target, tracer.mask)
         self._span = tracer.tracer.start_span(
             otel_attributes.span_name(call.method, target),
             context=parent if parent is not None else _EMPTY_CONTEXT,
@@ -254,6 +263,7 @@ class SpanTrace:
         return _with_trace_context(call, carrier)
 
     def _start_attempt_span(self, number: int, server: str, method: str, name: str, started: float) -> None:
+        name = mask_target(server, method, name, self._tracer.mask)
         self._attempt_spans[number] = self._tracer.tracer.start_span(
             otel_attributes.span_name(method, name),
             context=self._context,

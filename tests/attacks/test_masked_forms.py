@@ -1,0 +1,148 @@
+"""Attacks on the mask: forms of a secret that it does not find, cuts inside a secret, and texts that make it slow."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import textwrap
+from base64 import b64encode, encodebytes, urlsafe_b64encode
+from collections.abc import Callable
+from random import Random
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from toolway.config.masking import build_masker
+from toolway.config.schema import Server
+from toolway.secrets import replacer
+from toolway.secrets.replacer import CUT, CUT_MARGIN_CHARS, MASK, build_replacer, mask_and_cut
+
+SECRETS = ["sk/Tq7v+Lm2Xk9Zp4Rw8/zz", 'a"b\\c/d é&=+/', "päss/wörd", "six/66", "-" + "Zk3/x+" * 30]
+
+#: The forms of docs/reference/masking.md.
+FORMS: dict[str, Callable[[str], str]] = {
+    "plain": lambda value: value,
+    "json": json.dumps,
+    "json, not ASCII": lambda value: json.dumps(value, ensure_ascii=False),
+    "json, \\/": lambda value: json.dumps(value).replace("/", "\\/"),
+    "json, \\u002f": lambda value: json.dumps(value).replace("/", "\\u002f"),
+    "json, \\u002F": lambda value: json.dumps(value).replace("/", "\\u002F"),
+    "json, every character": lambda value: "".join(f"\\u{ord(char):04x}" for char in value),
+    "json in json": lambda value: json.dumps(json.dumps(value).replace("/", "\\/")),
+    "literal": lambda value: "".join(f"\\x{ord(char):02x}" for char in value),
+    "html": html.escape,
+    "html, numbers": lambda value: "".join(f"&#{ord(char)};" for char in value),
+    "html, hex numbers": lambda value: "".join(f"&#x{ord(char):X};" for char in value),
+    "url": lambda value: quote(value, safe=""),
+    "url, lower": lambda value: re.sub("%..", lambda found: found[0].lower(), quote(value, safe="")),
+    "url, form": quote_plus,
+    "url, every byte": lambda value: "".join(f"%{byte:02x}" for byte in value.encode()),
+    "url in url": lambda value: quote(quote(value)),
+    "json in url": lambda value: quote(json.dumps(value).replace("/", "\\/")),
+    "hex": lambda value: value.encode().hex(),
+    "HEX": lambda value: value.encode().hex().upper(),
+    "base64": lambda value: b64encode(value.encode()).decode(),
+    "base64url": lambda value: urlsafe_b64encode(value.encode()).decode().rstrip("="),
+    "base64 in json, \\/": lambda value: json.dumps(b64encode(value.encode()).decode()).replace("/", "\\/"),
+    "base64, lines": lambda value: encodebytes(value.encode()).decode(),
+    "base64, short lines": lambda value: "\n".join(textwrap.wrap(b64encode(value.encode()).decode(), 5)),
+    "base64, CRLF and indented": lambda value: "\r\n  ".join(textwrap.wrap(b64encode(value.encode()).decode(), 6)),
+    "base64, lines in json": lambda value: json.dumps("\n".join(textwrap.wrap(b64encode(value.encode()).decode(), 7))),
+    "base64, lines in url": lambda value: quote("\r\n".join(textwrap.wrap(b64encode(value.encode()).decode(), 7))),
+    "lines": lambda value: "\n".join(textwrap.wrap(value, 5)),
+}
+
+# A line break in place of a space is not part of the secret.
+SHOWN = [(form, value) for form in FORMS for value in SECRETS if form != "lines" or " " not in value]
+
+
+@pytest.mark.attack("A2-W10")
+@pytest.mark.parametrize(("form", "value"), SHOWN)
+def test_read_a_secret_in_another_form(form: str, value: str) -> None:
+    mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
+    shown = mask(f"cannot log in: {FORMS[form](value)} is wrong")
+    assert re.fullmatch(r'cannot log in: [\\"%2C]*\*{3}[\\"%2C\n]* is wrong', shown), shown
+
+
+@pytest.mark.attack("A2-W10")
+@pytest.mark.parametrize("value", SECRETS)
+def test_read_a_secret_in_base64_of_longer_data_with_line_breaks(value: str) -> None:
+    mask = build_masker([Server(url="https://x.example", headers={"X-Key": value})])
+    for before in range(90):
+        shown = mask(encodebytes(b"<" * before + value.encode() + b">" * 90).decode())
+        data = b64encode(b"<" * before + value.encode())[: -4 if len(value) > 6 else None].decode()
+        assert MASK in shown
+        assert data[-8:] not in shown.replace("\n", "")
+
+
+@pytest.mark.attack("A2-W10")
+def test_make_a_mask_slow_by_escapes_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[int] = []
+    real = replacer._substitute
+
+    def count(data: bytes, found: object) -> object:
+        scanned.append(len(data))
+        return real(data, found)  # type: ignore[arg-type]
+
+    mask = build_replacer(["Tq7vLm2Xk9Zp4Rw8"])
+    assert mask("Tq7vLm2\\u0058k9Zp4Rw8") == "***"
+    monkeypatch.setattr(replacer, "_substitute", count)
+    assert mask("no escape in Tq7vLm2Xk9Zp4Rw8") == "no escape in ***"
+    assert scanned == []  # the usual text costs nothing more
+    parts = ["\\\\u005c" * 9000, "\\" * 20_000, "&amp;" * 9000, " \n" * 20_000, " " * 50_000, "\\nTq7v\n" * 20_000]
+    for hostile in (*parts, "".join(parts)):
+        scanned.clear()
+        mask(hostile)
+        assert len(scanned) <= 3 * replacer.MAX_DECODINGS + 1
+        assert max(scanned, default=0) <= len(hostile)
+
+
+@pytest.mark.attack("A2-W10")
+def test_many_secrets_are_found_like_few() -> None:
+    chosen = Random(3)
+    secrets = ["".join(chosen.choices("abcdefgh0123/+", k=chosen.randint(6, 30))) for _ in range(200)]
+    all_of_them = build_replacer(secrets)
+    for value in secrets[::10]:
+        for form in FORMS.values():
+            assert MASK in all_of_them(f"x {form(value)} y")
+    assert all_of_them("an ordinary text\nof two lines" * 5000) == "an ordinary text\nof two lines" * 5000
+
+
+# -- cuts --------------------------------------------------------------------------------------------------------------
+
+
+def parts_of(value: str) -> list[str]:
+    """The shortest parts of a secret that must not be seen where a text was cut."""
+    return [value[:4], value[-4:]]
+
+
+@pytest.mark.attack("A2-F7")
+@pytest.mark.parametrize("form", ["plain", "json, \\/", "url, every byte", "base64", "hex"])
+@pytest.mark.parametrize("keep", ["start", "end"])
+def test_read_a_part_of_a_secret_where_a_text_is_cut(form: str, keep: str) -> None:
+    value = "Tq7v/Lm2Xk9Zp4Rw8Yb6Nc1Vd"
+    mask = build_masker([Server(command="x", env={"API_TOKEN": value})])
+    written = FORMS[form](value).strip('"')
+    for place in range(100 - len(written) - 2, 103):
+        for fill in ("=", "=" * CUT_MARGIN_CHARS):  # the cut is also where what is masked ends
+            text = "." * place + written + fill * 200
+            text = text if keep == "start" else text[::-1].replace(written[::-1], written)
+            shown = mask_and_cut(text, 100, mask, keep=keep)  # type: ignore[arg-type]
+            assert len(shown) <= 101
+            assert not any(part in shown for part in parts_of(written)), shown
+
+
+@pytest.mark.attack("A2-F7")
+@pytest.mark.parametrize("form", ["plain", "json, \\/", "url, every byte", "base64", "hex"])
+def test_read_a_part_of_a_secret_beside_the_mark_of_a_cut(form: str) -> None:
+    value = "Tq7v/Lm2Xk9Zp4Rw8Yb6Nc1Vd"
+    mask = build_masker([Server(command="x", env={"API_TOKEN": value})])
+    written = FORMS[form](value).strip('"')
+    for kept in range(12 if form.startswith("url") else 5, len(written)):
+        assert re.fullmatch(r"x \*\*\*\W?…", mask(f"x {written[:kept]}…")), mask(f"x {written[:kept]}…")
+        assert re.fullmatch(r"….{0,3}\*\*\* x", mask(f"…{written[-kept:]} x")), mask(f"…{written[-kept:]} x")
+        around = mask(f"failed: {written[:kept]}…; last line: …{written[-kept:]}, and {'…' * 99}{written[:kept]}… x")
+        assert not any(part in around for part in parts_of(value))
+    assert mask(f"x {CUT}") == f"x {CUT}"
+    assert mask(f"x {value[:6]}") == f"x {value[:6]}"
