@@ -125,6 +125,10 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return True if the agent may use this tool: one of the patterns in the agent's setting `tools` matches it."""
         return matches_any(tool, self.tools)
 
+    def all_tools(self) -> set[str]:
+        """Return the patterns of the tools that the agent, and the agents that it calls, may use."""
+        return set(self.tools).union(*(each.settings.all_tools() for each in self.agents.values()))
+
     def needs_approval(self, tool: str, effect: Effect) -> bool:
         """Return True if a person must approve a call of this tool."""
         if isinstance(self.approve, str):

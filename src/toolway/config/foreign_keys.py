@@ -82,7 +82,7 @@ def warn_unread_keys(fields: FieldReader, known: Iterable[str]) -> None:
     """Add a warning to `fields.issues` for each key of a server entry that has no effect.
 
     These are the keys that no parser has read. Keys in `known` cause no warning here, because their own parsers check
-    them. Keys under `extras`, which `toolway import` kept for other hosts, are checked too.
+    them. Keys under `extras`, which `toolway clients import` kept for other hosts, are checked too.
     """
     known = tuple(known)
     keys = [key for key in fields.remaining if key not in known and key != "extras" and not is_descriptive_key(key)]
@@ -140,5 +140,5 @@ def is_descriptive_key(key: str) -> bool:
 
 
 def _is_effective(key: str) -> bool:
-    """Return True if a key in `extras`, kept by `toolway import` for another host, has an effect in that host."""
+    """Return True if a key in `extras`, kept by `clients import` for another host, has an effect in that host."""
     return key not in ("type", "transport") and not is_descriptive_key(key)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from toolway._lazy import dataclass
 from toolway.config.approval.held_entries import HeldEntry
+from toolway.config.approval.workflow_files import CapturedWorkflow, capture_workflows
 from toolway.config.dotenv import DOTENV_NAME, ENV_FILE_CODE, DotenvVariables, env_file_error, read_env_file
 from toolway.config.editing import jsonc
 from toolway.config.field_reader import json_type_name, parse_duration, unset_variables_error
@@ -63,6 +64,12 @@ class LoadedConfig:
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policy of the file; its servers already include it
     held: tuple[HeldEntry, ...] = ()  # entries that wait for approval; they are not among the servers
     dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables of the `.env` beside the file
+    #: Workflows that may be used, as they were read; None: nothing decided about them, so all may be used.
+    approved_workflows: tuple[CapturedWorkflow, ...] | None = field(default=None, repr=False)
+
+    def capture_workflows(self) -> tuple[CapturedWorkflow, ...]:
+        """Return the workflows that may be used; reads their files if they needed no approval."""
+        return capture_workflows(self.gateway.workflows) if self.approved_workflows is None else self.approved_workflows
 
 
 def load_file(path: str | os.PathLike[str], variables: Mapping[str, str] | None = None) -> LoadedConfig:

@@ -9,6 +9,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern
@@ -16,15 +17,14 @@ from toolway.config.schema import Server
 from toolway.config.secret_refs import SecretTemplate
 from toolway.config.variables import split_references
 from toolway.secrets.detection import (
-    MASK,
-    MIN_SECRET_CHARS,
-    build_replacer,
     is_harmless_value,
     is_secret_name,
     looks_like_secret,
     mask_secrets,
     secrets_in_url,
 )
+from toolway.secrets.replacer import MASK, MIN_SECRET_CHARS, build_replacer
+from toolway.secrets.server_secrets import secrets_of
 
 _VARIABLE: Final = compile_pattern(r"\$\{[^}]*\}|\$\w+|%\w+%|\{env:\w+\}")
 _AUTH_SCHEME: Final = compile_pattern(r"\s*(?:bearer|basic|token|apikey)?\s*", re.IGNORECASE)
@@ -41,7 +41,7 @@ def build_masker(servers: Iterable[Server], names: Collection[str] = ()) -> Call
     Known are the secrets of these servers and of the environment, and each secret that this process has resolved. The
     `names` of servers are no secrets, even if a variable has such a value.
     """
-    found = {each for server in servers for each in _server_secrets(server)} | set(_environment_secrets())
+    found = {each for server in servers for each in _server_secrets(server)} | set(find_environment_secrets())
     secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS and each not in names}
     if not secrets:
         return mask_secrets
@@ -55,7 +55,7 @@ def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
     The person must see what the entry runs. So only values of `env` that are clearly secrets are masked, and none that
     also occurs in the command: an entry could hide an argument by repeating it in `env`.
     """
-    found = set(_environment_secrets())
+    found = set(find_environment_secrets())
     for server in servers:
         shown = [server.command or "", *server.args, server.cwd or "", server.url or ""]
         hides = set(_server_secrets(dataclasses.replace(server, env={}))) - {""}
@@ -69,6 +69,47 @@ def build_review_masker(servers: Iterable[Server]) -> Callable[[str], str]:
                 hides.add(value)
         found |= hides
     return build_replacer({each for each in found if len(each) >= MIN_SECRET_CHARS})
+
+
+def name_secrets(servers: Mapping[str, Server], text: str) -> list[str]:
+    """Return what a text contains that a mask hides, such as `the secret API_TOKEN of server bank`.
+
+    For a person who must know what is sent, and must not read it.
+    """
+    found: dict[str, None] = {}
+    for server, entry in servers.items():
+        named = [(f"the secret {name}", value) for value, name in find_named_values(entry).items()]
+        for name, value in (*named, *secrets_of(server).named_values()):
+            if _contains(text, value):
+                found[f"{name} of server {server}"] = None
+    for name, value in os.environ.items():
+        if looks_like_secret(name, value) and _contains(text, value):
+            found[f"the variable {name} of the gateway"] = None
+    return list(found)
+
+
+def _contains(text: str, secret: str) -> bool:
+    return len(secret) >= MIN_SECRET_CHARS and (secret in text or _replacer_of(secret)(text) != text)
+
+
+@lru_cache(maxsize=4096)
+def _replacer_of(secret: str) -> Callable[[str], str]:
+    return build_replacer({secret})
+
+
+def find_named_values(server: Server) -> dict[str, str]:
+    """Return the masked values of `env` and `headers` of a server entry, with the name of each.
+
+    References that are not resolved are left out.
+    """
+    openapi = server.openapi
+    headers = (*server.headers.items(), *(openapi.headers.items() if openapi is not None else ()))
+    tokens = [(name, value.rpartition(" ")[2]) for name, value in headers if not isinstance(value, SecretTemplate)]
+    return {
+        value: name
+        for name, value in (*tokens, *server.env.items(), *headers)  # "Bearer …": also the token alone
+        if not isinstance(value, SecretTemplate) and not is_harmless_value(name, value)
+    }
 
 
 def create_mask(servers: Callable[[], Mapping[str, Server]]) -> Callable[[str], str]:
@@ -135,7 +176,7 @@ def find_result_secrets(server: Server) -> Iterator[str]:
     yield from _server_secrets(rest)
 
 
-def _environment_secrets() -> Iterator[str]:
+def find_environment_secrets() -> Iterator[str]:
     """Yield likely secrets in this process's environment, such as tokens and proxy passwords."""
     for name, value in os.environ.items():
         if looks_like_secret(name, value):

@@ -15,16 +15,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway._lazy import dataclass
-from toolway.config.approval.held_entries import HELD_CODE, SETTING_NAMES, SIGNER_NAME, ApprovalGate, HeldEntry
+from toolway.config.approval.held_entries import (
+    HELD_CODE,
+    MODEL_URLS_NAME,
+    SIGNER_NAME,
+    ApprovalGate,
+    HeldEntry,
+    find_held_workflows,
+    held_agents,
+)
 from toolway.config.approval.trust_store import TrustStore, content_digest, open_trust_store
+from toolway.config.approval.workflow_files import CapturedWorkflow, capture_workflows
 from toolway.config.dotenv import env_file_error, read_dotenv_beside
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
@@ -59,6 +68,9 @@ from toolway.config.settings import GatewaySettings, parse_gateway, with_network
 from toolway.errors import ConfigError
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
 from toolway.packages.lock_file import lock_path
+
+if TYPE_CHECKING:
+    from toolway.config.agent_settings import ConfiguredAgent
 
 __all__ = [
     "HELD_CODE",
@@ -128,8 +140,9 @@ class MergedConfig:
     overridden: Mapping[str, tuple[Provenance, ...]]  # by server: origins of overridden entries
     untrusted: tuple[UntrustedFile, ...]  # project files that are not trusted
     file_errors: tuple[ConfigError, ...]  # files that cannot be used at all
-    held: tuple[HeldEntry, ...] = ()  # entries of the user and local files that wait for approval
+    held: tuple[HeldEntry, ...] = ()  # entries that wait for approval, of user and local files; workflows of all
     network_policy: NetworkPolicy = PUBLIC_ONLY  # network policies of all files together
+    approved_workflows: tuple[CapturedWorkflow, ...] | None = field(default=None, repr=False)  # as of `LoadedConfig`
 
     @property
     def origins(self) -> dict[tuple[str, ...], Provenance]:
@@ -144,18 +157,22 @@ def load_scopes(environment: Mapping[str, str], directory: Path, gate: ApprovalG
     """
     paths = find_config_paths(environment, directory)
     if gate is not None and any(path.is_file() for _, path in paths.iter_by_scope()) and gate.start():
-        _take_own_files(paths, gate)
+        _take_own_files(paths, environment, gate)
     return _ScopeMerger(paths, environment, gate).merge()
 
 
-def _take_own_files(paths: ConfigPaths, gate: ApprovalGate) -> None:
+def _take_own_files(paths: ConfigPaths, environment: Mapping[str, str], gate: ApprovalGate) -> None:
     """Approve all entries of the user's own files (user scope, and local scope of all projects) at the first start."""
     for path in (paths.user, *sorted(paths.local.parent.parent.glob(f"*/{paths.local.name}"))):
         file, entries, block = os.fspath(path), {}, None
+        workflows: tuple[CapturedWorkflow, ...] = ()
         with suppress(ConfigError):
-            document = jsonc.parse_jsonc(decode_config(read_config_bytes(file), file), file)
+            text = decode_config(read_config_bytes(file), file)
+            document = jsonc.parse_jsonc(text, file)
             entries, block = find_server_map(document, file)[1], find_toolway_block(document)
-        gate.take(file, entries, block, read_dotenv_beside(file))
+            variables, _ = add_dotenv(file, environment)
+            workflows = capture_workflows(parse_config(text, file, variables).gateway.workflows)
+        gate.take(file, entries, block, read_dotenv_beside(file), workflows)
 
 
 def load_config(
@@ -189,6 +206,7 @@ def load_config(
         tuple(watched_files),
         merged.network_policy,
         merged.held,
+        approved_workflows=merged.approved_workflows,
     )
 
 
@@ -197,33 +215,74 @@ def _load_named_file(path: Path, environment: Mapping[str, str], directory: Path
     file = os.fspath(path)
     text = decode_config(read_config_bytes(file), file)  # read once: what is checked is what is used
     loaded, document = load_text(text, file, environment), jsonc.parse_jsonc(text, file)
+    workflows = capture_workflows(loaded.gateway.workflows)
     if gate.start(file):
-        gate.take(file, find_server_map(document, file)[1], find_toolway_block(document), loaded.dotenv)
+        gate.take(file, find_server_map(document, file)[1], find_toolway_block(document), loaded.dotenv, workflows)
     watched_files = loaded.watched_files
     with suppress(ConfigError):
         watched_files = (*watched_files, os.fspath(open_trust_store(environment).file))
     return replace(
-        without_held(loaded, document, gate),
+        without_held(loaded, document, gate, workflows),
         reload=partial(load_config, environment, directory, path, gate),
         watched_files=watched_files,
     )
 
 
-def without_held(config: LoadedConfig, document: jsonc.JsonDocument, gate: ApprovalGate) -> LoadedConfig:
-    """Return the configuration of a file without the servers that wait for approval.
+def without_held(
+    config: LoadedConfig,
+    document: jsonc.JsonDocument,
+    gate: ApprovalGate,
+    workflows: tuple[CapturedWorkflow, ...] | None = None,
+) -> LoadedConfig:
+    """Return the configuration of a file without the servers, settings and workflows that wait for approval.
 
-    `document` is the content of the file.
+    `document` is the content of the file, `workflows` those that it defines or names; without them they are read.
     """
     root, entries = find_server_map(document, config.file)
+    if workflows is None:
+        workflows = capture_workflows(config.gateway.workflows)
     servers, held = dict(config.servers), list(config.held)
-    for each in gate.find_held(config.file, entries, find_toolway_block(document), config.dotenv):
+    for each in gate.find_held(config.file, entries, find_toolway_block(document), config.dotenv, workflows):
         name = each.name if each.name in servers else normalize_name(each.name)
-        if each.name in SETTING_NAMES or servers.pop(name, None) is not None:
-            server = each.name if each.name in SETTING_NAMES else name
-            held.append(replace(each, server=server, line=document.lines.get((*root, each.name))))
+        if each.kind != "server":
+            held.append(replace(each, line=document.lines.get((TOOLWAY_BLOCK,))))
+        elif servers.pop(name, None) is not None:
+            held.append(replace(each, server=name, line=document.lines.get((*root, each.name))))
     new = [each.issue for each in held if each not in config.held]
-    gateway = without_held_signer(config.gateway, held)
-    return replace(config, servers=servers, issues=(*config.issues, *new), held=tuple(held), gateway=gateway)
+    return replace(
+        config,
+        servers=servers,
+        issues=(*config.issues, *new),
+        held=tuple(held),
+        gateway=without_held_settings(config.gateway, held),
+        approved_workflows=_without_held_workflows(workflows, held),
+    )
+
+
+def _without_held_workflows(
+    workflows: Iterable[CapturedWorkflow], held: Iterable[HeldEntry]
+) -> tuple[CapturedWorkflow, ...]:
+    waiting = [each.workflow for each in held if each.workflow is not None]
+    return tuple(each for each in workflows if each not in waiting)
+
+
+def without_held_settings(gateway: GatewaySettings, held: Collection[HeldEntry]) -> GatewaySettings:
+    """Return the settings of a file without those that wait for approval: agents, and addresses that get API keys.
+
+    The signer of the audit log is marked as not usable.
+    """
+    gateway = without_held_signer(gateway, held)
+    if any(each.name == MODEL_URLS_NAME for each in held):
+        gateway = replace(gateway, model_urls=())
+    if waiting := held_agents(held):
+        agents = {name: each for name, each in gateway.agents.items() if not _uses_agent(name, each, waiting)}
+        gateway = replace(gateway, agents=agents)
+    return gateway
+
+
+def _uses_agent(name: str, agent: ConfiguredAgent, waiting: Collection[str]) -> bool:
+    """Return True if an agent is, or calls, one that waits for approval."""
+    return name in waiting or any(_uses_agent(each, inner, waiting) for each, inner in agent.settings.agents.items())
 
 
 def without_held_signer(gateway: GatewaySettings, held: Iterable[HeldEntry]) -> GatewaySettings:
@@ -272,6 +331,7 @@ class _ScopeMerger:
         self._untrusted: list[UntrustedFile] = []
         self._file_errors: list[ConfigError] = []
         self._network_policy = PUBLIC_ONLY
+        self._workflows: tuple[CapturedWorkflow, ...] | None = None
 
     def merge(self) -> MergedConfig:
         for scope, path in self._paths.iter_by_scope():
@@ -294,6 +354,7 @@ class _ScopeMerger:
             tuple(self._file_errors),
             tuple(self._held),
             self._network_policy,
+            self._workflows,
         )
 
     def _add_file(self, scope: Scope, path: Path) -> None:
@@ -312,6 +373,7 @@ class _ScopeMerger:
         config = parse_config(text, file, variables)
         if scope == "project":
             config = without_foreign_env_files(config, os.fspath(self._paths.root))
+            config = self._without_held_files(config, path)
         elif self._gate is not None:
             config = without_held(config, jsonc.parse_jsonc(text, file), self._gate)
         self._held += config.held
@@ -321,11 +383,24 @@ class _ScopeMerger:
         self._network_policy = self._network_policy.union(config.network_policy)
         self._add_entries(config, text, origin)
 
-    def _is_trusted(self, path: Path, data: bytes) -> bool:
+    def _without_held_files(self, config: LoadedConfig, path: Path) -> LoadedConfig:
+        """Return the configuration of a trusted project file without the workflow files that wait for approval."""
+        workflows = capture_workflows(config.gateway.workflows)
+        if not workflows:
+            return replace(config, approved_workflows=())
+        held = find_held_workflows(config.file, workflows, self._open_trust_store().approved_workflows(path))
+        usable = _without_held_workflows(workflows, held)
+        issues = (*config.issues, *(each.issue for each in held))
+        return replace(config, approved_workflows=usable, held=(*config.held, *held), issues=issues)
+
+    def _open_trust_store(self) -> TrustStore:
         try:
-            trust_store = open_trust_store(self._environment)
+            return open_trust_store(self._environment)
         except ConfigError:
-            trust_store = TrustStore(Path(os.devnull))
+            return TrustStore(Path(os.devnull))
+
+    def _is_trusted(self, path: Path, data: bytes) -> bool:
+        trust_store = self._open_trust_store()
         if trust_store.is_trusted(path, data):
             return True
         untrusted = UntrustedFile(path, data, trust_store.was_trusted(path))
@@ -347,7 +422,11 @@ class _ScopeMerger:
         for key, value in block.items() if isinstance(block, dict) else ():
             found = list_values(value, (TOOLWAY_BLOCK, key), (TOOLWAY_BLOCK, key), lines, origin)
             if key == "workflows":
-                value = list(config.gateway.workflows)  # relative to this file
+                value, self._workflows = list(config.gateway.workflows), config.approved_workflows
+            elif key == "agents" and isinstance(value, dict):
+                value = {name: each for name, each in value.items() if name in config.gateway.agents}
+            elif key == "modelUrls":
+                value = list(config.gateway.model_urls)
             self._merge_setting(key, value, found)
 
     def _add_server(self, name: str, server: Server, origin: Provenance) -> None:

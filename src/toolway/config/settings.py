@@ -35,9 +35,10 @@ from toolway.config.field_reader import (
     renamed_hint,
     shorten_key,
 )
-from toolway.config.schema import ConfigIssue, DefaultSandbox, Server, check_server_name
-from toolway.config.secret_refs import SecretTemplate, has_secret
+from toolway.config.schema import ConfigIssue, Server, check_server_name
+from toolway.config.secret_refs import SecretTemplate, find_unset_variables, has_secret
 from toolway.errors import ConfigError
+from toolway.network.listed_urls import parse_model_url
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy, canonical_host, host_of, is_private_host
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ INVISIBLE_CHARACTERS: Final = ("remove", "keep", "hide")
 #: Keys of the `toolway` block.
 BLOCK_KEYS: Final = (
     *("access", "addresses", "agents", "alerts", "approve", "audit", "budgets", "budgetsFail", "flows", "gateway"),
-    *("groups", "policy", "search", "telemetry", "timeout", "workflows"),
+    *("groups", "modelUrls", "policy", "search", "telemetry", "timeout", "workflows"),
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
@@ -203,8 +204,8 @@ class GatewaySettings:
 
     host: str = "127.0.0.1"  # address to listen on
     port: int = DEFAULT_GATEWAY_PORT  # port to listen on; 0: any free port
-    url: str = ""  # public URL of the gateway, for links in messages; default: that of the login, without /mcp
-    hosts: tuple[str, ...] = ()  # further host names that clients may use
+    url: str = ""  # public URL of the gateway, for links; makes it public; default: that of the login, without /mcp
+    hosts: tuple[str, ...] = ()  # further host names that clients may use; one beyond loopback makes the gateway public
     origins: tuple[str, ...] = ()  # origins of web pages that may use the gateway
     local_token_from: tuple[str, ...] = ()  # networks whose machines may use this machine's token; default: none
     allowed_commands: tuple[str, ...] = ()  # command lines, or their first words, that /admin may start; default none
@@ -212,10 +213,10 @@ class GatewaySettings:
     allowed_volumes: tuple[str, ...] = ()  # folders that a container started through /admin may mount; default none
     invisible_characters: InvisibleCharacters = "remove"  # in definitions for clients: remove, keep, or hide the item
     drop_nulls: bool = False  # leave out null arguments that are optional and may not be null, as CrewAI sends them
-    pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold beyond loopback, else note
+    pins: str = ""  # changed definitions: note them, hold them, or approve each; "": hold if it is public, else note
     ignored_changes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # not compared: server.tool → paths
-    lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if there is a login
-    sandbox: str = ""  # of entries that name none: guard or auto; "": guard if there is a login and bubblewrap
+    lock: str = ""  # packages of npx and uvx without a lock: required refuses them; "": required if it is public
+    sandbox: str = ""  # of entries that name none: guard or auto; "": guard if it is public and has bubblewrap
     min_age: float = 3 * SECONDS_PER_DAY  # seconds since a package was published before it is locked. In a file: minAge
     login: LoginSettings | None = None  # identity provider whose access tokens are accepted; None: API keys only
     access: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # group of the provider, or * → tool patterns
@@ -231,27 +232,13 @@ class GatewaySettings:
     search: SearchSettings = field(default_factory=SearchSettings)  # tool search
     workflows: tuple[str | Json, ...] = ()  # workflow files ("flows/*.yaml") or definitions, offered as tools
     agents: Mapping[str, ConfiguredAgent] = field(default_factory=dict)  # agents, offered as tools by name
+    model_urls: tuple[str, ...] = ()  # further addresses that may get a provider's API key. In a file: modelUrls
     reload: str = "approved"  # approved: commands that another program wrote to the file wait; all: they are used
 
     @property
     def public_url(self) -> str:
         """URL under which people reach the gateway, without a slash at its end; "" if it is not configured."""
         return self.url or (self.login.resource_url.rstrip("/").removesuffix("/mcp") if self.login is not None else "")
-
-    @property
-    def requires_lock(self) -> bool:
-        """Return True if packages of npx and uvx run only from a `toolway.lock`."""
-        return self.lock == "required" or (not self.lock and self.login is not None)
-
-    @property
-    def default_sandbox(self) -> DefaultSandbox:
-        """Sandbox of server entries that name none.
-
-        A gateway with a login serves other people than the owner of the files on its machine: there it is guard.
-        """
-        if self.sandbox == "guard":
-            return "guard"
-        return "guard-if-possible" if not self.sandbox and self.login is not None else "auto"
 
     @property
     def admission(self) -> AdmissionPolicy:
@@ -321,6 +308,7 @@ def parse_gateway(block: Any, variables: Mapping[str, str]) -> GatewaySettings:
         search=parse_search(block.get("search"), variables),
         workflows=_parse_workflows(block.get("workflows"), variables),
         agents=_parse_agents(block.get("agents"), variables),
+        model_urls=_parse_model_urls(block, variables),
     )
     fields.reject_unknown(
         "toolway.gateway",
@@ -501,6 +489,20 @@ def _parse_agents(value: Any, variables: Mapping[str, str]) -> Mapping[str, Conf
     from toolway.config.agent_settings import read_agent_entries
 
     return read_agent_entries(value, lambda text: FieldReader({"text": text}, variables).get_text("text") or "")
+
+
+def _parse_model_urls(block: Mapping[str, Any], variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses in `toolway.modelUrls`. Raises `ConfigError` if one is not an http or https URL."""
+    found = FieldReader({"modelUrls": block.get("modelUrls")}, variables).get_texts("modelUrls")
+    for url in found:
+        if parse_model_url(url) is None and not find_unset_variables(url):
+            raise ConfigError(
+                "an address in toolway.modelUrls is not a URL",
+                detail=f"found {url[:200]!r}",
+                hint='write "modelUrls": ["https://llm.example/v1"], without user, query and fragment',
+                code=CONFIG_KEY_CODE,
+            )
+    return found
 
 
 def locate_workflows(settings: GatewaySettings, file: str) -> GatewaySettings:

@@ -221,4 +221,4 @@ def test_an_http_api_is_not_written_as_a_server_of_mcp(name, tmp_path):
     export = plan_export(place, {"pets": api})
     assert export.changed == ()
     assert [loss.severity for loss in export.unsupported] == ["error"]
-    assert "--via-gateway" in export.unsupported[0].hint
+    assert "toolway connect" in export.unsupported[0].hint

@@ -46,6 +46,10 @@ def find_accesses(servers: Mapping[str, Any], block: Any = None) -> list[Access]
     found = [access for name, entry in servers.items() for access in entry_accesses(entry, name)]
     if signer := audit_signer(block):
         found.append(Access("runs", signer, "toolway.audit.signer"))
+    if isinstance(block, Mapping):
+        found += model_url_accesses(block.get("modelUrls"))
+    for name, entry in agent_entries(block).items():
+        found += agent_accesses(entry, f"toolway.agents.{name}")
     for key, text in iter_texts(block):
         found += _reference_accesses(text, f"toolway.{key}", "", _block_receiver(block, key, text))
     return found
@@ -56,6 +60,33 @@ def audit_signer(block: Any) -> str:
     audit = block.get("audit") if isinstance(block, Mapping) else None
     signer = audit.get("signer") if isinstance(audit, Mapping) else None
     return signer if isinstance(signer, str) else ""
+
+
+def agent_entries(block: Any) -> Mapping[str, Any]:
+    """Return the entries of `toolway.agents` in a `toolway` block, by name."""
+    found = block.get("agents") if isinstance(block, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def agent_accesses(entry: Any, key: str) -> list[Access]:
+    """Return the models that an agent, and the agents inside of it, send prompts and results to."""
+    found, waiting = [], [entry]
+    while waiting:
+        agent = waiting.pop()
+        if not isinstance(agent, Mapping):
+            continue
+        url = agent.get("baseUrl") or agent.get("base_url")
+        to = f"{agent.get('model')} at {url}" if url else str(agent.get("model"))
+        found.append(Access("sends", "prompts and the results of its tools", key, to=to))
+        if isinstance(agent.get("agents"), Mapping):
+            waiting += agent["agents"].values()
+    return found
+
+
+def model_url_accesses(urls: Any) -> list[Access]:
+    """Return an access for each address in `toolway.modelUrls`: it may get the API key of a model provider."""
+    listed = urls if isinstance(urls, list) else [urls] if urls else []
+    return [Access("sends", "the API keys of model providers", "toolway.modelUrls", to=str(each)) for each in listed]
 
 
 def entry_accesses(entry: Any, server: str = "") -> list[Access]:

@@ -3,7 +3,9 @@
 An entry that runs a command, or sends a secret or a variable, is used only if a person approved its content: by
 writing it with `toolway add`, `edit`, `init` or `import`, or by `toolway trust NAME`. What is there at the first start
 counts as approved. A plain URL needs no approval. `"toolway": {"gateway": {"reload": "all"}}` in a file approves all of
-its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command.
+its entries; the setting itself must be approved like an entry. So must `toolway.audit.signer`, which is a command,
+`toolway.modelUrls`, which gets API keys, each agent, and each workflow with the contents of its files. The workflow
+files of a project wait too: the trust in the project's config file says nothing about them.
 
 The library (`Hub`) needs no approvals: a program decides itself which files it reads.
 """
@@ -13,15 +15,25 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final, Literal
 
 from toolway._lazy import dataclass
 from toolway.config.admission.variables import is_never_allowed
-from toolway.config.approval.accesses import Access, audit_signer, entry_accesses, iter_texts
+from toolway.config.approval.accesses import (
+    Access,
+    agent_accesses,
+    agent_entries,
+    audit_signer,
+    entry_accesses,
+    iter_texts,
+    model_url_accesses,
+)
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
+from toolway.config.approval.workflow_files import CapturedWorkflow
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.masking import mask_value
 from toolway.config.schema import ConfigIssue
@@ -35,7 +47,10 @@ HELD_CODE: Final = "E-CONFIG-HELD"
 NamedFileRule = Literal["ignore", "take", "hold"]
 RELOAD_ALL_NAME: Final = "toolway.gateway.reload"  # `"reload": "all"` is approved like an entry of this name
 SIGNER_NAME: Final = "toolway.audit.signer"  # the command that signs the audit log is approved like an entry
-SETTING_NAMES: Final = frozenset({RELOAD_ALL_NAME, SIGNER_NAME})
+MODEL_URLS_NAME: Final = "toolway.modelUrls"  # addresses that get the API keys of model providers
+SETTING_NAMES: Final = frozenset({RELOAD_ALL_NAME, SIGNER_NAME, MODEL_URLS_NAME})
+AGENT_PREFIX: Final = "toolway.agents."  # before the name of an agent, which is approved like an entry
+HeldKind = Literal["server", "setting", "agent", "workflow"]
 #: Keys without influence on what an entry runs, reads and sends: a change of them needs no approval.
 HARMLESS_KEYS: Final = frozenset(
     {
@@ -65,33 +80,43 @@ _PASSED_VALUES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldEntry:
-    """Entry of one of the user's own files that waits for approval."""
+    """Entry that waits for approval: a server, a setting, an agent or a workflow."""
 
-    name: str  # as written in the file
+    name: str  # as written in the file; of a setting or an agent: its path in the file
     file: str
     entry: Any = field(repr=False)
     digest: str
     server: str = ""  # normalized name: messages and commands to copy show this one, because `name` may be any text
     line: int | None = None
     dotenv: Mapping[str, str] = field(default_factory=dict, repr=False)  # what `.env` adds to what it runs and reaches
+    kind: HeldKind = "server"
+    workflow: CapturedWorkflow | None = field(default=None, repr=False)  # of the kind `workflow`
+    in_project: bool = False  # `file` is a trusted file of a project
 
     @property
     def accesses(self) -> list[Access]:
-        if self.name == RELOAD_ALL_NAME:
+        if self.kind == "workflow" or self.name == RELOAD_ALL_NAME:
             return []
+        values = [Access("reads", f"{name}={value}", DOTENV_NAME, self.name) for name, value in self.dotenv.items()]
         if self.name == SIGNER_NAME:
             return [Access("runs", str(self.entry), SIGNER_NAME)]
-        values = [Access("reads", f"{name}={value}", DOTENV_NAME, self.name) for name, value in self.dotenv.items()]
+        if self.name == MODEL_URLS_NAME:
+            return [*model_url_accesses(self.entry), *values]
+        if self.kind == "agent":
+            return [*agent_accesses(self.entry, self.name), *values]
         return [*entry_accesses(self.entry, self.name), *values]
 
     @property
     def issue(self) -> ConfigIssue:
-        shown = self.accesses if self.name == SIGNER_NAME else entry_accesses(mask_value(self.entry), self.name)
+        shown = entry_accesses(mask_value(self.entry), self.name) if self.kind == "server" else self.accesses
         what = str(shown[0]) if shown else "it approves all later entries of the file"
+        if self.workflow is not None:
+            what = f"the workflow {self.workflow.file or 'in the file'}"
         return ConfigIssue(
             self.name,
-            f"{self.server} waits for your approval",
-            detail=f"its entry is new or was changed, and not by toolway: {json.dumps(what)[1:-1]}",
+            f"{'the workflow ' if self.kind == 'workflow' else ''}{self.server} waits for your approval",
+            detail=f"{'it' if self.kind == 'workflow' else 'its entry'} is new or was changed, and not by toolway: "
+            f"{json.dumps(what)[1:-1]}",
             hint=f"review it: toolway trust {self.server}",
             code=HELD_CODE,
             file=self.file,
@@ -141,34 +166,45 @@ class ApprovalGate:
             return not self._store.has_entries
         return self._named == "take" or self._store.approved_entries(named_file) is None
 
-    def take(self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> None:
+    def take(
+        self,
+        file: str,
+        entries: Mapping[str, Any],
+        block: Any,
+        dotenv: Mapping[str, str],
+        workflows: Iterable[CapturedWorkflow] = (),
+    ) -> None:
         """Approve the entries that a file has now: for this process, and in the trust store if that can be written.
 
-        `dotenv` are the variables of the `.env` file beside it.
+        `dotenv` are the variables of the `.env` file beside it, `workflows` those that it defines or names.
         """
-        digests = _digests(entries, block, dotenv)
-        self._taken.setdefault(os.path.abspath(file), set()).update(digests.values())
+        found = find_approvable(file, entries, block, dotenv, workflows)
+        digests = list(dict.fromkeys(each.digest for each in found))
+        self._taken.setdefault(os.path.abspath(file), set()).update(digests)
         if self._store is not None:
             with suppress(ConfigError):
-                self._store.approve_entries(file, list(dict.fromkeys(digests.values())))
-                self.recorded += digests
+                self._store.approve_entries(file, digests)
+                self.recorded += [each.server or each.name for each in found]
 
     def find_held(
-        self, file: str, entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]
+        self,
+        file: str,
+        entries: Mapping[str, Any],
+        block: Any,
+        dotenv: Mapping[str, str],
+        workflows: Iterable[CapturedWorkflow] = (),
     ) -> list[HeldEntry]:
-        """Return the entries of a file that are not approved. `dotenv` are the variables of the `.env` beside it."""
+        """Return the entries of a file that are not approved, and its workflows.
+
+        `dotenv` are the variables of the `.env` beside it, `workflows` those that it defines or names.
+        """
         approved = set(self._taken.get(os.path.abspath(file), ()))
         if self._store is not None:
             approved |= self._store.approved_entries(file) or frozenset()
-        digests = _digests(entries, block, dotenv)
-        if digests.get(RELOAD_ALL_NAME) in approved:
+        found = find_approvable(file, entries, block, dotenv, workflows)
+        if any(each.name == RELOAD_ALL_NAME and each.digest in approved for each in found):
             return []
-        return [
-            HeldEntry(name, file, entry, digest, dotenv=_used_variables(entry, dotenv))
-            for name, digest in digests.items()
-            for entry in [audit_signer(block) if name == SIGNER_NAME else entries.get(name)]
-            if digest not in approved
-        ]
+        return [each for each in found if each.digest not in approved]
 
 
 FileContent = tuple[Mapping[str, Any], Any]  # server map and `toolway` block of a config file
@@ -185,22 +221,20 @@ def approve_written(
     if not store.has_entries:
         return  # the first load takes all that is there
     dotenv = read_dotenv_beside(file)
-    old, new = _digests(*before, dotenv), _digests(*after, dotenv)
+    old = find_approvable(file, *before, dotenv, _inline_workflows(before[1]))
+    new = find_approvable(file, *after, dotenv, _inline_workflows(after[1]))
     approved = store.approved_entries(file) or frozenset()
-    waiting = {
-        name
-        for name, digest in old.items()
-        # The command shows no `.env`: what waits because of it still waits.
-        if digest not in approved and (keep_waiting or _used_variables(before[0].get(name), dotenv))
-    }
-    written = {name: digest for name, digest in new.items() if digest not in old.values() and name not in waiting}
-    store.approve_entries(file, list(dict.fromkeys(written.values())))
+    # The command shows no `.env`: what waits because of it still waits.
+    waiting = {(each.kind, each.name) for each in old if each.digest not in approved and (keep_waiting or each.dotenv)}
+    known = {each.digest for each in old}
+    written = [each.digest for each in new if each.digest not in known and (each.kind, each.name) not in waiting]
+    store.approve_entries(file, list(dict.fromkeys(written)))
 
 
-def count_waiting(names: Iterable[str]) -> str:
+def count_waiting(names: Iterable[str], kind: str = "command") -> str:
     """Return a line that says how many entries wait for approval: `1 new command waits: toolway trust planted`."""
     found = list(names)
-    subject = "1 new command waits" if len(found) == 1 else f"{len(found)} new commands wait"
+    subject = f"1 new {kind} waits" if len(found) == 1 else f"{len(found)} new {kind}s wait"
     return f"{subject}: toolway trust {found[0]}" if len(found) == 1 else f"{subject}: toolway trust"
 
 
@@ -239,12 +273,69 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _digests(entries: Mapping[str, Any], block: Any, dotenv: Mapping[str, str]) -> dict[str, str]:
-    """Return the digests of the entries and settings of a file that need approval, by name."""
-    found = {name: entry_digest(entry, dotenv) for name, entry in entries.items() if entry_accesses(entry)}
-    gateway = block.get("gateway") if isinstance(block, Mapping) else None
+def find_held_workflows(file: str, workflows: Iterable[CapturedWorkflow], approved: Collection[str]) -> list[HeldEntry]:
+    """Return the workflow files of a trusted project file that are not approved.
+
+    Inline definitions need no approval of their own: they are part of the file that is trusted.
+    """
+    found = (_workflow_entry(file, each) for each in workflows if each.file and not each.problem)
+    return [replace(each, in_project=True) for each in found if each.digest not in approved]
+
+
+def held_agents(held: Iterable[HeldEntry]) -> frozenset[str]:
+    """Return the names of the agents that wait for approval."""
+    return frozenset(each.name.removeprefix(AGENT_PREFIX) for each in held if each.kind == "agent")
+
+
+def workflow_digest(workflow: CapturedWorkflow) -> str:
+    """Return the digest by which a workflow is approved: of its place and of all that it consists of."""
+    return json_digest(workflow.identity)
+
+
+def _workflow_entry(file: str, workflow: CapturedWorkflow) -> HeldEntry:
+    # The name may be any text, so only what is harmless of it is shown and can be copied.
+    server = re.sub(r"[^A-Za-z0-9_]+", "-", workflow.name).strip("-")[:64] or "workflow"
+    name = workflow.file or f"toolway.workflows.{workflow.name}"
+    return HeldEntry(name, file, None, workflow_digest(workflow), server=server, kind="workflow", workflow=workflow)
+
+
+def _inline_workflows(block: Any) -> list[CapturedWorkflow]:
+    found = block.get("workflows") if isinstance(block, Mapping) else None
+    return [CapturedWorkflow(body=each) for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def find_approvable(
+    file: str,
+    entries: Mapping[str, Any],
+    block: Any,
+    dotenv: Mapping[str, str],
+    workflows: Iterable[CapturedWorkflow],
+) -> list[HeldEntry]:
+    """Return the entries, settings, agents and workflows of a file that need approval, approved or not."""
+
+    def add(name: str, entry: Any, digest: str, kind: HeldKind) -> None:
+        server = "" if kind == "server" else name
+        found.append(HeldEntry(name, file, entry, digest, server, dotenv=_used_variables(entry, dotenv), kind=kind))
+
+    found: list[HeldEntry] = []
+    for name, entry in entries.items():
+        if entry_accesses(entry):
+            add(name, entry, entry_digest(entry, dotenv), "server")
+    settings: Mapping[str, Any] = block if isinstance(block, Mapping) else {}
+    gateway = settings.get("gateway")
     if isinstance(gateway, Mapping) and gateway.get("reload") == "all":
-        found[RELOAD_ALL_NAME] = json_digest({RELOAD_ALL_NAME: "all"})
+        add(RELOAD_ALL_NAME, None, json_digest({RELOAD_ALL_NAME: "all"}), "setting")
     if signer := audit_signer(block):
-        found[SIGNER_NAME] = entry_digest({SIGNER_NAME: signer}, dotenv)
+        add(SIGNER_NAME, signer, entry_digest({SIGNER_NAME: signer}, dotenv), "setting")
+    if urls := settings.get("modelUrls"):
+        add(MODEL_URLS_NAME, urls, entry_digest({MODEL_URLS_NAME: urls}, dotenv), "setting")
+    for name, entry in agent_entries(block).items():
+        used = _used_variables(entry, dotenv)
+        add(
+            f"{AGENT_PREFIX}{name}",
+            entry,
+            json_digest({AGENT_PREFIX: name, "entry": entry, DOTENV_NAME: used}),
+            "agent",
+        )
+    found += [_workflow_entry(file, each) for each in workflows if not each.problem]
     return found

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from toolway.secrets.encrypted_file import locked, read_private, write_private
 
 _WITH_COMMANDS: Final = " with commands"  # after the digest: the commands in references were approved too
 _ENTRIES_KEY: Final = "entries"  # no path of a project file: those are absolute
+_WORKFLOWS_KEY: Final = "workflows"  # the same
 MAX_APPROVED_ENTRIES: Final = 2000  # digests per file; the oldest are dropped
 
 
@@ -26,6 +28,8 @@ class TrustStore:
     in it is used before the user has reviewed it, and any change needs a new review. Trust is bound to the real folder
     of the project, the name of the file and its content, so that it serves no other project. A content with
     `${command:…}` needs an explicit permission to run commands.
+
+    The workflow files that a project file names are approved one by one, by their digests (`approved_workflows`).
 
     Entries of the user's own files (`approved_entries`) are approved by their digests. See `held_entries.py`.
 
@@ -62,7 +66,28 @@ class TrustStore:
         was_trusted = self.was_trusted(path)
         if was_trusted:
             self._update(lambda stored: {key: value for key, value in stored.items() if key != _project_key(path)})
+            self._update_digests(_WORKFLOWS_KEY, _project_key(path), lambda known: [])
         return was_trusted
+
+    def approved_workflows(self, path: Path) -> frozenset[str]:
+        """Return the digests of the approved workflow files of a project file."""
+        return self._digests(_WORKFLOWS_KEY, _project_key(path)) or frozenset()
+
+    def approve_workflows(self, path: Path, digests: Collection[str]) -> None:
+        """Add digests to the approved workflow files of a project file.
+
+        Raises `ConfigError` if the store cannot be written.
+        """
+        self._update_digests(_WORKFLOWS_KEY, _project_key(path), partial(_with_digests, digests))
+
+    def revoke_workflows(self, path: Path, digests: Collection[str]) -> bool:
+        """Remove digests from the approved workflow files of a project file. Return True if one was approved.
+
+        Raises `ConfigError` if the store cannot be written.
+        """
+        was_approved = bool(self.approved_workflows(path) & set(digests))
+        self._update_digests(_WORKFLOWS_KEY, _project_key(path), partial(_without_digests, digests))
+        return was_approved
 
     # -- entries of the user's own files ------------------------------------------------------------------------------
 
@@ -73,15 +98,12 @@ class TrustStore:
 
     def approved_entries(self, file: str) -> frozenset[str] | None:
         """Return the digests of the approved entries of a file. None if nothing was stored for the file yet."""
-        recorded = self._load().get(_ENTRIES_KEY)
-        found = recorded.get(os.path.abspath(file)) if isinstance(recorded, dict) else None
-        if isinstance(found, list):
-            return frozenset(each for each in found if isinstance(each, str))
-        return frozenset() if self._is_damaged() else None
+        found = self._digests(_ENTRIES_KEY, os.path.abspath(file))
+        return frozenset() if found is None and self._is_damaged() else found
 
     def approve_entries(self, file: str, digests: Collection[str]) -> None:
         """Add digests to the approved entries of a file. Raises `ConfigError` if the store cannot be written."""
-        self._update_entries(file, lambda known: [*(each for each in known if each not in digests), *digests])
+        self._update_digests(_ENTRIES_KEY, os.path.abspath(file), partial(_with_digests, digests))
 
     def revoke_entries(self, file: str, digests: Collection[str]) -> bool:
         """Remove digests from the approved entries of a file. Return True if one of them was approved.
@@ -89,16 +111,21 @@ class TrustStore:
         Raises `ConfigError` if the store cannot be written.
         """
         was_approved = bool((self.approved_entries(file) or frozenset()) & set(digests))
-        self._update_entries(file, lambda known: [each for each in known if each not in digests])
+        self._update_digests(_ENTRIES_KEY, os.path.abspath(file), partial(_without_digests, digests))
         return was_approved
 
-    def _update_entries(self, file: str, change: Callable[[list[str]], list[str]]) -> None:
+    def _digests(self, kind: str, file: str) -> frozenset[str] | None:
+        recorded = self._load().get(kind)
+        found = recorded.get(file) if isinstance(recorded, dict) else None
+        return frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else None
+
+    def _update_digests(self, kind: str, file: str, change: Callable[[list[str]], list[str]]) -> None:
         def update(stored: dict[str, Any]) -> dict[str, Any]:
-            recorded = stored.get(_ENTRIES_KEY)
+            recorded = stored.get(kind)
             by_file = dict(recorded) if isinstance(recorded, dict) else {}
-            known = by_file.get(os.path.abspath(file))
-            by_file[os.path.abspath(file)] = change(known if isinstance(known, list) else [])[-MAX_APPROVED_ENTRIES:]
-            return {**stored, _ENTRIES_KEY: by_file}
+            known = by_file.get(file)
+            by_file[file] = change(known if isinstance(known, list) else [])[-MAX_APPROVED_ENTRIES:]
+            return {**stored, kind: by_file}
 
         self._update(update)
 
@@ -159,6 +186,14 @@ def has_commands(content: bytes) -> bool:
         return runs_secret_command(jsonc.parse_jsonc(content.decode()).value)
     except (ConfigError, UnicodeDecodeError):
         return False
+
+
+def _with_digests(digests: Collection[str], known: list[str]) -> list[str]:
+    return [*_without_digests(digests, known), *digests]
+
+
+def _without_digests(digests: Collection[str], known: list[str]) -> list[str]:
+    return [each for each in known if each not in digests]
 
 
 def _project_key(path: Path) -> str:

@@ -68,7 +68,7 @@ def meets(window: Window, labels: Collection[str]) -> bool:
     return is_complete and ("sink" in labels or any(label not in window for label in labels))
 
 
-#: Words of tool names, by the label that `toolway flows suggest` proposes.
+#: Words of tool names, by the label that `toolway policy flows suggest` proposes.
 _WORDS: Final = {
     "sink": ("send", "post", "create", "publish", "upload", "push", "comment", "reply", "share", "write", "update"),
     "untrusted": ("fetch", "browse", "search", "issue", "issues", "inbox", "email", "emails", "mail", "web", "page"),

@@ -88,12 +88,12 @@ class _EntryWriter:
     def _is_supported(self, transport: Transport | None) -> bool:
         dialect = self._dialect
         if self._value.get("openapi") is not None:
-            hint = f"toolway export {self._client} --via-gateway"
+            hint = f"toolway connect {self._client}"
             self._report("openapi", "it does not support HTTP APIs as servers; the entry is left out", hint, "error")
         elif transport is None:
             self._report("command", "the entry has neither a command nor a url", severity="error")
         elif transport != "stdio" and transport not in dialect.urls:
-            hint = f"toolway export {self._client} --via-gateway"
+            hint = f"toolway connect {self._client}"
             self._report("url", f"it does not support {transport} servers; the entry is left out", hint, "error")
         elif self._value.get("enabled") is False and not (dialect.enabled or dialect.disabled):
             self._report("enabled", "it does not support disabled servers; the entry is left out")
@@ -120,7 +120,7 @@ class _EntryWriter:
             self._write_map("headers", dialect.headers)
             self._write_key("headersHelper", dialect.headers_helper)
             if value.get("tls") is not None:
-                hint = f"toolway export {self._client} --via-gateway"
+                hint = f"toolway connect {self._client}"
                 self._report("tls", "it has no CA or client certificate per server", hint)
 
     def _write_key(self, ours: str, theirs: str | None) -> None:
@@ -179,7 +179,7 @@ class _EntryWriter:
 
         Report what the client does not support.
         """
-        dialect, via_gateway = self._dialect, f"toolway export {self._client} --via-gateway"
+        dialect, via_gateway = self._dialect, f"toolway connect {self._client}"
         try:
             allowed, denied = parse_tool_lists(FieldReader(self._value, {}))
         except ConfigError as exc:
@@ -268,9 +268,7 @@ class _EntryWriter:
             return
         text = render_variables((ref,), TOOLWAY_SYNTAX).text
         handling = "is left out" if leave_out else "is written unexpanded"
-        self._report(
-            field, f"it cannot expand {text}; {field} {handling}", f"toolway export {self._client} --via-gateway"
-        )
+        self._report(field, f"it cannot expand {text}; {field} {handling}", f"toolway connect {self._client}")
 
     def _write(self, key: str, item: Any) -> None:
         if item is not None:

@@ -19,7 +19,8 @@ from toolway.config.editing.patch import cannot_edit_error, is_same_value
 from toolway.config.masking import find_secrets_in_args, mask_value
 from toolway.config.schema import ConfigIssue
 from toolway.config.variables import VSCODE_SYNTAX, find_refs
-from toolway.secrets.detection import MIN_SECRET_CHARS, secrets_in_url
+from toolway.secrets.detection import secrets_in_url
+from toolway.secrets.replacer import MIN_SECRET_CHARS
 
 
 def plan_export(

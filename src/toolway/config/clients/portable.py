@@ -22,7 +22,7 @@ _UNSAFE_CHARS: Final = compile_pattern(r"[^A-Za-z0-9_-]+")
 def to_portable(entry: ClientEntry) -> dict[str, Any]:
     """Return a client's server entry in a form that keeps its meaning in any other file.
 
-    The working directory is explicit, and secrets refer to our secret store. `toolway import` writes this to our file.
+    The working directory is explicit, and secrets refer to our secret store. `clients import` writes this to our file.
     """
     return to_explicit(entry.name, entry.value, entry.file)
 

@@ -1,0 +1,76 @@
+"""Decision whether a gateway is public, and the defaults that follow from it.
+
+A gateway that only its owner uses may be lenient: a changed definition is noted, a package runs without a lock. One
+that serves other people is strict. `public_reason` alone decides which of both a gateway is. A gateway on loopback is
+public too if its settings give it a name: then a proxy passes requests on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, cast
+from urllib.parse import urlsplit
+
+from toolway._lazy import dataclass
+
+if TYPE_CHECKING:
+    from toolway.config.schema import DefaultSandbox
+    from toolway.config.settings import GatewaySettings
+
+LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRules:
+    """Requirements of a gateway for its servers: its settings, and the defaults for what they leave open."""
+
+    public_reason: str  # why the gateway is public, for people; "" if only its machine uses it
+    pin_mode: Literal["note", "hold", "approve"]  # of changed definitions
+    requires_lock: bool  # packages of npx and uvx run only from a `toolway.lock`
+    default_sandbox: DefaultSandbox  # of server entries that name none
+
+
+def find_rules(settings: GatewaySettings, listens_on: str = "", *, in_cluster: bool = False) -> GatewayRules:
+    """Return the rules of a gateway with these settings.
+
+    `listens_on` is its address if that differs from the settings. The nodes of a cluster share one configuration, but
+    each has its own address: all of them are public, so that all do the same.
+    """
+    reason = public_reason(settings, listens_on, in_cluster=in_cluster)
+    default_pins = "hold" if reason else "note"
+    default_sandbox: DefaultSandbox = "guard-if-possible" if reason and not settings.sandbox else "auto"
+    return GatewayRules(
+        reason,
+        cast("Literal['note', 'hold', 'approve']", settings.pins or default_pins),
+        settings.lock == "required" or (not settings.lock and bool(reason)),
+        "guard" if settings.sandbox == "guard" else default_sandbox,
+    )
+
+
+def public_reason(settings: GatewaySettings, listens_on: str = "", *, in_cluster: bool = False) -> str:
+    """Return why a gateway is public, for people; "" if only the users of its machine can reach it."""
+    address = listens_on or settings.host
+    if not is_loopback_host(address):
+        return f"it listens on {address}"
+    if settings.login is not None:
+        return "toolway.gateway.login is set"
+    for host in settings.hosts:
+        if not is_loopback_host(host):
+            return f"toolway.gateway.hosts names {host}"
+    if settings.url and not is_loopback_host(urlsplit(settings.url).hostname or ""):
+        return f"toolway.gateway.url is {settings.url}"
+    return "it is a node of a cluster" if in_cluster else ""
+
+
+def is_loopback_host(host: str) -> bool:
+    """Return True if only this machine reaches the host name or IP address. 0.0.0.0 means all addresses."""
+    name = host.lower().removeprefix("[").removesuffix("]")
+    if name in LOOPBACK_NAMES:
+        return True
+    from ipaddress import ip_address
+
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
