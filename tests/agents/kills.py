@@ -203,8 +203,8 @@ class KillRun:
         asked = Counter(request.turn for request in requests)
         totals.requests = len(requests)
         totals.asked_twice = sum(count == 2 for count in asked.values())
-        if max(asked.values(), default=0) > 2:
-            self._problem(f"the model was asked more than twice: {asked}")
+        if sum(asked.values()) > TURNS + totals.kills:
+            self._problem(f"a kill cost more than one request: {asked}")
         effects = Counter(each["id"] for each in read_effects(self._folder / "effects"))
         if effects["p1"] > 1 or effects["p2"] > 1:
             self._problem(f"an unsafe call was executed twice: {effects}")
@@ -225,10 +225,7 @@ class KillRun:
             if output["output"] != {"paid": 2}:
                 self._problem(f"the output is {output['output']}")
             return
-        # Two processes that end before the answer to one request is stored: the model is not asked a third time.
-        turns = Counter(_turn_of(point) for point in self._points)
-        twice = code == "E-AGENT-MODEL" and any(turn and count > 1 for turn, count in turns.items())
-        if not twice and code != "E-AGENT-BUDGET":
+        if code != "E-AGENT-BUDGET":
             self._problem(f"the run is {state}: {code}")
 
     def _check_budget(self, asked: Counter[int]) -> None:
@@ -243,17 +240,6 @@ class KillRun:
         self.totals.over_budget = max(0.0, over)
         if over > 1:
             self._problem(f"{over:.2f} requests over the budget")
-
-
-def _turn_of(point: str) -> str:
-    """Return the turn whose request a point interrupts, or an empty text.
-
-    An answer is stored in one write with the calls and the question that follow from it.
-    """
-    if point in ("before tool/2.1 begun", "before run asks"):
-        return "model/2"
-    found = next((word for word in point.split() if word.startswith("model/")), "")
-    return found if point not in ("before model/2 begun", "after model/2 done") else ""
 
 
 def run_kills(runs: Iterable[tuple[str, int, str]], jobs: int = 1) -> KillTotals:

@@ -26,6 +26,11 @@ ROOT = Path(__file__).parents[2]
 TURNS: list[Turn | str] = [Turn(calls=[ToolUse("s__pay", {"id": "p1"})]), "Paid."]
 
 
+def listed(llm: FakeLLM) -> dict[str, Any]:
+    """The setting by which an address that a file names may get the key."""
+    return {"modelUrls": [llm.openai_url]}
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
@@ -38,7 +43,7 @@ async def test_a_configured_agent_is_a_tool_with_a_task_and_a_form(
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with FakeLLM(TURNS) as llm:
         agent = {"model": "openai-chat:gpt-4o", "baseUrl": llm.openai_url, "budget": "1usd,3calls", "tools": ["*"]}
-        async with program(tmp_path, {"s": effect_entry(tmp_path)}, agents={"cashier": agent}) as run:
+        async with program(tmp_path, {"s": effect_entry(tmp_path)}, agents={"cashier": agent}, **listed(llm)) as run:
             await run.until_ready("workflows")
             async with client(run) as raw:
                 assert "workflows__cashier" in await tool_names(raw)
@@ -64,7 +69,7 @@ def test_the_command_runs_a_configured_agent(tmp_path: Path) -> None:
     with FakeLLM(["Hello."]) as llm:
         document = json.loads((tmp_path / "mcp.json").read_text())
         agent = {"model": "openai-chat:gpt-4o", "baseUrl": llm.openai_url, "instructions": "Be brief.", "tools": []}
-        document["toolway"] = {"agents": {"greeter": agent}}
+        document["toolway"] = {"agents": {"greeter": agent}, **listed(llm)}
         (tmp_path / "mcp.json").write_text(json.dumps(document))
         assert commands.run("agent", "run", "Hi", "--agent", "greeter", "-c", "mcp.json")["output"] == "Hello."
         assert "Be brief." in json.dumps(llm.requests[0].body)

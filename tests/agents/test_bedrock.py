@@ -19,6 +19,7 @@ from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
 from toolway.agents import Agent, AgentError, Budget
+from toolway.agents.model_access import ModelAccess
 from toolway.agents.providers import resolve_model
 from toolway.agents.settings import AgentSettings
 from toolway.testing import FakeLLM, LLMFault, TokenUsage, ToolUse, Turn
@@ -131,7 +132,9 @@ def test_credentials_are_those_of_boto3(monkeypatch: pytest.MonkeyPatch) -> None
         resolve_model(AgentSettings(model=NOVA))
     assert "no credentials of AWS" in raised.value.detail
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "the-token")
-    model: Any = resolve_model(AgentSettings(model=NOVA, base_url="https://bedrock.example"))
+    model: Any = resolve_model(
+        AgentSettings(model=NOVA, base_url="https://bedrock.example"), ModelAccess(("https://bedrock.example",))
+    )
     sent: list[Any] = []
 
     def stop(request: Any, **_: Any) -> None:

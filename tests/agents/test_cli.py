@@ -31,7 +31,7 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
 
     def start(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "toolway.cli", "agent", *words],
+            [sys.executable, "-m", "toolway.cli", *([] if words[0] == "approvals" else ["agent"]), *words],
             cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -51,9 +51,13 @@ def test_run_deny_approve_resume_show_and_replay(tmp_path: Path) -> None:
         asked = agent("run", "Pay it", *model, "--budget", "1usd,5calls", "-c", "mcp.json", exit_code=9)
         run = asked["run"]
         assert asked["asks"][0]["title"] == 's.pay {"id":"p1"}'
-        agent("approve", run, "--no", "--note", "not this one")
+        (waiting,) = agent("approvals", "ls")["runs"]
+        assert (waiting["id"], waiting["kind"], waiting["name"]) == (run, "agent", "Pay it")
+        (question,) = agent("approvals", "show", run)["questions"]
+        assert (question["tool"], question["effect"], question["arguments"]) == ("s.pay", "unsafe", '{"id": "p1"}')
+        assert f"toolway agent resume {run}" in start("approvals", "deny", run, "not this one").stderr
         assert agent("resume", run, "-c", "mcp.json", exit_code=9)["asks"][0]["title"] == 's.pay {"id":"p2"}'
-        agent("approve", run)
+        agent("approvals", "approve", run)
         shown = start("show", run).stderr
         assert "answered: s.pay" in shown
         assert f"toolway agent resume {run}" in shown

@@ -1,5 +1,5 @@
-"""An agent run that is interrupted at every point: the model is asked at most twice for one answer, no unsafe call is
-repeated, and the budget holds."""
+"""An agent run that is interrupted at every point: a crash costs at most one request, no unsafe call is repeated, and
+the budget holds."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ def _after_effect(number: int, run: AgentSimulation | None = None) -> int:
 
 def _check(run: AgentSimulation) -> None:
     assert run.record.state == "done", run.record.error
-    assert max(run.asked_model.values()) <= 2, run.asked_model
+    assert sum(run.asked_model.values()) <= len(run.turns) + run.life - 1, run.asked_model
     assert all(count <= 1 for name, count in run.effects.items() if name.startswith("p")), run.effects
     executed = {each["arguments"].get("id"): each["executed"] for each in run.record.output["tool_calls"]}
     for id_ in ("p1", "p2"):
         assert run.effects[id_] == {"yes": 1, "no": 0}.get(executed[id_], run.effects[id_])
 
 
-def test_a_crash_at_any_point_repeats_no_unsafe_call_and_no_third_request() -> None:
+def test_a_crash_at_any_point_repeats_no_unsafe_call_and_one_request_at_most() -> None:
     points = len(_points())
     assert points >= 30
     for number in range(1, points + 1):
@@ -139,14 +139,42 @@ def test_two_crashes_at_random_points() -> None:
     for seed in range(20):
         chosen = random.Random(seed).sample(range(1, points + 10), 2)
         run = AgentSimulation()
-        ended = run.run(crash_at(*chosen))
-        if ended.state == "failed":  # both crashes in one request: the model is not asked a third time
-            assert ended.error is not None
-            assert ended.error["code"] == "E-AGENT-MODEL"
-            assert max(run.asked_model.values()) <= 2
-            assert all(count <= 1 for name, count in run.effects.items() if name.startswith("p"))
-        else:
-            _check(run)
+        run.run(crash_at(*chosen))
+        _check(run)
+
+
+def crash_in_requests(run: AgentSimulation, times: int) -> Callable[[str], bool]:
+    """Return a function that ends the process `times` times in each request, after the model was asked."""
+    interrupted: Counter[str] = Counter()
+
+    def crash(point: str) -> bool:
+        begun = [path for path, each in run.journal.items() if path[0].startswith("model/") and each.state == "begun"]
+        if point != "after effect" or not begun or interrupted[str(begun[-1][0])] >= times:
+            return False
+        interrupted[str(begun[-1][0])] += 1
+        return True
+
+    return crash
+
+
+@pytest.mark.attack("A2-S4")
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_request_that_is_interrupted_again_and_again_is_sent_until_it_is_answered(times: int) -> None:
+    run = AgentSimulation()
+    run.run(crash_in_requests(run, times))
+    _check(run)
+    assert dict(run.asked_model) == dict.fromkeys(range(len(TURNS)), times + 1)
+    assert run.record.output["usage"]["requests"] == len(TURNS) * (times + 1)
+
+
+@pytest.mark.attack("A2-S4")
+@pytest.mark.parametrize(("requests", "sent"), [(7, 7), (None, 51)])
+def test_a_process_that_crashes_in_each_request_is_ended_by_the_budget(requests: int | None, sent: int) -> None:
+    run = AgentSimulation(budget=Budget(requests=requests))
+    run.run(crash_in_requests(run, 1000))
+    assert run.record.error is not None
+    assert run.record.error["code"] == ("E-AGENT-MODEL" if requests is None else "E-AGENT-BUDGET")
+    assert run.asked_model == {0: sent}
 
 
 def test_the_model_is_told_that_a_call_may_have_happened_and_cannot_repeat_it() -> None:
@@ -198,17 +226,26 @@ def _unknown(action: CallAction) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("budget", "requests"), [(Budget(requests=2), 2), (Budget(tokens=30), 1), (Budget(calls=2), len(TURNS))]
+    ("budget", "requests"), [(Budget(requests=2), 2), (Budget(tokens=30), 1), (Budget(calls=2), 2)]
 )
 def test_a_budget_is_kept(budget: Budget, requests: int) -> None:
     run = AgentSimulation(budget=budget)
     run.run()
     assert sum(run.asked_model.values()) == requests
-    if budget.calls is None:
-        assert run.record.error is not None
-        assert run.record.error["code"] == "E-AGENT-BUDGET"
-    else:
+    assert run.record.error is not None
+    assert run.record.error["code"] == "E-AGENT-BUDGET"
+    if budget.calls is not None:
         assert sum(run.calls[path] for path in run.calls if path.startswith("tool/")) == budget.calls
+
+
+@pytest.mark.attack("A2-D3")
+def test_a_budget_of_200_requests_allows_200_and_not_201() -> None:
+    turns: list[list[Any]] = [[ToolCallPart("s__read", {"id": str(number)})] for number in range(250)]
+    run = AgentSimulation(turns, budget=Budget(requests=200, calls=1000))
+    run.run()
+    assert sum(run.asked_model.values()) == 200
+    assert run.record.error is not None
+    assert run.record.error["code"] == "E-AGENT-BUDGET"
 
 
 def test_a_request_that_was_lost_in_a_crash_counts_for_the_budget() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed")
 
 from toolway import Hub
 from toolway.agents import Agent, Budget
-from toolway.testing import FakeHttp, FakeLLM, LLMFault, ToolUse, Turn
+from toolway.testing import FakeHttp, FakeLLM, LLMFault, LLMRequest, ToolUse, Turn
 from toolway.workflows.journal import RunRecord
 
 ADD = ToolUse("demo__add", {"a": 1, "b": 2})
@@ -106,3 +106,65 @@ async def test_a_budget_that_is_used_up_in_the_middle_of_parallel_calls(hub: Hub
     assert [len(record.output["tool_calls"]), record.output["usage"]["calls"]] == [7, 7]
     refused = [each.text for each in llm.requests[2].results if "the budget of 7 calls is used up" in each.text]
     assert len(refused) == 3
+
+
+def keep_calling(request: LLMRequest) -> Turn:
+    """Never answer: each call has other arguments, so that the run is not ended as a loop."""
+    return Turn(calls=[ToolUse("demo__add", {"a": request.turn, "b": 0})])
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("A2-D3")
+async def test_a_run_makes_as_many_requests_as_its_budget_allows_and_no_more(hub: Hub) -> None:
+    with FakeLLM(keep_calling) as llm:
+        record = await run_agent(hub, llm, tools=["demo.add"], budget=Budget(requests=55, calls=1000))
+    assert record.error is not None
+    assert (record.error["code"], len(llm.requests)) == ("E-AGENT-BUDGET", 55)
+    assert record.error["usage"]["requests"] == 55
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("A2-D3")
+@pytest.mark.parametrize("calls", [0, 1, 5])
+async def test_a_model_that_ignores_that_no_call_is_left_is_asked_once_more(hub: Hub, calls: int) -> None:
+    with FakeLLM(keep_calling) as llm:
+        record = await run_agent(hub, llm, budget=Budget(calls=calls))
+    assert record.error is not None
+    assert record.error["code"] == "E-AGENT-BUDGET"
+    assert f"{calls} calls" in record.error["message"]
+    assert len(llm.requests) == max(1, calls) + 1  # without any call, the first one is refused
+    assert "Give your answer now" in llm.requests[-1].results[0].text
+    assert record.error["usage"]["calls"] == calls
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("A2-D3")
+async def test_a_search_for_tools_does_not_prolong_a_run_without_calls(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolway.agents.hub_toolset.MAX_TOOLS", 0)  # so that tools are searched
+    search = Turn(calls=[ToolUse("search_tools", {"query": "add"})])
+    with FakeLLM([search, Turn(calls=[ADD]), search]) as llm:
+        record = await run_agent(hub, llm, budget=Budget(calls=1))
+    assert record.error is not None
+    assert (record.error["code"], len(llm.requests)) == ("E-AGENT-BUDGET", 3)
+
+
+@pytest.mark.anyio
+async def test_a_model_that_reads_the_same_part_again_and_again_is_stopped(hub: Hub) -> None:
+    again = Turn(calls=[ToolUse("read_result", {"handle": "1.1", "offset": 0})])
+    with FakeLLM([Turn(calls=[ToolUse("demo__echo", {"text": "x" * 30_000})]), again]) as llm:
+        record = await run_agent(hub, llm)
+    assert record.error is not None
+    assert (record.error["code"], len(llm.requests)) == ("E-AGENT-LOOP", 9)
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_never_answers_is_asked_five_times(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolway.agents.journalled_model.MAX_WAIT_S", 0.01)
+    monkeypatch.setattr("toolway.agents.journalled_model.REQUEST_TIMEOUT_S", 0.3)
+    with FakeLLM([Turn("Done.", fault=LLMFault("slow", times=9))]) as llm:
+        record = await run_agent(hub, llm)
+    assert record.error is not None
+    assert (record.error["code"], len(llm.requests)) == ("E-AGENT-MODEL", 5)
+    assert "no answer within 0.3 s" in record.error["detail"]

@@ -140,7 +140,9 @@ async def test_agent_steps_share_the_budget_of_their_workflow(hub: Hub) -> None:
                 {"name": "all", "foreach": "[1, 2, 3, 4]", "at_once": 4, "steps": [step]},
             ],
         }
-        async with Workflows(hub, SqliteJournal(None), code=[agent_workflow(hub)]) as workflows:
+        async with Workflows(
+            hub, SqliteJournal(None), code=[agent_workflow(hub, model_urls=[llm.openai_url])]
+        ) as workflows:
             run = await workflows.start(flow)
             with pytest.raises(WorkflowError) as raised:
                 await run.result()

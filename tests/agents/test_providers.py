@@ -149,12 +149,13 @@ async def test_a_model_that_cannot_be_used_is_refused_at_the_start(hub: Hub, mon
 def test_providers_with_the_api_of_openai(
     model: str, base_url: str | None, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from toolway.agents.model_access import ModelAccess
     from toolway.agents.providers import resolve_model
     from toolway.agents.settings import AgentSettings
 
     for name in ("DEEPSEEK_API_KEY", "OPENROUTER_API_KEY"):
         monkeypatch.setenv(name, "none")
-    found = resolve_model(AgentSettings(model=model, base_url=base_url))
+    found = resolve_model(AgentSettings(model=model, base_url=base_url), ModelAccess((base_url,) if base_url else ()))
     assert str(found.base_url).rstrip("/") == address
 
 
@@ -163,11 +164,12 @@ def test_providers_with_the_api_of_openai(
     [("deepseek:x", "http://127.0.0.1:8000/v1", "base_url"), ("cohere:x", None, "pydantic-ai-slim[cohere]")],
 )
 def test_what_a_provider_lacks_is_named(model: str, base_url: str | None, words: str) -> None:
+    from toolway.agents.model_access import ModelAccess
     from toolway.agents.providers import resolve_model
     from toolway.agents.settings import AgentSettings
 
     with pytest.raises(AgentError) as raised:
-        resolve_model(AgentSettings(model=model, base_url=base_url))
+        resolve_model(AgentSettings(model=model, base_url=base_url), ModelAccess((base_url,) if base_url else ()))
     assert words in raised.value.detail
 
 

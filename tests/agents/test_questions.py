@@ -41,7 +41,9 @@ async def serving(llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, wait_s: float =
     flow = {"name": "flow", "steps": [{"name": "child", "workflow": inner}]}
     async with FakeHttp() as fake, lab({"demo": {"url": fake.url}}) as found:
         hub = Hub._from_core(found.hub)
-        async with Workflows(hub, SqliteJournal(None), code=[agent_workflow(hub)]) as workflows:
+        async with Workflows(
+            hub, SqliteJournal(None), code=[agent_workflow(hub, model_urls=[llm.openai_url])]
+        ) as workflows:
             agents = {"counter": ConfiguredAgent(settings=read_agent_settings(settings))}
             server = WorkflowServer(workflows, [read_value(flow)], wait_s=wait_s, agents=agents)
             await found.hub.add_server("workflows", server)

@@ -122,7 +122,10 @@ async def test_an_agent_step_belongs_to_the_trace_of_its_workflow(
     made, kept = provider
     with FakeLLM(["Hello."]) as llm:
         agent = {"prompt": "Greet.", "model": "openai-chat:gpt-4o", "base_url": llm.openai_url, "tools": []}
-        async with Hub({}) as hub, Workflows(hub, SqliteJournal(None), code=[agent_workflow(hub)]) as workflows:
+        async with (
+            Hub({}) as hub,
+            Workflows(hub, SqliteJournal(None), code=[agent_workflow(hub, model_urls=[llm.openai_url])]) as workflows,
+        ):
             hub._core.enable_tracing(made)
             run = await workflows.start({"name": "w", "steps": [{"name": "greet", "agent": agent}]})
             assert await run.result() == "Hello."

@@ -71,6 +71,8 @@ class Commands:
 def test_an_agent_step_asks_and_goes_on_after_kill_9(tmp_path: Path) -> None:
     commands = Commands(tmp_path)
     with FakeLLM(TURNS) as llm:
+        document = json.loads((tmp_path / "mcp.json").read_text())
+        (tmp_path / "mcp.json").write_text(json.dumps({**document, "toolway": {"modelUrls": [llm.openai_url]}}))
         (tmp_path / "flow.yaml").write_text(FLOW.replace("URL", llm.openai_url))
         rows = commands.run("workflow", "check", "flow.yaml", "-c", "mcp.json")["steps"]
         assert rows[1]["tool"] == "agent openai-chat:gpt-4o"
@@ -81,7 +83,7 @@ def test_an_agent_step_asks_and_goes_on_after_kill_9(tmp_path: Path) -> None:
         [child] = asked["children"]
         assert asked["state"] == "waiting"
         assert child["asks"][0]["title"] == 's.pay {"id":"p1","delay_after":60}'
-        commands.run("agent", "approve", child["id"])
+        commands.run("approvals", "approve", child["id"])
 
         process = commands.start(*run)
         deadline = time.monotonic() + 100

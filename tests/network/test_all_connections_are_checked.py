@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,42 @@ OPENERS = frozenset(
         *("AsyncHTTPTransport", "HTTPTransport", "getaddrinfo", "gethostbyname"),
     }
 )
+#: Packages of others that open no connection by themselves.
+SILENT = frozenset(
+    {
+        *("anyio", "cel_expr_python", "cronsim", "cryptography", "genai_prices", "httptools", "jiter", "joserfc"),
+        *("jsonschema_rs", "mcp_types", "msgspec", "numpy", "onnxruntime", "prometheus_client", "pydantic"),
+        *("pydantic_core", "rich", "typer", "uvloop", "yaml"),
+    }
+)
+#: Packages that connect, or create clients that do, and the files that may import them: each was read for that. A file
+#: that is not here, and a package that is in neither list, is new: it goes through `toolway.network`.
+CONNECTING: dict[str, set[str]] = {
+    "boto3": {"agents/providers.py"},  # its connections are replaced by checked ones
+    "botocore": {"agents/providers.py"},
+    "urllib3": {"agents/providers.py"},
+    "httpx2": {
+        *("agents/answer_limit.py", "auth/oauth_flow.py", "auth/oauth_http.py", "gateway/identity/provider.py"),
+        *("network/httpx_transport.py", "telemetry/webhook.py"),
+    },
+    "mcp": {"auth/oauth_flow.py", "upstream/transports/memory.py"},  # with our HTTP client, and without any
+    "websockets": {"upstream/transports/websocket_connection.py"},  # its protocol only; http/dialer.py connects
+    "pydantic_ai.models": {
+        *("agents/agent_loop.py", "agents/answer_limit.py", "agents/journalled_model.py", "agents/model_access.py"),
+        *("agents/prices.py", "agents/providers.py", "agents/replay.py"),
+    },
+    "pydantic_ai.providers": {"agents/providers.py"},
+    # Engines that the operator starts the gateway with. Their addresses are no setting of a file.
+    "nats": {
+        *("cluster/bus.py", "cluster/heartbeat.py", "cluster/nats_connection.py", "cluster/nats_rpc/batching.py"),
+        *("cluster/nats_rpc/rpc_client.py", "cluster/nats_rpc/rpc_server.py"),
+    },
+    "psycopg": {"audit/postgres.py", "cluster/db/engine.py", "cluster/db/run_journal.py"},
+    "temporalio": {"cli/commands/workflow.py", "workflows/temporal.py"},
+    "opentelemetry.exporter": {"telemetry/otlp.py"},  # to the collector of the operator
+}
+#: The same, but imported in many files; only the files above and cluster/db give them an address.
+LIBRARIES = frozenset({"alembic", "sqlalchemy", "opentelemetry", "pydantic_ai"})
 HTTPX = frozenset({"AsyncClient", "get", "post", "put", "request", "stream", "send"})
 FILES = sorted(file for file in SOURCE.rglob("*.py") if "testing" not in file.relative_to(SOURCE).parts)
 #: Only files that contain one of these are parsed: parsing all takes seconds.
@@ -71,6 +108,89 @@ def test_no_module_opens_a_connection_in_a_way_of_its_own() -> None:
         calls = openings(ast.parse(text)) if NAMES.search(text) else ()
         found[where] = [each for each in calls if each[1] not in CONNECT.get(where, ())]
     assert {where: calls for where, calls in found.items() if calls} == {}
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Modules of other packages that are loaded, wherever in the file. Those for annotations alone are left out."""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    unused = {id(inner) for block in blocks for statement in block.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names if id(node) not in unused else ():
+            if name.split(".")[0] not in (*sys.stdlib_module_names, "toolway"):
+                yield getattr(node, "lineno", 0), name
+
+
+def unreviewed(tree: ast.AST, where: str) -> list[tuple[int, str]]:
+    """Imports of what connects, in a file that nobody read for that, and imports of unknown packages."""
+    found = []
+    for line, name in imports(tree):
+        known = [files for package, files in CONNECTING.items() if f"{name}.".startswith(f"{package}.")]
+        is_library = name.split(".")[0] in SILENT | LIBRARIES
+        if not (where in known[0] if known else is_library):
+            found.append((line, name))
+    return found
+
+
+def test_no_module_uses_a_client_of_another_package_that_connects_in_a_way_of_its_own() -> None:
+    found = {}
+    for file in FILES:
+        where = str(file.relative_to(SOURCE))
+        found[where] = unreviewed(ast.parse(file.read_text()), where) if "adapters" not in file.parts else []
+    assert {where: names for where, names in found.items() if names} == {}
+
+
+PROVIDER_WITHOUT_A_CLIENT = """
+from pydantic_ai.providers import infer_provider, infer_provider_class
+infer_provider('openai')
+infer_provider_class('openai')(base_url='http://127.0.0.1')
+"""
+
+
+def test_every_provider_of_models_gets_a_checked_client() -> None:
+    """Whatever creates providers gives them `http_client`; nothing else of pydantic-ai creates one for us."""
+    assert providers_without_client(ast.parse(PROVIDER_WITHOUT_A_CLIENT))
+    for where in CONNECTING["pydantic_ai.models"] | CONNECTING["pydantic_ai.providers"]:
+        assert providers_without_client(ast.parse((SOURCE / where).read_text())) == [], where
+
+
+def providers_without_client(tree: ast.AST) -> list[int]:
+    """Lines that create a provider, or let pydantic-ai do so, without a client of ours."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.func if isinstance(node.func, ast.Call) else node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        given = {keyword.arg for keyword in node.keywords}
+        is_created = isinstance(node.func, ast.Call) and name == "infer_provider_class"
+        if name == "infer_provider" or (is_created and "http_client" not in given):
+            found.append(node.lineno)
+        if name == "infer_model" and len(node.args) < 2:
+            found.append(node.lineno)
+        if name.startswith("create_async_http") and "transport" not in given:
+            found.append(node.lineno)
+        if name.endswith("Provider") and not given & {"http_client", "bedrock_client"}:
+            found.append(node.lineno)
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import requests",
+        "def f():\n    import aiohttp",
+        "from openai import AsyncOpenAI",
+        "import boto3",
+        "import httpx2",
+    ],
+)
+def test_a_new_client_would_be_seen(source: str) -> None:
+    assert unreviewed(ast.parse(source), "hub/core.py")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolway.agents.events import AgentEvent, AgentEventLog
+from toolway.agents.model_access import ModelAccess, base_urls
 from toolway.agents.settings import AgentSettings, ApprovalPolicy, Budget, ConfiguredAgent
 from toolway.agents.transcript import read_messages
 from toolway.errors import ConfigError
@@ -118,15 +119,31 @@ class Agent:
         self._log = AgentEventLog(stream)
         self._workflows: Workflows | None = None
         self._stack = AsyncExitStack()
-        self.workflow = agent_workflow(hub, self._log, lambda settings: self._models.get(settings.model))
+        #: The program that creates the agent has named its address: it may get the API key of the provider.
+        self._model_urls: tuple[str, ...] = tuple(base_urls(self.settings))
+        self.workflow = agent_workflow(
+            hub,
+            self._log,
+            lambda settings: self._models.get(settings.model),
+            model_urls=self._model_urls,
+        )
 
     @classmethod
     def from_settings(
-        cls, settings: AgentSettings, hub: Hub, *, journal: str | os.PathLike[str] | Workflows | None = None
+        cls,
+        settings: AgentSettings,
+        hub: Hub,
+        *,
+        journal: str | os.PathLike[str] | Workflows | None = None,
+        model_urls: Sequence[str] = (),
     ) -> Self:
-        """Create an agent from settings that were stored with an earlier run."""
+        """Create an agent from settings of a file, or from those that were stored with an earlier run.
+
+        Addresses in them get an API key only if the configuration lists them, or `model_urls`.
+        """
         agent = cls(settings.model, hub, journal=journal)
-        agent.settings = settings
+        agent.settings, agent._model_urls = settings, tuple(model_urls)
+        agent.workflow = agent_workflow(hub, agent._log, model_urls=model_urls)
         return agent
 
     async def __aenter__(self) -> Self:
@@ -153,7 +170,8 @@ class Agent:
         Raises:
             AgentError: The model cannot be used, or its price is unknown and the budget is in USD.
         """
-        await asyncio.to_thread(check_agent, self.settings, self._models)  # the libraries load for a second
+        access = _model_access(self._hub, self._model_urls)
+        await asyncio.to_thread(check_agent, self.settings, access, self._models)  # the libraries load for a second
         workflows = self._get_workflows()
         inputs = {"prompt": prompt, "settings": msgspec.to_builtins(self.settings)}
         run = await workflows.start(self.workflow, inputs, key=key, caller=caller)
@@ -268,7 +286,12 @@ class AgentRun:
 
 
 def agent_workflow(
-    hub: Hub, log: AgentEventLog | None = None, find_model: Callable[[AgentSettings], Model | None] | None = None
+    hub: Hub,
+    log: AgentEventLog | None = None,
+    find_model: Callable[[AgentSettings], Model | None] | None = None,
+    *,
+    model_urls: Sequence[str] = (),
+    may_see: Callable[[str, str], bool] | None = None,
 ) -> PythonWorkflow:
     """Return the workflow that executes agent runs, for the argument `code` of `Workflows`.
 
@@ -276,6 +299,9 @@ def agent_workflow(
         hub: The hub whose tools the runs call.
         log: Receives the events of the runs.
         find_model: Returns the model of a run; None for one that is found by the name in its settings.
+        model_urls: Addresses that may get the API key of a model provider, besides the provider's own and those of
+            `toolway.modelUrls` in the configuration of the hub. A run whose `base_url` is another one fails.
+        may_see: Returns True if a caller, who has started a run, may see a tool (`server.tool`). None: all tools.
     """
     events = log or AgentEventLog()
 
@@ -283,10 +309,10 @@ def agent_workflow(
         chosen = msgspec.convert(settings, AgentSettings)
         model = find_model(chosen) if find_model is not None else None
         if model is None:
-            model = await asyncio.to_thread(check_agent, chosen)
+            model = await asyncio.to_thread(check_agent, chosen, _model_access(hub, model_urls))
         from toolway.agents.agent_loop import run_agent
 
-        return await run_agent(hub, model, events, run, prompt, chosen)
+        return await run_agent(hub, model, events, run, prompt, chosen, may_see)
 
     return PythonWorkflow(agent, name=AGENT_WORKFLOW, span=_span_of)
 
@@ -295,8 +321,14 @@ def _span_of(run: str, inputs: Json) -> StepSpan:
     return agent_span(str(inputs["settings"]["model"]), run)
 
 
-def check_agent(settings: AgentSettings, models: Mapping[str, Model] | None = None) -> Model:
+def _model_access(hub: Hub, model_urls: Sequence[str]) -> ModelAccess:
+    return ModelAccess(hub._core.model_urls, hub._core.network_policy).listing(model_urls)
+
+
+def check_agent(settings: AgentSettings, access: ModelAccess, models: Mapping[str, Model] | None = None) -> Model:
     """Return the model of a run. Raise `AgentError` if it cannot be used: no package, no API key, no known price.
+
+    It cannot be used either if the settings name an address that must not get the API key.
 
     The agents that it may call are checked too.
     """
@@ -304,12 +336,12 @@ def check_agent(settings: AgentSettings, models: Mapping[str, Model] | None = No
     from toolway.agents.prices import require_price
     from toolway.agents.providers import require_one_attempt, resolve_model
 
-    model = (models or {}).get(settings.model) or resolve_model(settings)
+    model = (models or {}).get(settings.model) or resolve_model(settings, access)
     require_one_attempt(model)
     if settings.budget.usd is not None:
         require_price(model, settings)
     for inner in settings.agents.values():
-        check_agent(replace(inner.settings, budget=inner.settings.budget.within(settings.budget)), models)
+        check_agent(replace(inner.settings, budget=inner.settings.budget.within(settings.budget)), access, models)
     return model
 
 

@@ -1,13 +1,14 @@
 """Bound on the bytes of an answer while it is read, for the HTTP clients of pydantic-ai and for boto3.
 
-A provider that sends without an end must not fill the memory. The clients of the SDKs have no such limit.
+A provider that sends without an end must not fill the memory. The clients of the SDKs have no such limit. Answers are
+requested without compression, and compressed ones are refused: a few bytes of them can become many.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx2
 from pydantic_ai.models import Model
@@ -15,23 +16,26 @@ from pydantic_ai.models import Model
 MAX_WIRE_BYTES: Final = 64 * 1024 * 1024  # of one answer as it is sent, with the frames of its stream
 MAX_CAUSES: Final = 20  # of one exception
 
-
-class _TooLargeAnswer(Exception):
-    """Raised while the answer of a model provider is read, if it exceeds the size limit."""
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
-class _TooLargeRead(httpx2.ReadError, _TooLargeAnswer):
-    """Error for an answer that is too large, as a `ReadError`, which SDKs expect from their HTTP client httpx2."""
+class _RefusedAnswer(Exception):
+    """Raised while the answer of a model provider is read, if it exceeds the size limit or is compressed."""
+
+
+class _RefusedRead(httpx2.ReadError, _RefusedAnswer):
+    """Error for an answer that is refused, as a `ReadError`, which SDKs expect from their HTTP client httpx2."""
 
 
 def limit_answers(model: Model) -> None:
-    """Make the HTTP client of a model stop reading at the size limit.
+    """Make the HTTP client of a model request answers without compression, and stop reading at the size limit.
 
     Call it before each request: the client may have been replaced since the last one.
     """
     provider = getattr(model, "provider", None) or getattr(model, "_provider", None)
     client = getattr(provider, "_own_http_client", None)
     if isinstance(client, httpx2.AsyncClient):
+        client.headers["accept-encoding"] = "identity"
         hooks = client.event_hooks["response"]
         if _bound_response not in hooks:
             hooks.append(_bound_response)
@@ -43,17 +47,30 @@ def limit_answers(model: Model) -> None:
             endpoint.http_session = _BoundedSession(session)
 
 
-def is_too_large(error: BaseException) -> bool:
-    """Return True if a request to a model failed because the answer exceeded the size limit."""
+def find_refusal(error: BaseException) -> str | None:
+    """Return why the answer to a request was not read to its end: it is too large, or compressed. Else None."""
+    refused = find_cause(error, _RefusedAnswer)
+    return None if refused is None else str(refused)
+
+
+def find_cause(error: BaseException, kind: type[ErrorT]) -> ErrorT | None:
+    """Return the first exception of a kind among an exception and its causes; None if there is none."""
     cause: BaseException | None = error
     for _ in range(MAX_CAUSES):
-        if cause is None or isinstance(cause, _TooLargeAnswer):
-            return cause is not None
+        if cause is None or isinstance(cause, kind):
+            return cause
         cause = cause.__cause__ or cause.__context__
-    return False
+    return None
+
+
+def _too_large() -> str:
+    return f"the answer has more than {MAX_WIRE_BYTES} bytes with its frames: limit it with max_tokens"
 
 
 async def _bound_response(response: httpx2.Response) -> None:
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise _RefusedRead(f"the answer is compressed ({encoding[:40]}), though it was requested without")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _BoundedStream(response.stream)
 
@@ -67,7 +84,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for data in self._stream:
             size += len(data)
             if size > MAX_WIRE_BYTES:
-                raise _TooLargeRead("the answer is too large")
+                raise _RefusedRead(_too_large())
             yield data
 
     async def aclose(self) -> None:
@@ -98,13 +115,13 @@ class _BoundedBody:
         self._raw = raw
 
     def stream(self, amount: int = 2**16, decode_content: bool | None = None) -> Iterator[bytes]:
-        """Yield the parts of a response body as they arrive. Raises `_TooLargeAnswer` if the body exceeds the limit."""
+        """Yield the parts of a response body as they arrive. Raises `_RefusedAnswer` if the body exceeds the limit."""
         size = 0
         for data in self._raw.stream(amount, decode_content):
             size += len(data)
             if size > MAX_WIRE_BYTES:
                 self._raw.close()
-                raise _TooLargeAnswer("the answer is too large")
+                raise _RefusedAnswer(_too_large())
             yield data
 
     def __getattr__(self, name: str) -> Any:

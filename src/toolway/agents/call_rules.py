@@ -11,13 +11,15 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from toolway.agents.errors import BUDGET_HINT, BudgetUsed
 from toolway.agents.settings import AgentSettings, may_match
+from toolway.protocol.sanitize import escape_invisible
 from toolway.types import Effect, Json
 
 WARN_AFTER: Final = 3  # equal calls with equal results, after which the model gets a note
 STOP_AFTER: Final = 8  # … after which the run ends
 MAX_CALLS_OF_TURN: Final = 128
-MAX_TITLE_CHARS: Final = 400
+MAX_REVIEW_CHARS: Final = 65_536  # of a call that a person must approve
 
 
 class CallDecision(NamedTuple):
@@ -33,12 +35,16 @@ class CallRules:
     Args:
         settings: Settings of the run.
         untrusted: Servers whose results may contain instructions of strangers. Default: those of the settings.
+
+    With `untrusted="none"` in the settings, no call needs approval because of what was read. It is recorded all the
+    same: another agent may get the answer.
     """
 
     def __init__(self, settings: AgentSettings, untrusted: Collection[str] | None = None) -> None:
         self._settings = settings
         own = () if settings.untrusted == "none" else settings.untrusted
         self._untrusted = frozenset(own if untrusted is None else untrusted)
+        self._guards = settings.untrusted != "none"
         self._unknown: set[str] = set()  # unsafe calls that may have been executed
         #: Untrusted servers that the model has read from, and the turn of the first result; 0 if it is in the prompt.
         self._read_untrusted = {
@@ -46,23 +52,63 @@ class CallRules:
         }
         self._repeats: dict[str, int] = {}
         self.calls = 0
+        self._used_up_in: int | None = None  # turn whose results say that no call is left
 
-    def reserve(self, place: int) -> str | None:
-        """Count a tool call against the limits of the run and of one model turn; `place` is its number in the turn.
+    def require_calls_left(self, turn: int) -> None:
+        """Raise `BudgetUsed` if the model wants a call, though results of an earlier turn say that none is left."""
+        if self._used_up_in is not None and self._used_up_in < turn:
+            limit = self._settings.budget.calls
+            raise BudgetUsed(
+                f"the run has used up its budget of {limit} calls",
+                detail=f"used: {self.calls} calls; the model wants another one instead of an answer",
+                hint=BUDGET_HINT,
+            )
 
-        Return the refusal for the model if the turn or the budget allows no more calls; else None.
-        """
-        if place > MAX_CALLS_OF_TURN:
-            return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
+    def add_calls(self, count: int, turn: int) -> None:
+        """Add tool calls that were made in turn `turn`, by this run or by a child run, to those of the budget."""
+        self.calls += count
+        budget = self._settings.budget.calls
+        if budget is not None and self.calls >= budget and self._used_up_in is None:
+            self._used_up_in = turn
+
+    def add_call_note(self, text: str) -> str:
+        """Return the result of a call for the model, with a note if no call is left."""
+        if self._used_up_in is None:
+            return text
+        return f"{text}\n\n[That was the last of your {self._settings.budget.calls} calls. Give your answer now.]"
+
+    def find_surplus(self, place: int) -> str | None:
+        """Return the refusal for the model if a call, at this place in an answer, is one too many; else None."""
+        if place <= MAX_CALLS_OF_TURN:
+            return None
+        return f"not executed: an answer may contain {MAX_CALLS_OF_TURN} calls. Make the rest in your next turn."
+
+    def reserve(self, turn: int) -> str | None:
+        """Count a tool call against the budget; return the refusal for the model if no call is left, else None."""
         budget = self._settings.budget.calls
         if budget is not None and self.calls >= budget:
+            self._used_up_in = turn if self._used_up_in is None else self._used_up_in
             return f"not executed: the budget of {budget} calls is used up. Give your answer now."
-        self.calls += 1
+        self.add_calls(1, turn)
         return None
 
     def decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
-        """Return the decision about a call that the model requests: make it, ask a person first, or refuse it."""
-        title = f"{tool} {msgspec.json.encode(args).decode()}"[:MAX_TITLE_CHARS]
+        """Return the decision about a call that the model requests: make it, ask a person first, or refuse it.
+
+        A person sees the whole call. One that is too long to be read is refused.
+        """
+        decision = self._decide(tool, args, effect, turn)
+        size = len(decision.text)
+        if decision.action == "approve" and size > MAX_REVIEW_CHARS:
+            return CallDecision(
+                "refuse",
+                f"not executed: a person would have to read {size} characters to approve this call; "
+                f"the limit is {MAX_REVIEW_CHARS}. Send less in one call.",
+            )
+        return decision
+
+    def _decide(self, tool: str, args: Json, effect: Effect, turn: int) -> CallDecision:
+        title = escape_invisible(f"{tool} {msgspec.json.encode(args).decode()}")
         if effect is Effect.UNSAFE and _digest(tool, args) in self._unknown:
             if self._settings.approve == "none":
                 return CallDecision(
@@ -75,7 +121,7 @@ class CallRules:
             return CallDecision("approve", title)
         server = tool.partition(".")[0]
         sources = [name for name in self.sources(turn) if name != server]
-        if effect is Effect.UNSAFE and sources:
+        if self._guards and effect is Effect.UNSAFE and sources:
             return CallDecision("approve", f"after reading from {', '.join(sources)} (untrusted): {title}")
         return CallDecision("call")
 

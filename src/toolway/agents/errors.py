@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from toolway.workflows.python_workflow.step_result import RunFailure
+
+BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,100calls"
 
 
 class AgentError(RunFailure):

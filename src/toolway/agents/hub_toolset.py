@@ -139,16 +139,21 @@ class HubToolset(AbstractToolset[Any]):
     ) -> str:
         """Execute a tool call that the model requested; return the text for the model, also if the call failed."""
         path = self._model.calls[ctx.tool_call_id or ""]
+        turn = _turn_of(path)
+        if (refusal := self.rules.find_surplus(int(path.rpartition(".")[2]))) is not None:
+            return refusal
+        if name == READ_RESULT_TOOL:  # no call: the text is here
+            text = self._read_result(str(tool_args.get("handle", "")), tool_args.get("offset"))
+            return self.rules.add_result(name, tool_args, text, turn)
+        self.rules.require_calls_left(turn)
         if name == SEARCH_TOOL:
-            return await self._search(path, str(tool_args.get("query", "")))
-        if name == READ_RESULT_TOOL:
-            return self._read_result(str(tool_args.get("handle", "")), tool_args.get("offset"))
+            text = await self._search(path, str(tool_args.get("query", "")))
+            return self.rules.add_result(name, tool_args, text, turn)
         qualified = self._by_model_name[name]
         args = self._schemas[qualified].restore(tool_args)
         if not isinstance(args, dict):
             return texts.broken_arguments_text(name, str(args))
-        refusal = self.rules.reserve(int(path.rpartition(".")[2]))
-        if refusal is not None:
+        if (refusal := self.rules.reserve(turn)) is not None:
             return refusal
         effect = self._effect_of(qualified)
         if effect is Effect.READ:
@@ -172,7 +177,7 @@ class HubToolset(AbstractToolset[Any]):
         record["result"] = text
         if self.on_result is not None:
             self.on_result(path, record)
-        return self._cut(path, self.rules.add_result(tool, args, text, turn))
+        return self.rules.add_call_note(self._cut(path, self.rules.add_result(tool, args, text, turn)))
 
     async def _refuse(self, path: str, tool: str, decision: CallDecision) -> str | None:
         """Ask a person about a tool call if the rules demand it; return the text for the model if the call is refused.

@@ -68,29 +68,30 @@ class InnerAgents:
             output: Json = await self._run.start(AgentRuns(), inputs, name=path)
         except StepFailed as exc:
             record["executed"] = str(exc.error.get("executed") or "yes")
-            self._count(path, exc.error, settings)
+            self._count(path, exc.error, settings, turn)
             self._rules.mark_read(exc.error.get("read_untrusted", self._untrusted), turn)
             return f"the agent {name} failed: {exc.message}. Calls that it has made were executed."
         record["executed"] = "yes"
-        self._count(path, output, settings)
+        self._count(path, output, settings, turn)
         self._rules.mark_read(output.get("read_untrusted", self._untrusted), turn)
         answer: Any = output["output"]
         return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
 
     def _marks(self, settings: AgentSettings, turn: int) -> Json:
         """Return the settings that tell a child run from which untrusted servers its prompt may contain texts."""
+        sources = self._rules.sources(turn)  # also those of which only another child knows that they are untrusted
+        has_read = (*settings.has_read, *sources)
         if settings.untrusted == "none":
-            return {}
-        untrusted = tuple(sorted({*settings.untrusted, *self._untrusted}))
-        return {"untrusted": untrusted, "has_read": (*settings.has_read, *self._rules.sources(turn))}
+            return {"has_read": has_read}
+        return {"untrusted": tuple(sorted({*settings.untrusted, *self._untrusted, *sources})), "has_read": has_read}
 
-    def _count(self, path: str, ended: Json, settings: AgentSettings) -> None:
+    def _count(self, path: str, ended: Json, settings: AgentSettings, turn: int) -> None:
         usage, seconds = ended.get("usage"), ended.get("seconds")
         if seconds is not None:  # without the times in which the child waited for a person
             self._model.add_pause(self._run.times(path), seconds)
         if usage is None:
             self._model.spending.add_reservation(settings.budget)
-            self._rules.calls += settings.budget.calls or 0
+            self._rules.add_calls(settings.budget.calls or 0, turn)
         else:
             self._model.spending.add_child(usage)
-            self._rules.calls += usage.get("calls") or 0
+            self._rules.add_calls(usage.get("calls") or 0, turn)

@@ -1,11 +1,14 @@
 """Journalled model: each answer of a model is a step of the run, so that a replay does not ask the model again.
 
-A request that a crash interrupted is sent once more, never a third time, and both count for the budget. A provider that
-is overloaded is asked again after a wait, which is a step too.
+A request that a crash interrupted is sent again, because it has no effect: it only costs money. Each one that was sent
+counts for the budget, which ends a run whose process crashes again and again. A provider that is overloaded or too slow
+is asked again after a wait, which is a step too.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -39,13 +42,15 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
-from toolway.agents import answer_limit
-from toolway.agents.answer_limit import is_too_large, limit_answers
-from toolway.agents.errors import AgentError, BudgetUsed
+from toolway.agents.answer_limit import find_cause, find_refusal, limit_answers
+from toolway.agents.errors import BUDGET_HINT, AgentError, BudgetUsed
 from toolway.agents.prices import price_of
 from toolway.agents.settings import AgentSettings, Budget
-from toolway.agents.spending import BUDGET_HINT, Spending
+from toolway.agents.spending import Spending
 from toolway.agents.transcript import read_arguments, read_model_name
+from toolway.network.resolver import AddressDenied
+from toolway.secrets.detection import SecretMasker, is_secret_name
+from toolway.secrets.replacer import mask_and_cut
 from toolway.telemetry import otel_attributes
 from toolway.telemetry.otel_attributes import chat_span
 from toolway.types import Effect, Json
@@ -54,7 +59,9 @@ from toolway.workflows.python_workflow import RunContext, StepFailed
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_TRIES: Final = 5  # of one answer, if the provider is overloaded
+MAX_LOST: Final = 50  # requests for one answer that crashes may interrupt, if the budget has no limit for requests
 REQUEST_TIMEOUT_S: Final = 600.0
+SLACK_S: Final = 60.0  # for the end of a request that took too long
 MAX_WAIT_S: Final = 120.0  # before the provider is asked again, whatever it says
 _TEMPORARY: Final = (
     ModelRateLimitError,
@@ -114,10 +121,16 @@ class JournalledModel(WrapperModel):
             if lost and (used := self.spending.find_exceeded(lost, estimate())):
                 return {"error": {"message": used.message, "detail": used.detail, "temporary": False, "budget": True}}
             try:
-                response = await self._ask(messages, model_settings, model_request_parameters)
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    response = await self._ask(messages, model_settings, model_request_parameters)
+            except TimeoutError:
+                message = f"no answer within {REQUEST_TIMEOUT_S:g} s"
+                return {"error": {"message": message, "temporary": True, "lost": True}}
             except Exception as exc:
-                if is_too_large(exc):
-                    return _too_large(f"more than {answer_limit.MAX_WIRE_BYTES} bytes with its frames")
+                if (refusal := find_refusal(exc)) is not None:
+                    return {"error": {"message": refusal, "temporary": False}}
+                if (denied := find_cause(exc, AddressDenied)) is not None:
+                    return {"error": {"message": denied.reason, "hint": denied.hint, "temporary": False}}
                 if not isinstance(exc, ModelAPIError | UnexpectedModelBehavior):
                     raise
                 return _error_to_json(exc)
@@ -147,7 +160,13 @@ class JournalledModel(WrapperModel):
         ]
 
     async def _step(self, name: str, ask: Callable[[Iterator[int]], Any]) -> tuple[Json, int]:
-        """Return an answer of the model from the journal or the provider, and how many requests for it a crash lost."""
+        """Return an answer of the model from the journal or the provider, and how many requests for it have no answer.
+
+        A crash interrupted these, or the provider took too long: it may charge for them.
+        """
+        requests = self._agent.budget.requests
+        max_sent = 1 + (MAX_LOST if requests is None else requests)  # the last one is refused by the budget, not sent
+        lost = 0
         for attempt in range(1, MAX_TRIES + 1):
             path = name if attempt == 1 else f"{name}~{attempt}"
             try:
@@ -155,27 +174,33 @@ class JournalledModel(WrapperModel):
                     partial(ask, count(self._run.attempts(path))),
                     name=path,
                     effect=Effect.UNSAFE,  # its intent is stored: a second request after a crash is counted
-                    timeout=REQUEST_TIMEOUT_S,
-                    retry=Retry(tries=2, wait=0.0),
+                    timeout=REQUEST_TIMEOUT_S + SLACK_S,
+                    retry=Retry(tries=max_sent, wait=0.0),
                     on_unknown="retry",
                     span=chat_span(self.wrapped.system, self.model_name, self._run.id, _describe_answer),
                 )
             except StepFailed as exc:
+                sent = self._run.attempts(path)
+                if sent >= max_sent and (used := self.spending.find_exceeded(sent)):
+                    raise used from exc
                 raise AgentError(
                     "the model did not answer", detail=exc.message, hint="toolway agent show RUN", code="E-AGENT-MODEL"
                 ) from exc
             attempts = self._run.attempts(path)
-            self.spending.requests += attempts
+            lost += attempts - 1
             if "error" not in answer:
-                return answer, attempts - 1
+                self.spending.requests += attempts
+                return answer, lost
             error: Json = answer["error"]
+            self.spending.requests += attempts - bool(error.get("budget"))  # the last one was not sent
+            lost += bool(error.get("lost"))
             if error.get("budget"):
                 raise BudgetUsed(error["message"], detail=error["detail"], hint=BUDGET_HINT)
             if not error["temporary"] or attempt == MAX_TRIES:
                 raise AgentError(
                     f"the provider of {self.model_name} gave no answer",
                     detail=error["message"],
-                    hint="check the name of the model, the API key and the limits of your account",
+                    hint=error.get("hint") or "check the name of the model, the API key and the limits of your account",
                     code="E-AGENT-MODEL",
                 )
             await self._run.wait(min(MAX_WAIT_S, error.get("retry_after") or 2.0**attempt), name=f"{path}/wait")
@@ -209,7 +234,7 @@ class JournalledModel(WrapperModel):
     def _read(self, number: int, answer: Json) -> ModelResponse:
         """Decode an answer of the model that was read from the journal.
 
-        A tool call without an id, or with one that was used before, gets a new id.
+        A tool call without an id, or with one that was used before, gets a new id. Arguments that are `null` are none.
         """
         response = ModelMessagesTypeAdapter.validate_python([answer["response"]])[0]
         assert isinstance(response, ModelResponse)
@@ -219,11 +244,20 @@ class JournalledModel(WrapperModel):
             if isinstance(part, ToolCallPart):
                 calls += 1
                 if not part.tool_call_id or part.tool_call_id in self._ids:
-                    part = parts[place] = replace(part, tool_call_id=f"toolway_{number}_{calls}")
+                    part = parts[place] = replace(part, tool_call_id=self._new_id(number, calls))
+                if isinstance(part.args, str) and part.args.strip() == "null":
+                    part = parts[place] = replace(part, args=None)
                 self._ids.add(part.tool_call_id)
                 self.calls[part.tool_call_id] = f"tool/{number}.{calls}"
                 self.call_ids[f"tool/{number}.{calls}"] = part.tool_call_id
         return replace(response, parts=parts)
+
+    def _new_id(self, number: int, calls: int) -> str:
+        """Return an id for a tool call that no other call of the run has. A replay gets the same one."""
+        id = f"toolway_{number}_{calls}"
+        while id in self._ids:  # the model may have used it
+            id += "_"
+        return id
 
     def _check_budget(self) -> None:
         """Raise `BudgetUsed` if the budget of the run is used up, so that no further request may be sent."""
@@ -292,20 +326,26 @@ def _describe_answer(answer: Json) -> Json:
 def _error_to_json(exc: ModelAPIError | UnexpectedModelBehavior) -> Json:
     return {
         "error": {
-            "message": str(exc)[:1000],
+            "message": mask_and_cut(str(exc), 1000, _mask_keys),
             "temporary": isinstance(exc, _TEMPORARY) or type(exc) is ModelAPIError,  # an answer that is not JSON
             "retry_after": getattr(exc, "retry_after", None),
         }
     }
 
 
+def _mask_keys(text: str) -> str:
+    """Mask the secrets of the environment: an error of a provider may repeat the API key that was sent to it."""
+    masker = SecretMasker()
+    for name, value in os.environ.items():
+        if is_secret_name(name):
+            masker.add(value)
+    return masker.mask(text)
+
+
 def _check_size(response: Json, cost: Decimal | None) -> Json:
     """Return a model's answer with its cost as a journal entry; an error entry if the answer is too large."""
     size = len(msgspec.json.encode(response))
     if size > MAX_ANSWER_BYTES:
-        return _too_large(f"{size} bytes, more than {MAX_ANSWER_BYTES}")
+        message = f"the answer has {size} bytes, more than {MAX_ANSWER_BYTES}: limit it with max_tokens"
+        return {"error": {"message": message, "temporary": False}}
     return {"response": response, "usd": None if cost is None else float(cost)}
-
-
-def _too_large(size: str) -> Json:
-    return {"error": {"message": f"the answer has {size}: limit it with max_tokens", "temporary": False}}

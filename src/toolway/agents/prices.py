@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from genai_prices import Usage, calc_price
@@ -13,16 +14,23 @@ from toolway.agents.settings import AgentSettings
 
 
 def price_of(response: ModelResponse, settings: AgentSettings) -> Decimal | None:
-    """Return the price of a model's answer in USD; None if it is not known."""
-    own = settings.prices.get(response.model_name or "") or settings.prices.get(settings.model)
+    """Return the price of a model's answer in USD; None if it is not known.
+
+    An answer whose model has no known price, such as one that a proxy has named, has the price of the requested model.
+    """
+    asked = settings.model.partition(":")[2]
+    names = (response.model_name or "", settings.model, asked)
+    own = next((settings.prices[name] for name in names if name in settings.prices), None)
     if own is not None:
         tokens = (response.usage.input_tokens, response.usage.output_tokens)
         prices = (Decimal(str(price)) * count / 1_000_000 for price, count in zip(own, tokens, strict=True))
         return sum(prices, Decimal(0))
-    try:
-        return response.cost().total_price
-    except (LookupError, ValueError, AssertionError):
-        return None
+    for each in (response, replace(response, model_name=asked)):
+        try:
+            return each.cost().total_price
+        except (LookupError, ValueError, AssertionError):
+            continue
+    return None
 
 
 def require_price(model: Model, settings: AgentSettings) -> None:

@@ -1,33 +1,46 @@
-"""Creation of models by name, such as `openai:gpt-5`. Their clients send a request once: the run decides on retries."""
+"""Creation of models by name, such as `openai:gpt-5`.
+
+Their clients send a request once, because the run decides on retries, and connect to checked addresses only.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
+from pydantic_ai.providers import Provider, infer_provider_class
 
 from toolway.agents.errors import AgentError
+from toolway.agents.model_access import ADDRESS_CODE, ModelAccess, create_http_client
 from toolway.agents.settings import AgentSettings
 from toolway.errors import ToolwayError
+from toolway.network.policy import NetworkPolicy
+from toolway.network.resolver import resolve_host_blocking
 
 #: pydantic-ai turns off the retries of an SDK for one request, but not those of boto3.
 ONE_ATTEMPT: Final = {"total_max_attempts": 1, "mode": "standard"}
 READ_TIMEOUT_S: Final = 300.0  # as pydantic-ai has it
 CONNECT_TIMEOUT_S: Final = 60.0
+_GATEWAY_PREFIX: Final = "gateway/"  # of the names of providers behind the gateway of Pydantic
 
 
-def resolve_model(settings: AgentSettings) -> Model:
+def resolve_model(settings: AgentSettings, access: ModelAccess = ModelAccess()) -> Model:  # noqa: B008 # frozen
     """Return the model of a provider by its name, such as `openai:gpt-5`.
 
     Raises:
-        AgentError: The name is not known, the package of the provider is missing, or there is no API key.
+        AgentError: The name is not known, the package of the provider is missing, there is no API key, or the settings
+            name an address that must not get it.
     """
     try:
-        return infer_model(settings.model, lambda name: _create_provider(name, settings.base_url))
+        return infer_model(settings.model, lambda name: _create_provider(name, settings, access))
     except (UserError, ImportError, ValueError, TypeError, ToolwayError) as exc:  # a provider may have no base_url
+        if isinstance(exc, AgentError) and exc.code == ADDRESS_CODE:
+            raise
         raise AgentError(
             f"the model {settings.model} cannot be used",
             detail=str(exc)[:500],
@@ -36,18 +49,55 @@ def resolve_model(settings: AgentSettings) -> Model:
         ) from exc
 
 
-def _create_provider(name: str, base_url: str | None) -> Provider[Any]:
+def _create_provider(name: str, settings: AgentSettings, access: ModelAccess) -> Provider[Any]:
     if name == "bedrock":
-        return _create_bedrock(base_url)
-    if base_url is None:
-        return infer_provider(name)
-    return infer_provider_class(name)(base_url=base_url)  # type: ignore[call-arg] # not all take one
+        return _create_bedrock(settings, access)
+    build = _find_builder(name)
+    policy = access.policy_for(settings, partial(_own_url, build))
+    # As the provider would do with a client of its own, so that it is closed and replaced with the event loop.
+    create = partial(create_http_client, policy)
+    client = create()
+    options = {} if settings.base_url is None else {"base_url": settings.base_url}
+    provider = build(http_client=client, **options)
+    provider._own_http_client, provider._http_client_factory = client, create
+    return provider
 
 
-def _create_bedrock(base_url: str | None) -> Provider[Any]:
-    """Return the Bedrock provider with a boto3 client that sends each request once.
+def _find_builder(name: str) -> Callable[..., Provider[Any]]:
+    """Return the class or function that creates a provider with a given HTTP client.
 
-    boto3 finds region and credentials.
+    Raises `AgentError` for a provider with a client of its own, which would connect past the address check.
+    """
+    if name.startswith(_GATEWAY_PREFIX):
+        from pydantic_ai.providers.gateway import gateway_provider
+
+        upstream = name.removeprefix(_GATEWAY_PREFIX)
+        if upstream != "bedrock":
+            return partial(gateway_provider, upstream)
+    else:
+        found = infer_provider_class(name)
+        if "http_client" in inspect.signature(found.__init__).parameters:
+            return found
+    raise AgentError(
+        f"the provider {name} cannot be used",
+        detail="its client connects in a way of its own, past the address check",
+        hint="use a provider with an OpenAI-compatible endpoint: openai-chat:MODEL and its URL in toolway.modelUrls",
+        code=ADDRESS_CODE,
+    )
+
+
+def _own_url(build: Callable[..., Provider[Any]]) -> str:
+    """Return the provider's own address, which may be set in the environment; "" if the provider has none."""
+    try:
+        return build(http_client=create_http_client(NetworkPolicy())).base_url
+    except (UserError, ImportError, ValueError, TypeError):
+        return ""
+
+
+def _create_bedrock(settings: AgentSettings, access: ModelAccess) -> Provider[Any]:
+    """Return the provider of Amazon Bedrock. boto3 finds region and credentials.
+
+    Raises `AgentError` if the settings name an address that must not get them.
     """
     import boto3
     from botocore.config import Config
@@ -61,12 +111,55 @@ def _create_bedrock(base_url: str | None) -> Provider[Any]:
     )
     try:
         session = boto3.Session()
-        client = session.client("bedrock-runtime", endpoint_url=base_url, config=config)
+        client = session.client("bedrock-runtime", endpoint_url=settings.base_url, config=config)
+
+        def own_url() -> str:
+            if settings.base_url is None:
+                return str(client.meta.endpoint_url)
+            return str(session.client("bedrock-runtime", config=config).meta.endpoint_url)
+
+        _check_connections(client, access.policy_for(settings, own_url))
         if session.get_credentials() is None and not os.environ.get("AWS_BEARER_TOKEN_BEDROCK"):
             raise UserError("there are no credentials of AWS: set AWS_PROFILE, AWS_ACCESS_KEY_ID or a bearer token")
     except BotoCoreError as exc:
         raise UserError(f"{exc}: set AWS_REGION or AWS_DEFAULT_REGION") from exc
     return BedrockProvider(bedrock_client=client)
+
+
+def _check_connections(client: Any, policy: NetworkPolicy) -> None:
+    """Make a boto3 client connect only to addresses that the policy allows, as they were resolved for the check.
+
+    A proxy of the environment is used as it is, as by every other client.
+    """
+    from botocore.awsrequest import AWSHTTPConnectionPool, AWSHTTPSConnectionPool
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    def checked(pool: Any) -> Any:
+        class Connection(pool.ConnectionCls):  # type: ignore[misc] # a class of urllib3
+            _dns_host: str
+
+            def _new_conn(self) -> Any:
+                if self.proxy is not None:
+                    return super()._new_conn()
+                name: str = self._dns_host
+                found = resolve_host_blocking(self.host, self.port, policy)
+                try:
+                    for number, each in enumerate(found, 1):
+                        self._dns_host = each.host  # TLS verifies the name, which is back by then
+                        try:
+                            return super()._new_conn()
+                        except (NewConnectionError, ConnectTimeoutError):
+                            if number == len(found):
+                                raise
+                finally:
+                    self._dns_host = name
+
+        return type("CheckedPool", (pool,), {"ConnectionCls": Connection})
+
+    session = client._endpoint.http_session
+    pools = {"http": checked(AWSHTTPConnectionPool), "https": checked(AWSHTTPSConnectionPool)}
+    session._pool_classes_by_scheme = pools  # of proxies
+    session._manager.pool_classes_by_scheme = pools
 
 
 def require_one_attempt(model: Model) -> None:

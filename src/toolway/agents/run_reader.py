@@ -95,7 +95,7 @@ class AgentRunReader:
             "instructions": settings.instructions,
             "tools": list(settings.tools),
             "approve": settings.approve if isinstance(settings.approve, str) else ", ".join(settings.approve),
-            "untrusted": list(_read_facts(entries).get("untrusted") or settings.untrusted),
+            "untrusted": _untrusted_servers(settings, entries),
             "budget": [{"unit": unit, "used": used[unit], "limit": limits[unit]} for unit in used],
         }
 
@@ -119,6 +119,13 @@ class AgentRunReader:
         call = calls[int(place) - 1]
         effects = _read_facts(entries).get("effects") or {}
         return {**call, "effect": str(effects.get(call["tool"], ""))}
+
+
+def _untrusted_servers(settings: AgentSettings, entries: Sequence[Entry]) -> list[str]:
+    """Return the servers after whose results unsafe calls need approval; none if that is switched off."""
+    if settings.untrusted == "none":
+        return []
+    return list(_read_facts(entries).get("untrusted") or settings.untrusted)
 
 
 def _read_facts(entries: Sequence[Entry]) -> Json:

@@ -8,16 +8,13 @@ in a crash, and one whose answer has no usage numbers. They count for the budget
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Final
 
 from pydantic_ai.messages import ModelResponse
 
-from toolway.agents.errors import BudgetUsed
+from toolway.agents.errors import BUDGET_HINT, BudgetUsed
 from toolway.agents.prices import price_of
 from toolway.agents.settings import AgentSettings, Budget
 from toolway.types import Json
-
-BUDGET_HINT: Final = "start it with a larger budget, for example --budget 1usd,100calls"
 
 
 class Spending:
@@ -37,10 +34,10 @@ class Spending:
     def add_answer(self, response: ModelResponse, lost: int, estimate: ModelResponse) -> None:
         """Add the usage of one answer, and the same again for each of the `lost` requests, whose answers a crash lost.
 
-        An answer without usage numbers counts like `estimate`.
+        An answer without usage numbers, or with some that cannot be right, counts like `estimate`.
         """
         usage = response.usage
-        is_measured = not usage.unmeasured_requests
+        is_measured = not usage.unmeasured_requests and usage.total_tokens > 0  # no request has no tokens
         if is_measured:
             self.input_tokens += usage.input_tokens
             self.output_tokens += usage.output_tokens

@@ -58,12 +58,12 @@ def read_model_name(name: str) -> str:
 
 
 def read_arguments(args: Any) -> Any:
-    """Return the arguments of a tool call as a JSON value. A text that is not valid JSON is returned unchanged."""
+    """Return the arguments of a tool call as a JSON value. A text that cannot be read as JSON stays a text."""
     if not isinstance(args, str):
         return args
     try:
         return msgspec.json.decode(args)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return args
 
 

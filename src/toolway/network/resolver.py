@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Iterable
 from functools import partial
 from ipaddress import ip_address
 from itertools import chain, zip_longest
@@ -69,6 +70,19 @@ async def resolve_host(
     `AddressDenied` if `policy` denies all its addresses.
     """
     found = parse_ip_literal(host) or await _lookup_shared(host, policy.lookup or system_lookup, timeout)
+    return _select_allowed(host, port, found, policy)
+
+
+def resolve_host_blocking(host: str, port: int, policy: NetworkPolicy) -> tuple[ResolvedAddress, ...]:
+    """Resolve `host` as `resolve_host` does, in a thread of a client that blocks. Raises the same errors."""
+    try:
+        found = parse_ip_literal(host) or _lookup_addresses(policy.lookup or system_lookup, host)
+    except (OSError, ValueError) as exc:
+        raise _not_found(host, str(exc.args[-1]) if exc.args else type(exc).__name__) from None
+    return _select_allowed(host, port, found, policy)
+
+
+def _select_allowed(host: str, port: int, found: Iterable[str], policy: NetworkPolicy) -> tuple[ResolvedAddress, ...]:
     allowed, denied = [], []
     for text in dict.fromkeys(found):
         address_class = policy.check(host, ip_address(text))

@@ -1,0 +1,50 @@
+"""Addresses that may get the API key of a model provider: comparison of a URL with those in `toolway.modelUrls`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from toolway.network.policy import canonical_host
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class ModelAddress(NamedTuple):
+    """Parts of a URL that decide who gets a request, in normal form."""
+
+    scheme: str
+    host: str
+    port: int
+    path: tuple[str, ...]
+
+    def covers(self, other: ModelAddress) -> bool:
+        """Return True if `other` is this address or one below its path."""
+        return self[:3] == other[:3] and other.path[: len(self.path)] == self.path
+
+
+def parse_model_url(url: str) -> ModelAddress | None:
+    """Return the address of an http or https URL.
+
+    None if it is another kind of URL, or has what could hide where it leads: a user, a query, a fragment, `..`.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return None
+    path = tuple(each for each in parts.path.split("/") if each)
+    is_plain = url.isascii() and url.isprintable() and " " not in url and "\\" not in url
+    if not is_plain or parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+        return None
+    if parts.query or parts.fragment or any(set(unquote(each)) <= {"."} or "/" in unquote(each) for each in path):
+        return None
+    return ModelAddress(parts.scheme, canonical_host(parts.hostname), port, path)
+
+
+def is_listed(url: str, listed: Iterable[str]) -> bool:
+    """Return True if a URL is one of the listed ones, or below one of them."""
+    address = parse_model_url(url)
+    found = (parse_model_url(each) for each in listed)
+    return address is not None and any(each is not None and each.covers(address) for each in found)
