@@ -2,6 +2,7 @@
 
     python -m tests.workflows.kills --runs 100 --seeds 1                     # SQLite, then PostgreSQL with three nodes
     python -m tests.workflows.kills --database postgresql --stop             # SIGSTOP instead of SIGKILL
+    python -m tests.workflows.kills --loss --runs 20                         # damage of the journal (journal_loss.py)
 
 `underway` are the unsafe calls that had begun and had no outcome when a process was killed: a run may ask only about
 those, and about calls that timed out on a machine that is very busy (`timed_out`).
@@ -249,6 +250,21 @@ async def _begun_on_node(journal: PostgresJournal, node: str) -> set[str]:
     return begun
 
 
+def _run_losses(runs: int) -> int:
+    import tempfile
+
+    from tests.workflows.journal_loss import KINDS, run_with_loss
+
+    reports = []
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as temporary:
+            reports.append(run_with_loss(Path(temporary), runs, kind))
+            print(reports[-1], flush=True)
+    good = all(each.is_good for each in reports)
+    print(f"{'good' if good else 'BAD'}: {sum(each.doubled for each in reports)} unsafe effects doubled")
+    return 0 if good else 1
+
+
 def main() -> int:
     import argparse
     import tempfile
@@ -265,7 +281,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="of a seed, after which nothing more is killed")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     parser.add_argument("--stop", action="store_true", help="stop nodes (SIGSTOP) instead of killing them")
+    parser.add_argument("--loss", action="store_true", help="damage the journal of killed runs; SQLite")
     options = parser.parse_args()
+    if options.loss:
+        return _run_losses(min(options.runs, 20))
     reports: list[KillReport] = []
 
     def show(database: str, seed: int, report: KillReport) -> None:

@@ -35,8 +35,9 @@ class Terminal:
         self.environment = {**os.environ, "HOME": str(folder), "TOOLWAY_STATE": str(folder / "state")}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
+        group = [] if words[0] == "approvals" else ["workflow"]
         return subprocess.Popen(
-            [sys.executable, "-m", "toolway.cli", "workflow", *words],
+            [sys.executable, "-m", "toolway.cli", *group, *words],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -61,7 +62,7 @@ def test_run_approve_kill_settle_and_resume(tmp_path: Path) -> None:
     assert [each["after_crash"] for each in steps] == ["asks you", "repeated with the same key"]
     run = terminal.json("run", "flow.yaml", "id=A1", "-c", "mcp.json", exit_code=9)["id"]
     assert [each["id"] for each in terminal.json("ls", "--state", "asks")["runs"]] == [run]
-    terminal.run("approve", run)
+    terminal.run("approvals", "approve", run)
 
     process = terminal.start("resume", run, "-c", "mcp.json")
     limit = time.monotonic() + 60
@@ -103,7 +104,7 @@ def test_a_python_workflow_runs_and_needs_its_code_to_go_on(tmp_path: Path) -> N
     terminal = Terminal(tmp_path)
     (tmp_path / "flow.py").write_text(CODE)
     run = terminal.json("run", "flow.py:flow", "id=A1", "-c", "mcp.json", exit_code=9)["id"]
-    terminal.run("approve", run)
+    terminal.run("approvals", "approve", run)
     terminal.run("resume", run, "-c", "mcp.json", exit_code=2)
     assert terminal.json("resume", run, "--code", "flow.py", "-c", "mcp.json")["output"] == "A1"
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1", "A1"]

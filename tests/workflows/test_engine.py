@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from tests.workflows.kills import run_with_kills
-from toolway import Hub, Server
+from toolway import Hub, RestartPolicy, Server
 from toolway.errors import AccessDenied
 from toolway.gateway.admin.runs import possible_actions
 from toolway.types import Json
-from toolway.workflows import WorkflowError, Workflows
-from toolway.workflows.journal import Entry, NewerRun, RunLost, RunRecord, RunsInUse
+from toolway.workflows import WorkflowError, Workflows, step_planner
+from toolway.workflows.engine.run_clock import RunClock
+from toolway.workflows.journal import FINAL_STATES, Entry, NewerRun, RunLost, RunRecord, RunsInUse, definition_hash
 from toolway.workflows.sqlite_journal import SqliteJournal
 
 pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
@@ -267,6 +269,9 @@ class RevokedOnce:
     def caller_id(self, caller: str) -> str:
         return ""
 
+    def person_of(self, caller: str) -> str:
+        return caller
+
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> AccessDenied | None:
         return None if self.is_valid else AccessDenied("the key was revoked", code="E-WORKFLOW-STARTER")
 
@@ -317,7 +322,7 @@ async def test_writes_of_many_runs_share_a_statement_and_leave_out_a_lost_run(tm
 
     journal = SqliteJournal(tmp_path / "runs.db")
     for name in "abc":
-        await journal.create(RunRecord(id=name, workflow="w", definition="h", due=0.0), {})
+        await journal.create(RunRecord(id=name, workflow="w", definition=definition_hash({}), due=0.0), {})
     await journal.take(1.0, 10)
     with sqlite3.connect(tmp_path / "runs.db") as db:
         db.execute("UPDATE runs SET life = 99 WHERE id = 'b'")
@@ -333,3 +338,57 @@ async def test_writes_of_many_runs_share_a_statement_and_leave_out_a_lost_run(tm
     assert [type(each) for each in found] == [type(None), RunLost, type(None), type(None), type(None)]
     assert [len((await journal.load(name))[2]) for name in "abc"] == [1, 0, 1]
     await journal.close()
+
+
+@pytest.mark.attack("A2-S2")
+async def test_let_a_run_wait_for_an_hour_by_setting_the_clock_back(hub: Hub, tmp_path: Path) -> None:
+    back = 0.0
+    body = {"steps": [{"name": "w", "wait": 4}, pay("a")]}
+    async with Workflows(hub, tmp_path / "runs.db", clock=lambda: time.time() - back) as engine:
+        run = await engine.start(body)
+        while (await run.status()).state != "waiting":
+            await asyncio.sleep(0.01)
+        back = 3600.0
+        engine._wake.set()
+        async with asyncio.timeout(60):
+            await run.result()
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a"]
+
+
+def test_the_clock_of_runs_goes_on_where_the_wall_clock_is_set_back_and_follows_it_forward() -> None:
+    now = {"wall": 1000.0, "monotonic": 5.0}
+    clock = RunClock(lambda: now["wall"], lambda: now["monotonic"])
+
+    def passes(seconds: float, jump: float = 0.0) -> float:
+        now["wall"] += seconds + jump
+        now["monotonic"] += seconds
+        return clock()
+
+    assert passes(10.0) == 1010.0
+    assert passes(10.0, -3600.0) == 1019.0
+    assert passes(100.0) == pytest.approx(1109.0)
+    assert passes(1.0, 7200.0) == now["wall"]
+    assert passes(1.0) == now["wall"]
+
+
+@pytest.mark.attack("A2-S5")
+async def test_end_a_run_whose_steps_are_safe_by_ending_its_server_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart limit of the server holds the run: it goes on when the server is back."""
+    monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.2)
+    program = tmp_path / "server.py"
+    program.write_text("raise SystemExit(3)")
+    quick = RestartPolicy(initial_backoff=0.05, max_backoff=0.1, max_restarts=2, failed_retry_interval=0.5)
+    server = Server(command=sys.executable, args=(str(program), str(tmp_path / "effects")), restart=quick)
+    steps = [{"name": "r", "tool": "s.read", "effect": "read", "params": {}, "retry": {"tries": 2, "wait": 0.05}}]
+    async with Hub({"s": server}) as hub, Workflows(hub, tmp_path / "runs.db") as engine:
+        run = await engine.start({"steps": [*steps, pay("a")]})
+        async with asyncio.timeout(90):
+            while not any(each.state == "not_executed" for each in (await engine.load(run.id))[2]):
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(3)  # longer than all attempts
+            assert (await run.status()).state not in FINAL_STATES
+            program.write_text(SERVER_FILE.read_text())
+            await run.result()
+    assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["a"]

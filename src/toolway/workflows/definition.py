@@ -260,14 +260,36 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         names: set[str] = set()
         for step in self.walk():
             if isinstance(step, ToolStep):
-                names.add(step.tool)
-                if isinstance(step.on_unknown, Verify):
-                    names.add(step.on_unknown.tool)
-                if step.undo is not None:
-                    names.add(step.undo.tool)
+                names |= _tools_of(step)
             elif isinstance(step, ChildStep) and isinstance(step.workflow, Definition):
                 names |= step.workflow.tool_names()
         return names
+
+    def tools_beside(self, part: Step | Definition | None = None) -> set[str]:
+        """Return patterns of the tools whose results an agent step, or the workflow of a child step, may have read.
+
+        These are the tools of all other steps, including those that the agents of other steps may use.
+        """
+        found: set[str] = set()
+        for step in self.walk():
+            if step is part:
+                continue
+            if isinstance(step, ToolStep):
+                found |= _tools_of(step)
+            elif isinstance(step, AgentStep):
+                found |= step.settings.all_tools()
+            elif isinstance(step, ChildStep) and isinstance(step.workflow, Definition) and step.workflow is not part:
+                found |= step.workflow.tools_beside()
+        return found
+
+
+def _tools_of(step: ToolStep) -> set[str]:
+    names = {step.tool}
+    if isinstance(step.on_unknown, Verify):
+        names.add(step.on_unknown.tool)
+    if step.undo is not None:
+        names.add(step.undo.tool)
+    return names
 
 
 def read_duration(value: Any) -> float | None:

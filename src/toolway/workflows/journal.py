@@ -6,8 +6,9 @@ The journal alone decides how a run continues. An unsafe call is sent only after
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, Protocol, TypeAlias
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -18,12 +19,17 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024  # of one entry
 MAX_ENTRIES: Final = 100_000  # of one run
 OWN_VARIABLES: Final = "toolway/"  # prefix of variables that expressions do not see
 BUDGET_VARIABLE: Final = f"{OWN_VARIABLES}budget"  # limits that the parent of a run has set for its agent steps
+READ_VARIABLE: Final = f"{OWN_VARIABLES}read"  # patterns of the tools whose results may be in the input of a run
 TRACE_VARIABLE: Final = f"{OWN_VARIABLES}traceparent"  # trace context of the call or the run that started a run
+DOUBT_VARIABLE: Final = f"{OWN_VARIABLES}doubt"  # the journal may have lost intents of the run: ask before each step
 
+#: `damaged`: a stored value of the run cannot be read, so nothing more is called for it.
 RunState: TypeAlias = Literal[
-    "ready", "running", "waiting", "asks", "undoing", "done", "failed", "undone", "cancelled", "stuck"
+    "ready", "running", "waiting", "asks", "undoing", "done", "failed", "undone", "cancelled", "stuck", "damaged"
 ]
-FINAL_STATES: Final[frozenset[str]] = frozenset(("done", "failed", "undone", "cancelled", "stuck"))
+RUN_STATES: Final[frozenset[str]] = frozenset(get_args(RunState))
+FINAL_STATES: Final[frozenset[str]] = frozenset(("done", "failed", "undone", "cancelled", "stuck", "damaged"))
+RESUMABLE_STATES: Final[frozenset[str]] = frozenset(("stuck", "damaged"))  # a person can correct the cause
 
 #: `begun`: the call may have been sent. `not_executed`: proved. `unknown`: it may have been executed.
 EntryState: TypeAlias = Literal["begun", "done", "failed", "not_executed", "unknown", "waiting"]
@@ -118,6 +124,43 @@ class JournalError(ToolwayError):
     code = "E-WORKFLOW-JOURNAL"
 
 
+class RunDamaged(JournalError):
+    """Raised if a stored value of one run cannot be read. It concerns this run alone: all other runs go on."""
+
+    code = "E-WORKFLOW-DAMAGED"
+
+    def __init__(self, run: str, detail: str) -> None:
+        super().__init__(
+            "a stored value of the run cannot be read",
+            detail=f"{run}: {detail}"[:500],
+            hint=f"restore the row from a backup of the journal, then: toolway workflow resume {run}",
+        )
+
+    def to_json(self) -> Json:
+        """Return the error as a damaged run stores it."""
+        error = {"code": self.code, "message": self.message, "detail": self.detail, "hint": self.hint}
+        return {**error, "executed": "unknown"}
+
+
+def damaged_record(id: Any, workflow: Any, created: Any, detail: str) -> RunRecord:
+    """Return the record of a run whose row cannot be read, for lists: the rest of the row is not used."""
+    shown = id if isinstance(id, str) else repr(id)
+    shown = shown.encode("utf-8", "backslashreplace").decode()
+    return RunRecord(
+        id=shown,
+        workflow=workflow if isinstance(workflow, str) and workflow.isprintable() else "?",
+        definition="",
+        state="damaged",
+        error=RunDamaged(shown, detail).to_json(),
+        created=created if isinstance(created, float) else 0.0,
+    )
+
+
+def definition_hash(body: Mapping[str, Any]) -> str:
+    """Return the hash of the body of a workflow definition, as `workflows/reader.py` computes it."""
+    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+
+
 class NewerRun(JournalError):
     """Raised if a run has entries or messages that only a newer version of Toolway knows."""
 
@@ -148,7 +191,10 @@ class RunJournal(Protocol):
         ...
 
     async def take(self, now: float, room: int) -> list[RunRecord]:
-        """Return at most `room` runs that are due, and mark them as running in this process."""
+        """Return at most `room` runs that are due, and mark them as running in this process.
+
+        A run that cannot be read has the state `damaged` in its record. It keeps no other run from being returned.
+        """
         ...
 
     async def get(self, run: str) -> RunRecord:
@@ -158,7 +204,7 @@ class RunJournal(Protocol):
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
         """Return a run, its definition, its journal entries and its messages.
 
-        Raises `KeyError` if there is no such run.
+        Raises `KeyError` if there is no such run, `RunDamaged` if a part of it cannot be read.
         """
         ...
 

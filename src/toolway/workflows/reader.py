@@ -6,7 +6,6 @@ docs/workflows.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final, Literal, cast
 import msgspec
 
 from toolway.config.agent_settings import AgentSettings, Budget, read_agent_settings
+from toolway.config.approval.workflow_files import MAX_FILE_BYTES, CapturedWorkflow, child_path
 from toolway.errors import ConfigError
 from toolway.types import Effect, Json
 from toolway.workflows.definition import (
@@ -42,9 +42,9 @@ from toolway.workflows.definition import (
     read_duration,
 )
 from toolway.workflows.expressions import ExpressionError, Expressions, codes_in
+from toolway.workflows.journal import definition_hash
 from toolway.workflows.schedule import MIN_INTERVAL_S, Schedule
 
-MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_STEPS: Final = 1000
 MAX_NODES: Final = 100_000  # values of a YAML file, counted after aliases are followed
 MAX_ITEMS: Final = 10_000  # of a foreach
@@ -98,17 +98,43 @@ def read_source(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8", "replace")
     except OSError as exc:
-        raise ConfigError(
-            f"the workflow file {path} cannot be read", file=str(path), detail=str(exc), code="E-WORKFLOW-FILE"
-        ) from exc
+        raise _unreadable(str(path), str(exc)) from exc
 
 
-def read_text(text: str, *, name: str = "workflow", file: str = "", depth: int = 0) -> Definition:
-    """Return the workflow definition in a YAML or JSON text."""
+def _unreadable(file: str, detail: str) -> ConfigError:
+    message = f"the workflow file {file} cannot be read"
+    return ConfigError(message, file=file, detail=detail, code="E-WORKFLOW-FILE")
+
+
+def read_captured(workflow: CapturedWorkflow) -> Definition:
+    """Return the definition of a workflow from the contents that were read with the configuration.
+
+    No file is opened: what runs is what was approved. Raises `ConfigError` if the workflow is invalid.
+    """
+    if workflow.body is not None:
+        return read_value(workflow.body)
+    if workflow.problem:
+        raise _unreadable(workflow.file, workflow.problem)
+    text = workflow.contents[workflow.file].decode("utf-8", "replace")
+    return read_text(text, name=Path(workflow.file).stem, file=workflow.file, contents=workflow.contents)
+
+
+def read_text(
+    text: str,
+    *,
+    name: str = "workflow",
+    file: str = "",
+    depth: int = 0,
+    contents: Mapping[str, bytes] | None = None,
+) -> Definition:
+    """Return the workflow definition in a YAML or JSON text.
+
+    `contents` are those of the files of child workflows, by path; without it they are read.
+    """
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the workflow file is too large", file=file, code="E-WORKFLOW-FILE")
     value, lines = _parse_yaml(text, file)
-    return _Reader(file, lines, text, depth).read(value, name)
+    return _Reader(file, lines, text, depth, contents).read(value, name)
 
 
 def read_value(value: Mapping[str, Any], *, name: str = "workflow") -> Definition:
@@ -127,8 +153,16 @@ _Location = tuple[str | int, ...]
 
 
 class _Reader:
-    def __init__(self, file: str, lines: Mapping[_Location, int], text: str, depth: int = 0) -> None:
+    def __init__(
+        self,
+        file: str,
+        lines: Mapping[_Location, int],
+        text: str,
+        depth: int = 0,
+        contents: Mapping[str, bytes] | None = None,
+    ) -> None:
         self._file = file
+        self._contents = contents  # of child workflows' files, by path; None: they are read
         self._depth = depth  # of child workflows
         self._lines = lines
         self._source_text = text
@@ -137,7 +171,6 @@ class _Reader:
         self._assigned: set[str] = set()
         self._default_tries = 3
         self._continues = False  # a failed step does not stop the run
-        self._agents: list[tuple[str, Json]] = []  # names and settings of the agent steps
 
     def read(self, value: Any, default_name: str) -> Definition:
         body = self._mapping(value, ())
@@ -166,7 +199,7 @@ class _Reader:
             steps=steps,
             outputs=body.get("outputs"),
             body=body,
-            hash=hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest(),
+            hash=definition_hash(body),
         )
         self._mark_prompts(definition)
         self._check_expressions(definition)
@@ -397,14 +430,22 @@ class _Reader:
         if isinstance(value, str):
             if not self._file:
                 raise self._error(at, "a child workflow in a file needs a parent in a file", "write the child in full")
-            path = Path(self._file).parent / value
-            child = read_text(read_source(path), name=path.stem, file=str(path), depth=self._depth + 1)
+            path = child_path(self._file, value)
+            text = self._child_text(path)
+            child = read_text(text, name=Path(path).stem, file=path, depth=self._depth + 1, contents=self._contents)
         else:
             body = self._mapping(value, (*at, "workflow"))
-            child = _Reader(self._file, {}, "", self._depth + 1).read(body, common["name"])
+            child = _Reader(self._file, {}, "", self._depth + 1, self._contents).read(body, common["name"])
         step["workflow"] = {**child.body, "name": child.name}  # a run keeps the text of its children
         params = self._mapping(step.get("params") or {}, (*at, "params"))
         return ChildStep(**common, workflow=child, params=params, assign=self._variable(step.get("assign"), at))
+
+    def _child_text(self, path: str) -> str:
+        if self._contents is None:
+            return read_source(Path(path))
+        if path not in self._contents:
+            raise _unreadable(path, "it was not there when the configuration was read, or there are too many files")
+        return self._contents[path].decode("utf-8", "replace")
 
     def _read_agent(self, step: Json, at: _Location, common: Json) -> Step:
         where = (*at, "agent")
@@ -419,15 +460,13 @@ class _Reader:
         except ConfigError as exc:
             raise self._error(where, f"{exc.message}: {exc.detail}" if exc.detail else exc.message, exc.hint) from exc
         params: Json = {"prompt": prompt, "settings": msgspec.to_builtins(settings)}
-        self._agents.append((common["name"], params["settings"]))
         return AgentStep(**common, params=params, settings=settings, assign=self._variable(step.get("assign"), at))
 
     def _mark_prompts(self, definition: Definition) -> None:
         """Store in each agent step the tools whose results its prompt may contain: all tools that other steps use."""
-        names = definition.tool_names()
-        for name, settings in self._agents:
-            others = {pattern for other, each in self._agents if other != name for pattern in each["tools"]}
-            settings["has_read"] = sorted(names | others)
+        for step in definition.walk():
+            if isinstance(step, AgentStep):
+                step.params["settings"]["has_read"] = sorted(definition.tools_beside(step))
 
     def _variable(self, name: Any, at: _Location) -> str | None:
         """Check and return the name of the variable that gets the data of a step. None if the step sets no variable."""

@@ -16,7 +16,7 @@ from toolway.workflows.engine import Workflows
 from toolway.workflows.journal import Entry
 from toolway.workflows.sqlite_journal import SqliteJournal
 
-_STATUS = {"done": "completed", "asks": "waiting", "stuck": "failed"}
+_STATUS = {"done": "completed", "asks": "waiting", "stuck": "failed", "damaged": "failed"}
 _STEP_STATES = {"done": "completed", "begun": "running", "waiting": "running", "failed": "failed"}
 
 

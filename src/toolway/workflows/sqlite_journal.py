@@ -4,6 +4,8 @@ A thread writes for all runs: writes that are requested during a commit are part
 one `fsync`. Any process may add messages; only the process with the lock executes runs. The reaper (the parent process
 of its servers) has the lock too: if the process is killed, no other process takes its runs while one of its servers may
 still execute a call.
+
+The intent of an unsafe step is written twice: to the database, and to a file of its own (`intent_record.py`).
 """
 
 from __future__ import annotations
@@ -13,59 +15,35 @@ import contextlib
 import fcntl
 import itertools
 import os
-import queue
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
-import msgspec
-
-from toolway.types import Json
+from toolway._worker_thread import WORKER_CODE, Job, WorkerDied, WorkerThread
+from toolway.types import Effect, Json
 from toolway.workflows.journal import (
-    FINAL_STATES,
     MAX_BODY_BYTES,
     Entry,
     JournalError,
     NewerRun,
     RunChange,
+    RunDamaged,
     RunLost,
     RunMessage,
     RunRecord,
     RunsInUse,
 )
+from toolway.workflows.run_file import run_rows
+from toolway.workflows.run_file.intent_record import IntentRecord
+from toolway.workflows.run_file.run_rows import EntryRow
 
 SCHEMA_VERSION: Final = 1
 LOCK_TIMEOUT_S: Final = 30.0  # for the servers of a process that was killed
 MAX_GROUP: Final = 1000  # writes in one commit
+CLOSE_TIMEOUT_S: Final = 10.0
 T = TypeVar("T")
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS definitions (hash TEXT PRIMARY KEY, name TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS runs (
-    id TEXT PRIMARY KEY, workflow TEXT NOT NULL, definition TEXT NOT NULL, key TEXT, caller TEXT NOT NULL,
-    state TEXT NOT NULL, asks BLOB NOT NULL, due REAL, input BLOB, variables BLOB, output BLOB, error BLOB,
-    created REAL NOT NULL, ended REAL, life INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE UNIQUE INDEX IF NOT EXISTS runs_key ON runs (workflow, caller, key) WHERE key IS NOT NULL;
-CREATE INDEX IF NOT EXISTS runs_due ON runs (due) WHERE due IS NOT NULL;
-CREATE INDEX IF NOT EXISTS runs_created ON runs (created);
-CREATE TABLE IF NOT EXISTS entries (
-    run TEXT NOT NULL, path TEXT NOT NULL, attempt INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (run, path, attempt)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS inbox (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, body BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS inbox_run ON inbox (run, id);
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-"""
-_RUN_COLUMNS: Final = (
-    "id, workflow, definition, key, caller, state, asks, due, input, variables, output, error, created, ended, life"
-)
-_INSERT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)"
-_EntryRow: TypeAlias = tuple[str, str, int, bytes]  # run, path, attempt, body
 
 
 class SqliteJournal:
@@ -82,7 +60,7 @@ class SqliteJournal:
         self.on_changed: Callable[[], None] | None = None
         self.lock_fd: int | None = None  # of the lock of the file
         self.keeps_lock = False  # after it is closed, while the reaper has the lock too
-        self._queue: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
+        self._intents: IntentRecord | None = None
         try:
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,19 +68,30 @@ class SqliteJournal:
                     self.lock_fd = _lock(path)
             self._db = _open(path, owner)
             if owner:
+                self._intents = IntentRecord(path) if path is not None else None
                 self.life = self._begin_life()
+        except JournalError:
+            self._unlock()
+            raise
         except (sqlite3.Error, OSError) as exc:
             self._unlock()
             raise JournalError("the journal of runs cannot be opened", detail=f"{path}: {exc}") from exc
         self._seen_version = self._data_version()
-        self._thread = threading.Thread(target=self._work, name="toolway-runs", daemon=True)
-        self._thread.start()
+        self._thread = WorkerThread("toolway-runs")
 
     async def close(self) -> None:
-        self._queue.put(None)
-        await asyncio.to_thread(self._thread.join)
-        self._db.close()
+        self._thread.stop()
+        if await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S):  # else the disk does not respond
+            await asyncio.to_thread(self._close_file)
         self._unlock()
+
+    def _close_file(self) -> None:
+        if self._intents is not None:
+            # If that fails, the record is read at the next start.
+            with contextlib.suppress(JournalError, OSError, sqlite3.Error):
+                self._intents.end(self._db)
+            self._intents.close()
+        self._db.close()
 
     def holds(self, life: int) -> bool:
         return life == self.life  # the lock of the file is held until the process ends
@@ -110,82 +99,109 @@ class SqliteJournal:
     # -- runs
 
     async def create(self, run: RunRecord, definition: Json) -> RunRecord:
-        return await self._submit(lambda db: _create(db, run, definition))
+        return await self._submit(lambda db: run_rows.create(db, run, definition))
 
     async def take(self, now: float, room: int) -> list[RunRecord]:
-        return await self._submit(lambda db: _take(db, now, room, self.life))
+        return await self._submit(lambda db: run_rows.take(db, now, room, self.life))
 
     async def get(self, run: str) -> RunRecord:
-        return await self._submit(lambda db: _get(db, run))
+        return await self._submit(lambda db: run_rows.get(db, run))
 
     async def load(self, run: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
-        return await self._submit(lambda db: _load(db, run))
+        return await self._submit(lambda db: run_rows.load(db, run))
 
     async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
-        rows = [(run, each.path, each.attempt, _encode(each)) for each in entries]
+        rows = [(run, each.path, each.attempt, run_rows.encode(each)) for each in entries]
+        intents = [row for row, each in zip(rows, entries, strict=True) if _is_intent(each)]
         for _, path, _, body in rows:
             if len(body) > MAX_BODY_BYTES:
                 raise JournalError("the result of a step is too large for the journal", detail=f"{path}: {len(body)} B")
-        await self._submit(lambda db: _write(db, run, self.life, rows, change), rows if change is None else None)
+        together = rows if change is None else None
+        await self._submit(lambda db: run_rows.write(db, run, self.life, rows, change), together, intents)
 
     async def send(self, run: str, message: RunMessage) -> None:
-        await self._submit(lambda db: _send(db, run, message))
+        await self._submit(lambda db: run_rows.send(db, run, message))
 
     async def messages(self, run: str, after: int) -> list[RunMessage]:
-        return await self._submit(lambda db: _messages(db, run, after))
+        return await self._submit(lambda db: run_rows.messages(db, run, after))
 
     async def list_runs(self, state: str | None, limit: int) -> list[RunRecord]:
-        return await self._submit(lambda db: _list(db, state, limit))
+        return await self._submit(lambda db: run_rows.list_runs(db, state, limit))
 
     async def next_due(self) -> float | None:
-        return await self._submit(lambda db: _next_due(db))
+        return await self._submit(lambda db: run_rows.next_due(db))
 
     async def changed(self) -> bool:
         return await self._submit(lambda db: self._has_changed())
 
     # -- the thread that owns the connection
 
-    async def _submit(self, action: Callable[[sqlite3.Connection], T], rows: list[_EntryRow] | None = None) -> T:
-        work = _Work(action, asyncio.get_running_loop(), rows)
-        self._queue.put(work)
+    async def _submit(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        rows: list[EntryRow] | None = None,
+        intents: Sequence[EntryRow] = (),
+    ) -> T:
+        work = _Work(action, asyncio.get_running_loop(), self._commit_queued, rows, intents)
+        self._thread.put(work)
         return await work.future
 
-    def _work(self) -> None:
-        while (first := self._queue.get()) is not None:
-            group = [first]
-            ended = False
-            while len(group) < MAX_GROUP:
-                try:
-                    more = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    ended = True
-                    break
-                group.append(more)
+    def _commit_queued(self, first: _Work[Any]) -> None:
+        """Commit the first work of a group, and all that was queued meanwhile."""
+        group = [first, *cast(list[_Work[Any]], self._thread.take_queued(MAX_GROUP - 1))]
+        try:
             self._commit(group)
-            if ended:
-                return
+        except BaseException as exc:
+            for work in group:  # the thread ends
+                work.error = JournalError(
+                    "the journal of runs cannot be used", detail=repr(exc)[:500], code=WORKER_CODE
+                )
+            raise
+        finally:
+            for loop in {work.loop for work in group}:
+                with contextlib.suppress(RuntimeError):  # the loop may be closed
+                    loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
 
     def _commit(self, group: list[_Work[Any]]) -> None:
         """Run a group of database actions in one transaction. An action that raises has written nothing."""
+        is_begun = False
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            is_begun = True
             for has_rows, works in itertools.groupby(group, key=_has_rows):
                 self._execute(list(works), together=has_rows)
+            intents = [row for work in group if work.error is None for row in work.intents]
+            if intents and self._intents is not None:
+                self._intents.announce(self._db)
+            is_begun = False
             self._db.execute("COMMIT")
-        except sqlite3.Error as exc:
+        except Exception as exc:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
+            if is_begun and len(group) > 1:  # an action failed: it concerns no other one
+                for work in group:
+                    work.error = None
+                    self._commit([work])
+                return
             for work in group:
-                work.error = JournalError(
-                    "the journal of runs cannot be written",
-                    detail=f"{self._path}: {exc}",
-                    hint="free disk space or make the file writable; runs wait until then",
-                )
-        for loop in {work.loop for work in group}:
-            with contextlib.suppress(RuntimeError):  # the loop may be closed
-                loop.call_soon_threadsafe(_resolve_all, [work for work in group if work.loop is loop])
+                work.error = self._error(exc)
+            return
+        if intents and self._intents is not None:
+            try:
+                self._intents.append(self._db, intents)
+            except Exception as exc:  # their calls are not sent
+                for work in group:
+                    if work.intents:
+                        work.error = self._error(exc)
+
+    def _error(self, exc: Exception) -> JournalError:
+        if isinstance(exc, JournalError):
+            return exc
+        return JournalError(
+            "the journal of runs cannot be written",
+            detail=f"{self._path}: {exc if isinstance(exc, sqlite3.Error | OSError) else repr(exc)}",
+            hint="free disk space or make the file writable; runs wait until then",
+        )
 
     def _execute(self, works: list[_Work[Any]], *, together: bool) -> None:
         """Run database actions one after the other.
@@ -194,22 +210,28 @@ class SqliteJournal:
         """
         if together and len(works) > 1:
             rows = [row for work in works for row in work.rows or ()]
-            if _are_owned(self._db, list({row[0] for row in rows}), self.life):
-                self._db.executemany(_INSERT, rows)
+            if run_rows.are_owned(self._db, list({row[0] for row in rows}), self.life):
+                self._db.executemany(run_rows.INSERT, rows)
                 return
         for work in works:
             try:
                 work.value = work.action(self._db)
-            except (RunLost, NewerRun, KeyError) as exc:
+            except (RunLost, NewerRun, RunDamaged, KeyError) as exc:
                 work.error = exc
 
     def _begin_life(self) -> int:
+        """Return the number of this process in the journal, after what the journal has lost was restored."""
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute("INSERT INTO meta VALUES ('life', 1) ON CONFLICT DO UPDATE SET value = value + 1")
+        if self._intents is not None:
+            self._intents.recover(self._db)
+        last_life = self._intents.last_life if self._intents is not None else 0
+        life = max(run_rows.read_meta(self._db, "life"), last_life) + 1
+        run_rows.write_meta(self._db, "life", life)
         # Runs of a process that ended are due again.
         self._db.execute("UPDATE runs SET due = 0 WHERE state IN ('running', 'undoing', 'ready')")
-        life: int = self._db.execute("SELECT value FROM meta WHERE name = 'life'").fetchone()[0]
         self._db.execute("COMMIT")
+        if self._intents is not None:
+            self._intents.begin(self._db)
         return life
 
     def _has_changed(self) -> bool:
@@ -228,7 +250,7 @@ class SqliteJournal:
             self.lock_fd = None
 
 
-class _Work(Generic[T]):
+class _Work(Job, Generic[T]):
     """Database action that waits for the writer thread, and the future that gets the value it returns.
 
     If the action only writes entries, `rows` are these entries: they can be written together with those of other runs.
@@ -238,14 +260,27 @@ class _Work(Generic[T]):
         self,
         action: Callable[[sqlite3.Connection], T],
         loop: asyncio.AbstractEventLoop,
-        rows: list[_EntryRow] | None,
+        commit: Callable[[_Work[Any]], None],
+        rows: list[EntryRow] | None,
+        intents: Sequence[EntryRow],
     ) -> None:
         self.action = action
         self.rows = rows
+        self.intents = intents  # those of the rows after which an unsafe call is sent
+        self._commit = commit
         self.future: asyncio.Future[T] = loop.create_future()
         self.value: T | None = None
         self.error: Exception | None = None
         self.loop = loop
+
+    def run(self) -> None:
+        self._commit(self)
+
+    def fail(self, error: WorkerDied) -> None:
+        cause = JournalError(error.message, detail=error.detail, hint=error.hint, code=error.code)
+        self.error = self.error or cause
+        with contextlib.suppress(RuntimeError):  # the loop may be closed
+            self.loop.call_soon_threadsafe(self.resolve)
 
     def resolve(self) -> None:
         if self.future.done():
@@ -254,6 +289,10 @@ class _Work(Generic[T]):
             self.future.set_exception(self.error)
         else:
             self.future.set_result(cast(T, self.value))
+
+
+def _is_intent(entry: Entry) -> bool:
+    return entry.state == "begun" and entry.effect == Effect.UNSAFE
 
 
 def _has_rows(work: _Work[Any]) -> bool:
@@ -307,154 +346,12 @@ def _open(path: Path | None, owner: bool) -> sqlite3.Connection:
     if path is not None:
         with contextlib.suppress(OSError):
             path.chmod(0o600)
+    database.text_factory = run_rows.decode_text
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=FULL")
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise JournalError("the journal of runs is of a newer version", detail=str(path), hint="update toolway")
     if version < SCHEMA_VERSION or owner:
-        database.executescript(_SCHEMA + f"PRAGMA user_version = {SCHEMA_VERSION};")
+        database.executescript(run_rows.SCHEMA + f"PRAGMA user_version = {SCHEMA_VERSION};")
     return database
-
-
-_RUN_NAMES: Final = _RUN_COLUMNS.split(", ")
-_encode = msgspec.json.Encoder().encode
-
-
-def _decode(data: bytes | None) -> Any:
-    return None if data is None else msgspec.json.decode(data)
-
-
-def _decode_as(run: str, data: bytes, type: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=type)
-    except msgspec.ValidationError as exc:
-        raise NewerRun("the run was continued by a newer version", detail=run, hint="update toolway") from exc
-
-
-def _run(row: tuple[Any, ...]) -> RunRecord:
-    values = dict(zip(_RUN_NAMES, row, strict=True))
-    for name in ("asks", "input", "variables", "output", "error"):
-        values[name] = _decode(values[name])
-    return RunRecord(**values)
-
-
-def _create(db: sqlite3.Connection, run: RunRecord, definition: Json) -> RunRecord:
-    if run.key is not None:
-        known = db.execute(
-            f"SELECT {_RUN_COLUMNS} FROM runs WHERE workflow = ? AND caller = ? AND key = ?",
-            (run.workflow, run.caller, run.key),
-        ).fetchone()
-        if known is not None:
-            return _run(known)
-    db.execute(
-        "INSERT OR IGNORE INTO definitions VALUES (?, ?, ?)", (run.definition, run.workflow, _encode(definition))
-    )
-    values = (
-        run.id,
-        run.workflow,
-        run.definition,
-        run.key,
-        run.caller,
-        run.state,
-        _encode(run.asks),
-        run.due,
-        _encode(run.input),
-        _encode(run.variables),
-        None,
-        None,
-        run.created,
-        None,
-        run.life,
-    )
-    db.execute(f"INSERT INTO runs ({_RUN_COLUMNS}) VALUES ({', '.join('?' * 15)})", values)
-    return run
-
-
-def _take(db: sqlite3.Connection, now: float, room: int, life: int) -> list[RunRecord]:
-    rows = db.execute(
-        f"UPDATE runs SET state = CASE state WHEN 'undoing' THEN 'undoing' ELSE 'running' END, due = NULL, life = ? "
-        f"WHERE id IN (SELECT id FROM runs WHERE due <= ? ORDER BY due LIMIT ?) RETURNING {_RUN_COLUMNS}",
-        (life, now, room),
-    ).fetchall()
-    return [_run(row) for row in rows]
-
-
-def _get(db: sqlite3.Connection, id_: str) -> RunRecord:
-    row = db.execute(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (id_,)).fetchone()
-    if row is None:
-        raise KeyError(id_)
-    return _run(row)
-
-
-def _load(db: sqlite3.Connection, id_: str) -> tuple[RunRecord, Json, list[Entry], list[RunMessage]]:
-    run = _get(db, id_)
-    body = db.execute("SELECT body FROM definitions WHERE hash = ?", (run.definition,)).fetchone()[0]
-    rows = db.execute("SELECT body FROM entries WHERE run = ? ORDER BY path, attempt", (id_,))
-    entries = [_decode_as(id_, each, Entry) for (each,) in rows]
-    return run, _decode(body), entries, _messages(db, id_, 0)
-
-
-def _write(
-    db: sqlite3.Connection,
-    id_: str,
-    life: int,
-    rows: Sequence[_EntryRow],
-    change: RunChange | None,
-) -> None:
-    owner = db.execute("SELECT life FROM runs WHERE id = ?", (id_,)).fetchone()
-    if owner is None or owner[0] != life:
-        raise RunLost("the run belongs to another process now", detail=id_)
-    db.executemany(_INSERT, rows)
-    if change is None:
-        return
-    due = change.due
-    if change.state not in FINAL_STATES:
-        # A message that arrived in between makes the run due at once.
-        pending = db.execute("SELECT 1 FROM runs WHERE id = ? AND due IS NOT NULL", (id_,)).fetchone()
-        due = 0.0 if pending else due
-    output = None if change.output is None else _encode(change.output)
-    error = None if change.error is None else _encode(change.error)
-    db.execute(
-        "UPDATE runs SET state = ?, due = ?, asks = ?, output = ?, error = ?, ended = ? WHERE id = ?",
-        (change.state, due, _encode(change.asks), output, error, change.ended, id_),
-    )
-
-
-def _are_owned(db: sqlite3.Connection, ids: list[str], life: int) -> bool:
-    """Return True if the process with the number `life` has taken all these runs.
-
-    The caller has a transaction, so no other process takes one of them meanwhile.
-    """
-    places = 1 << (len(ids) - 1).bit_length()  # few different statements: the connection keeps them compiled
-    given = ids + ids[-1:] * (places - len(ids))
-    query = f"SELECT count(*) FROM runs WHERE life = ? AND id IN ({', '.join('?' * places)})"
-    found: int = db.execute(query, (life, *given)).fetchone()[0]
-    return found == len(ids)
-
-
-def _send(db: sqlite3.Connection, id_: str, message: RunMessage) -> None:
-    row = db.execute("SELECT state FROM runs WHERE id = ?", (id_,)).fetchone()
-    if row is None:
-        raise KeyError(id_)
-    db.execute("INSERT INTO inbox (run, body) VALUES (?, ?)", (id_, _encode(message)))
-    if message.kind == "resume" and row[0] == "stuck":
-        db.execute("UPDATE runs SET state = 'ready', due = 0, ended = NULL, error = NULL WHERE id = ?", (id_,))
-    elif row[0] not in FINAL_STATES:
-        db.execute("UPDATE runs SET due = 0 WHERE id = ?", (id_,))
-
-
-def _messages(db: sqlite3.Connection, id_: str, after: int) -> list[RunMessage]:
-    rows = db.execute("SELECT id, body FROM inbox WHERE run = ? AND id > ? ORDER BY id", (id_, after))
-    return [msgspec.structs.replace(_decode_as(id_, body, RunMessage), id=number) for number, body in rows]
-
-
-def _list(db: sqlite3.Connection, state: str | None, limit: int) -> list[RunRecord]:
-    where, values = ("WHERE state = ?", (state,)) if state is not None else ("", ())
-    rows = db.execute(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created DESC LIMIT ?", (*values, limit))
-    return [_run(row) for row in rows]
-
-
-def _next_due(db: sqlite3.Connection) -> float | None:
-    found: float | None = db.execute("SELECT min(due) FROM runs WHERE due IS NOT NULL").fetchone()[0]
-    return found

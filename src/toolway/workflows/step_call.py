@@ -29,6 +29,10 @@ class RunAccess(Protocol):
         """
         ...
 
+    def person_of(self, caller: str) -> str:
+        """Return one caller id for all keys of the person behind a caller."""
+        ...
+
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
         """Return an error if the caller of a run no longer exists or may not call `tool`; None if the call is allowed.
 

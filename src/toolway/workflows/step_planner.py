@@ -8,7 +8,8 @@ An attempt that a crash interrupted is decided here (`_after_crash`, `_after_unk
 | `begun`, process ended  | call again, the same attempt   | `unknown`                           |
 | `unknown`               | call again, within `retry`     | verify, ask, fail (`on_unknown`)    |
 | `not_executed`          | next attempt, within `retry`   | next attempt, within `retry`        |
-| waits for an operator   | the same attempt, for a day    | the same attempt, for a day         |
+| waits for an operator,  | the same attempt, for a day    | the same attempt, for a day         |
+| or for its server       |                                |                                     |
 | `failed`                | handlers, else the run fails   | the same                            |
 
 `planner.py` uses it for definitions in files, `python_workflow/code_planner.py` for workflows in Python.
@@ -29,13 +30,13 @@ from toolway.hub.call_policy import CallTerms
 from toolway.types import Effect, Json
 from toolway.workflows.definition import AskStep, ChildStep, ToolStep, UnknownPolicy, Verify, WaitStep
 from toolway.workflows.expressions import ExpressionError
-from toolway.workflows.journal import FINAL_STATES, Entry, RunMessage, RunRecord, RunState
+from toolway.workflows.journal import DOUBT_VARIABLE, FINAL_STATES, Entry, RunMessage, RunRecord, RunState
 
 SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
 TOOL_GONE_CODES: Final = frozenset(("E-NOT-FOUND", "E-TOOL-HELD"))  # the tool does not exist, or its definition changed
 APPROVAL_CODE: Final = "E-APPROVAL"  # the call waits for the approval of an operator
-APPROVAL_POLL_S: Final = 10.0
-APPROVAL_WAIT_S: Final = 24 * 3600.0  # after it, the attempt has failed
+HOLD_POLL_S: Final = 10.0
+HOLD_S: Final = 24 * 3600.0  # after it, the attempt has failed
 ARGUMENTS_CODE: Final = "E-ARGUMENTS"  # the schema of the tool rejects the arguments
 CHILD_POLL_INTERVAL_S: Final = 30.0  # a child run that ends also sends a message
 _ITEM: Final = re.compile(r"\[(\d+)\](?=/|$)")
@@ -492,7 +493,10 @@ class StepPlanner:
             return "pending"
         entry = self._last(path)
         if entry is None:
-            return self._call(step, path, 1, self._expressions.render(step.params, scope))
+            args = self._expressions.render(step.params, scope)
+            if not self._may_be_lost(step):
+                return self._call(step, path, 1, args)
+            entry = self._record_lost(step, path, args)
         if entry.state == "begun":
             again = self._after_crash(step, path, entry)
             if again is not None:
@@ -529,6 +533,32 @@ class StepPlanner:
         Only steps with `on_unknown: fail` fail so. The run stays failed: the statement only decides what is undone.
         """
         return step.on_unknown == "fail" and entry.via == "settle"
+
+    def _may_be_lost(self, step: ToolStep) -> bool:
+        """Return True if a step without an entry may have been executed, because the journal has lost entries."""
+        is_doubtful = bool((self._run.variables or {}).get(DOUBT_VARIABLE))
+        return is_doubtful and self._stopped is None and _effect(step, self._terms(step.tool)) is Effect.UNSAFE
+
+    def _record_lost(self, step: ToolStep, path: str, args: Json) -> Entry:
+        """Record that the outcome of an unsafe step is unknown, because it may have been begun before."""
+        body = {
+            "code": "E-WORKFLOW-UNKNOWN",
+            "message": f"the journal has lost entries, and {step.tool} may have been called before",
+            "executed": "unknown",
+        }
+        return self._record(
+            Entry(
+                path=path,
+                state="unknown",
+                tool=step.tool,
+                effect=Effect.UNSAFE,
+                args=args,
+                body=body,
+                life=self._life,
+                began=self._now,
+                ended=self._now,
+            )
+        )
 
     def _after_crash(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
         """Decide about a call that a crash has interrupted: repeat it if it is a read or idempotent.
@@ -640,8 +670,11 @@ class StepPlanner:
         extra = sum(1 for each in attempts if each.via)  # proved later: not an attempt of the server
         body = entry.body if isinstance(entry.body, dict) else {}
         limit = step.retry.tries + extra
-        if entry.state == "not_executed" and body.get("code") == APPROVAL_CODE:
-            waiting = self._wait_for_operator(step, path, entry)
+        is_held = body.get("code") == APPROVAL_CODE or (
+            body.get("code") == SERVER_EXITED and step.on_unknown != "fail"  # `verify` then asks a person
+        )
+        if entry.state == "not_executed" and is_held:
+            waiting = self._hold(step, path, entry)
             if waiting is not None:
                 return waiting
         if _is_last_attempt(entry, limit):
@@ -655,15 +688,16 @@ class StepPlanner:
             return "pending"
         return self._call(step, path, entry.attempt + 1, entry.args)
 
-    def _wait_for_operator(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
-        """Repeat a call that an operator has to approve, every ten seconds and as the same attempt.
+    def _hold(self, step: ToolStep, path: str, entry: Entry) -> Progress | None:
+        """Repeat a call that was not sent, every ten seconds and as the same attempt: an operator has to approve it.
 
-        Return None after a day: then the attempt has failed.
+        Or the process of its server has ended so often that it is started again only later (its restart limit). Return
+        None after a day: then the attempt has failed.
         """
         ended = entry.ended if entry.ended is not None else self._now
-        if ended - entry.began >= APPROVAL_WAIT_S:
+        if ended - entry.began >= HOLD_S:
             return None
-        ready = ended + APPROVAL_POLL_S
+        ready = ended + HOLD_POLL_S
         if self._now < ready:
             self._wait_until(ready)
             return "pending"

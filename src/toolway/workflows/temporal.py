@@ -344,6 +344,11 @@ class TemporalWorkflows:
         entries = msgspec.convert(found["entries"], list[Entry])
         return record, definition, entries, msgspec.convert(found["messages"], list[RunMessage])
 
+    async def read(self, id: str) -> tuple[RunRecord, list[Entry], list[RunMessage]]:
+        """Return a run with its entries and messages for display."""
+        record, _, entries, messages = await self.load(id)
+        return record, entries, messages
+
     async def list_runs(self, state: str | None = None, limit: int = 50) -> list[RunRecord]:
         """Return the newest runs, all or those in one state."""
         found: list[RunRecord] = []

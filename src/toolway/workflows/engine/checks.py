@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema_rs
@@ -56,16 +57,17 @@ def check_form(
         raise WorkflowError(f"{subject} does not match its schema", detail=detail[:500], hint=hint, code=code)
 
 
-def may_answer(question: Json, by: str, roles: tuple[str, ...]) -> bool:
+def may_answer(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> bool:
     """Return True if a person with the name `by` and these roles may answer this question of a run."""
     try:
-        check_person(question, by, roles)
+        check_person(question, by, roles, person_of)
     except WorkflowError:
         return False
     return True
 
 
-def check_person(question: Json, by: str, roles: tuple[str, ...]) -> None:
+def check_person(question: Json, by: str, roles: tuple[str, ...], person_of: Callable[[str], str]) -> None:
+    """Raise `WorkflowError` if a person may not answer a question. `person_of` finds the person behind a caller id."""
     who = question.get("who") or []
     if who and by not in who and not set(roles) & set(who):
         raise WorkflowError(
@@ -73,7 +75,7 @@ def check_person(question: Json, by: str, roles: tuple[str, ...]) -> None:
             detail=f"allowed: {', '.join(who)}",
             code="E-WORKFLOW-ASKS",
         )
-    if question.get("not_by") is not None and by == question["not_by"]:
+    if question.get("not_by") is not None and person_of(by) == person_of(question["not_by"]):
         raise WorkflowError(
             f"the starter of a run may not answer {question['path']}",
             hint="let a second person answer it",

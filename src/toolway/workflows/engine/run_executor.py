@@ -30,11 +30,13 @@ from toolway.workflows.journal import (
     BUDGET_VARIABLE,
     FINAL_STATES,
     MAX_ENTRIES,
+    READ_VARIABLE,
     TRACE_VARIABLE,
     Entry,
     JournalError,
     NewerRun,
     RunChange,
+    RunDamaged,
     RunLost,
     RunMessage,
     RunRecord,
@@ -57,6 +59,8 @@ class RunExecutor(ScheduledRuns):
     def __init__(self, hub: Hub, clock: Callable[[], float], access: RunAccess | None) -> None:
         super().__init__(hub, clock)
         self._access = access
+        if access is not None:
+            self.person_of = access.person_of
         self._closing = False
 
     async def _drive(self, active: ActiveRun) -> None:
@@ -68,6 +72,9 @@ class RunExecutor(ScheduledRuns):
             record, definition, entries, messages = await self.load(active.id)
         except (NewerRun, ConfigError) as exc:  # it has parts that only a newer node knows
             await self._put_back(active, str(exc))
+            return
+        except RunDamaged as exc:
+            await self._mark_damaged(active, exc)
             return
         if record.state in FINAL_STATES:
             return
@@ -252,7 +259,7 @@ class RunExecutor(ScheduledRuns):
     def _steps_of(self, definition: Definition, record: RunRecord, run_trace: WorkflowTrace | None) -> RunSteps:
         async def call(action: CallAction, intent: Entry) -> Entry:
             if action.child is not None:
-                return await self._call_child(record, action, intent, run_trace)
+                return await self._call_child(definition, record, action, intent, run_trace)
             if run_trace is None:
                 return await self._call(action, intent, record.caller)
             meta, end_span = run_trace.start_step(action.path, action.attempt, action.span)
@@ -277,7 +284,12 @@ class RunExecutor(ScheduledRuns):
         return self._hub._core.start_run_trace(record.id, record.workflow, parent, span)
 
     async def _call_child(
-        self, parent: RunRecord, action: CallAction, intent: Entry, run_trace: WorkflowTrace | None
+        self,
+        definition: Definition,
+        parent: RunRecord,
+        action: CallAction,
+        intent: Entry,
+        run_trace: WorkflowTrace | None,
     ) -> Entry:
         """Start a child run, unless it was started before, and wait up to a short time for its end.
 
@@ -285,6 +297,12 @@ class RunExecutor(ScheduledRuns):
         """
         variables = parent.names
         args = action.args
+        read: list[str] = (parent.variables or {}).get(READ_VARIABLE) or []  # by the runs above
+        if isinstance(action.child, Definition):
+            variables[READ_VARIABLE] = sorted({*read, *definition.tools_beside(action.child)})
+        elif isinstance(action.child, AgentRuns) and read:
+            known = args["settings"].get("has_read") or ()
+            args = {**args, "settings": {**args["settings"], "has_read": sorted({*known, *read})}}
         if action.budget is not None:
             variables[BUDGET_VARIABLE] = to_builtins(action.budget)
             if isinstance(action.child, AgentRuns):
@@ -347,6 +365,15 @@ class RunExecutor(ScheduledRuns):
         _log.warning("the run %s waits for another process: %s", active.id, reason)
         due = self._clock() + CODE_RETRY_S
         await self._write(active, [], RunChange(state="waiting", due=due, asks=active.asks))
+
+    async def _mark_damaged(self, active: ActiveRun, error: RunDamaged) -> None:
+        """Store that a run cannot be read, so that a person learns of it. Nothing more is called for the run."""
+        _log.error("%s", error)
+        change = RunChange(state="damaged", error=error.to_json(), ended=self._clock())
+        await self._write(active, [], change)
+        record = _apply(await self.get(active.id), change)
+        self._notify(record)
+        await self._tell_parent(record)
 
     async def _prepare_tools(self, definition: Definition) -> None:
         """Wait until the definitions of all tools of a workflow are known.

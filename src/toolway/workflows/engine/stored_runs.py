@@ -13,6 +13,8 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from toolway.events import Event, RunAction, RunChanged
 from toolway.hub.hub import Hub
 from toolway.types import Json
@@ -21,7 +23,9 @@ from toolway.workflows.engine.active_run import ActiveRun
 from toolway.workflows.engine.checks import WorkflowError, check_form, check_inputs, check_parameters, check_person
 from toolway.workflows.journal import (
     FINAL_STATES,
+    RESUMABLE_STATES,
     Entry,
+    RunDamaged,
     RunJournal,
     RunMessage,
     RunRecord,
@@ -86,6 +90,7 @@ class StoredRuns:
     def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
         self._hub = hub
         self._clock = clock
+        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a person
         self._journal: RunJournal | None = None
         self._code: dict[str, PythonWorkflow] = {}
         self._definitions: dict[str, Definition] = {}
@@ -186,6 +191,14 @@ class StoredRuns:
         """Return the newest runs: all, or only those in one state."""
         return await self._get_journal().list_runs(state, limit)
 
+    async def read(self, id: str) -> tuple[RunRecord, list[Entry], list[RunMessage]]:
+        """Return a run with its entries and messages for display: of a damaged run its record with the error alone."""
+        try:
+            record, _, entries, messages = await self.load(id)
+            return record, entries, messages
+        except RunDamaged as exc:
+            return replace(await self.get(id), state="damaged", error=exc.to_json()), [], []
+
     async def watch(self, id: str) -> AsyncIterator[RunRecord]:
         """Yield the stored record of a run at each change, until the run has ended."""
         seen: RunRecord | None = None
@@ -210,7 +223,7 @@ class StoredRuns:
         Raises `WorkflowError` if there is no such question, or if this person may not answer it.
         """
         question = await self._find_question(id, path, ("approve", "ask"))
-        check_person(question, by, roles)
+        check_person(question, by, roles, self.person_of)
         if question["kind"] == "ask" and question.get("form") is not None:
             check_form(question["form"], body.get("data"))
         await self._send(id, RunMessage(kind="answer", path=question["path"], body=body, by=by, at=self._clock()))
@@ -230,13 +243,13 @@ class StoredRuns:
         self._emit(RunAction(EVENT_SERVER, id, "settled", question["path"], by))
 
     async def resume(self, id: str, *, by: str = "") -> None:
-        """Let a stuck run continue where it stopped.
+        """Let a stuck or damaged run continue where it stopped.
 
         Finished steps are kept, and only calls that may be repeated are repeated.
         """
         record = await self.get(id)
-        if record.state != "stuck":
-            raise WorkflowError(f"the run {id} is {record.state}", hint="only a stuck run can be resumed")
+        if record.state not in RESUMABLE_STATES:
+            raise WorkflowError(f"the run {id} is {record.state}", hint="only a stuck or damaged run can be resumed")
         await self._send(id, RunMessage(kind="resume", body={}, by=by, at=self._clock()))
         self._emit(RunAction(EVENT_SERVER, id, "resumed", who=by))
 

@@ -18,6 +18,7 @@ from typing import Final, Self
 from toolway.hub.hub import Hub
 from toolway.types import Effect
 from toolway.workflows.engine.active_run import ActiveRun
+from toolway.workflows.engine.run_clock import RunClock
 from toolway.workflows.engine.run_executor import CODE_RETRY_S, JOURNAL_RETRY_S, RunExecutor
 from toolway.workflows.engine.stored_runs import POLL_INTERVAL_S, wait_for_event
 from toolway.workflows.journal import (
@@ -42,7 +43,7 @@ class Workflows(RunExecutor):
         hub: The hub whose tools the steps call.
         journal: File of the journal, or a journal.
         code: Python workflows whose runs may be in the journal. A workflow that is started here is added.
-        clock: Wall clock in seconds since 1970.
+        clock: Wall clock in seconds since 1970. If it is set back, runs do not wait longer.
         access: Rights of those who start runs. None allows every call.
         executes: False starts, shows and answers runs that another process executes.
 
@@ -62,7 +63,7 @@ class Workflows(RunExecutor):
         access: RunAccess | None = None,
         executes: bool = True,
     ) -> None:
-        super().__init__(hub, clock, access)
+        super().__init__(hub, RunClock(clock), access)
         self._journal_source = journal
         self._executes = executes
         self._code.update((each.name, each) for each in code)

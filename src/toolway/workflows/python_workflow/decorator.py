@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import os
 import runpy
@@ -10,14 +9,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, overload
 
-import msgspec
-
 from toolway.errors import ConfigError
 from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Json
 from toolway.workflows.definition import (
     Definition,
 )
+from toolway.workflows.journal import definition_hash
 from toolway.workflows.python_workflow.step_result import read_seconds
 
 _FILE_CODE: Final = "E-WORKFLOW-FILE"
@@ -49,7 +47,7 @@ class PythonWorkflow:
             undo_on_failure=undo_on_failure,
             steps=(),
             body=body,
-            hash=hashlib.sha256(msgspec.json.encode(body)).hexdigest(),
+            hash=definition_hash(body),
         )
 
     def bind(self, inputs: Mapping[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""File of workflow runs: its rows (`run_rows.py`), and the second record of intents beside it (`intent_record.py`)."""
