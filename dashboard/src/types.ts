@@ -289,7 +289,11 @@ export interface Approval {
   server: string;
   tool: string;
   effect: string;
-  arguments: { name: string; value: string }[];
+  /** Of what will be sent: an approval counts for nothing else. */
+  digest: string;
+  arguments: { name: string; value: string; note: string }[];
+  /** False in a list, if arguments are cut there. */
+  complete: boolean;
   asked_at: number;
   until: number;
   who: string;

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from toolway.cli.app import app
 from toolway.gateway.state_dir import StateDir
 
-COMMANDS = (["ls"], ["status"], ["keys", "ls"], ["tools"], ["calls"], ["ui", "--no-browser"], ["call", "s.echo"])
+COMMANDS = (["ls"], ["show"], ["keys", "ls"], ["tools"], ["calls"], ["ui", "--no-browser"], ["call", "s.echo"])
 
 
 class Listener:

@@ -41,6 +41,7 @@ LEVELS = ("emergency", "alert", "critical", "error", "warning", "notice", "info"
 LOG_KEY = "io.modelcontextprotocol/logLevel"
 TASKS_KEY = "io.modelcontextprotocol/tasks"
 VAST = 2**70
+URL_REQUIRED = -32042
 _FILTERS = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
 _CHANGES = {
     "prompts": ("notifications/prompts/list_changed", "promptsListChanged"),
@@ -257,26 +258,32 @@ def _finish_task(server: FullServer, call: FakeCall) -> Json:
 
 
 def _ask(server: FullServer, call: FakeCall) -> Json | Steps:
-    """Asks `n` times with this message, at once if it can; with `url` for a visit there."""
+    """Asks `n` times with this message, at once if it can; with `url` for a visit there.
+
+    `method` and `params` are for other requests. `error` is the data of the error that demands a visit.
+    """
     asked = call.arguments
+    if "error" in asked:
+        raise RpcError(URL_REQUIRED, "a visit is required", asked["error"])
     if "url" in asked:
         how = {"mode": "url", "url": asked["url"], "elicitationId": "1"}
     else:
         how = {"requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
-    request = {"message": asked.get("message", "Your name?"), **how}
+    method = asked.get("method", "elicitation/create")
+    request = asked.get("params") or {"message": asked.get("message", "Your name?"), **how}
     requests = {f"ask-{number}": request for number in range(int(asked.get("n", 1)))}
     if not call.modern:
-        return _ask_in_turn(call, list(requests.values()))
+        return _ask_in_turn(call, method, list(requests.values()))
     if "inputResponses" in call.params:
         return call.text_result(json.dumps(list(call.params["inputResponses"].values())))
-    wanted = {key: {"method": "elicitation/create", "params": each} for key, each in requests.items()}
+    wanted = {key: {"method": method, "params": each} for key, each in requests.items()}
     return {"resultType": "input_required", "inputRequests": wanted, "requestState": "asked"}
 
 
-def _ask_in_turn(call: FakeCall, requests: list[Json]) -> Steps:
+def _ask_in_turn(call: FakeCall, method: str, requests: list[Json]) -> Steps:
     answers = []
     for request in requests:
-        response = yield ServerRequest("elicitation/create", request)
+        response = yield ServerRequest(method, request)
         answers.append(response.get("result", response.get("error")))
     return call.text_result(json.dumps(answers))
 

@@ -43,11 +43,11 @@ async def test_an_operator_answers_in_the_terminal_over_a_kill(tmp_path: Path, e
         assert [each["id"] for each in (await toolway(run, "approvals", "ls"))["requests"]] == [id_]
         shown = await toolway(run, "approvals", "show", id_)
         assert (shown["tool"], shown["caller"], shown["state"]) == ("pay", "owner", "pending")
-        assert shown["arguments"] == [{"name": "city", "value": '"Bern"'}]
-        assert (await toolway(run, "approvals", "yes", id_, "fine"))["state"] == "approved"
-        assert (await toolway(run, "approvals", "no", id_))["error"]["code"] == "E-NOT-FOUND", "it was answered"
+        assert shown["arguments"] == [{"name": "city", "value": '"Bern"', "note": ""}]
+        assert (await toolway(run, "approvals", "approve", id_, "fine"))["state"] == "approved"
+        assert (await toolway(run, "approvals", "deny", id_))["error"]["code"] == "E-NOT-FOUND", "it was answered"
         other = (await call(run, era, city="Rome"))["approvalId"]
-        assert (await toolway(run, "approvals", "no", other, "too far"))["state"] == "denied"
+        assert (await toolway(run, "approvals", "deny", other, "too far"))["state"] == "denied"
         assert "toolway_approvals_pending 0.0" in await read_metrics(run)
         run.signal(signal.SIGKILL)
         await run.ended()

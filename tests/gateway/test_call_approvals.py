@@ -15,6 +15,7 @@ from tests.gateway.full_server import FullHttp
 from toolway import Hub, ProtocolError
 from toolway.gateway.admin.openapi import SCHEMAS
 from toolway.gateway.approvals import records
+from toolway.gateway.approvals.records import ShownArgument
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.approval import ApprovalRequired
 from toolway.types import Json
@@ -43,7 +44,7 @@ async def test_an_approved_call_runs_once(tmp_path: Path, era: str, server_era: 
         again = await call(raw, era, "echo", PAY)
         assert again.error["data"]["approvalId"] == first.error["data"]["approvalId"], "one request for one call"
         (shown,) = await lab.waiting()
-        assert (shown.server, shown.tool, shown.arguments) == ("bank", "echo", [("text", '"pay 100"')])
+        assert (shown.server, shown.tool, shown.arguments) == ("bank", "echo", [ShownArgument("text", '"pay 100"')])
         assert lab.executed() == 0
         await approve(lab, first)
         assert (await call(raw, era, "echo", PAY)).result["content"][0]["text"] == "pay 100"
@@ -224,7 +225,7 @@ async def test_a_hub_behind_the_gateway_reports_that_the_call_was_not_executed(t
 
 async def test_a_step_of_a_workflow_waits_for_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cel_expr_python", reason="the extra toolway[workflows] is not installed")
-    monkeypatch.setattr(step_planner, "APPROVAL_POLL_S", 0.05)
+    monkeypatch.setattr(step_planner, "HOLD_POLL_S", 0.05)
     steps = [{"name": name, "tool": "bank.echo", "params": PAY | {"n": name}} for name in ("yes", "no")]
     async with asking(tmp_path, OPERATOR) as lab:
         async with Workflows(Hub._from_core(lab.hub), tmp_path / "runs.db") as workflows:
@@ -279,7 +280,7 @@ async def test_an_administrator_answers_over_http(tmp_path: Path) -> None:
         assert status == 200 and [each["id"] for each in found["requests"]] == [id_]
         status, shown = await admin("tw_owner", "GET", f"/{id_}")
         assert shown.keys() == SCHEMAS["Approval"]["properties"].keys()
-        assert (shown["caller"], shown["arguments"]) == ("boss", [{"name": "text", "value": '"pay 100"'}])
+        assert (shown["caller"], shown["arguments"]) == ("boss", [{"name": "text", "value": '"pay 100"', "note": ""}])
         status, error = await admin(boss, "POST", f"/{id_}", {"yes": True})
         assert (status, error["error"]["code"]) == (422, "E-APPROVAL-OWN"), "no caller approves its own call"
         assert (await admin(made(keyring, "guest"), "POST", f"/{id_}", {"yes": True}))[0] == 403

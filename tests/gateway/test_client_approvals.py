@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,18 @@ import pytest
 from tests.gateway.approval_lab import ERAS, FORM, Clock, accept, ask, asking, call, refusal, reply
 from tests.gateway.bridge_lab import KEY, Answer, Raw, made
 from tests.gateway.full_server import FullHttp
-from toolway.gateway.approvals.form import MAX_ALL_CHARS, MAX_VALUE_CHARS, describe_arguments
+from toolway.gateway.approvals.form import (
+    MAX_ALL_CHARS,
+    MAX_VALUE_CHARS,
+    ArgumentReader,
+    cut_arguments,
+    size_of,
+)
+from toolway.gateway.approvals.records import ShownArgument
 from toolway.gateway.mcp.pending_input import PENDING_TIMEOUT_S
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.sealing import ClientHandles, Sealer
-from toolway.types import Json
+from toolway.types import Call, Json
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +54,18 @@ async def run_with_answer(raw: Raw, era: str, answer: Json, arguments: Json) -> 
     if era == "modern":
         return await reply(raw, await ask(raw, "echo", arguments), answer, "echo", arguments)
     return (await say_and_answer(raw, answer, arguments))[0]
+
+
+@pytest.mark.attack("A2-S12")
+async def test_an_answer_counts_for_the_meta_that_was_shown(tmp_path: Path) -> None:
+    async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
+        for shown, sent in (({}, {"x/payee": "other"}), ({"x/payee": "one"}, {"x/payee": "other"})):
+            asked = (await raw.call("echo", PAY, capabilities=FORM, meta=shown)).result
+            question = asked["inputRequests"]["toolway-approval"]["params"]["message"]
+            assert ('request._meta.x/payee: "one"' in question) is bool(shown)
+            more = {"requestState": asked["requestState"], "inputResponses": {"toolway-approval": accept()}}
+            assert refusal(await raw.call("echo", PAY, capabilities=FORM, meta=sent, **more)) == DENIED
+        assert lab.executed() == 0
 
 
 @pytest.mark.parametrize("server_era", ERAS)
@@ -100,7 +118,7 @@ async def test_anything_but_a_yes_is_a_no(tmp_path: Path, era: str, answer: Json
 async def test_a_client_that_cannot_be_asked_is_sent_to_the_operator(tmp_path: Path, era: str) -> None:
     async with asking(tmp_path, CLIENT) as lab, lab.raw("server/bank") as raw:
         first = await call(raw, era, "echo", PAY)
-        assert refusal(first) == WAITS and "toolway approvals yes" in first.error["data"]["fix"]
+        assert refusal(first) == WAITS and "toolway approvals approve" in first.error["data"]["fix"]
         assert lab.executed() == 0
         await lab.gate.decide(first.error["data"]["approvalId"], "approved", "")
         assert "result" in (await call(raw, era, "echo", PAY)).last
@@ -235,13 +253,23 @@ async def test_destructive_is_what_the_server_says_and_spares_nothing(tmp_path: 
 
 
 def test_every_argument_is_shown_and_cut_only_with_a_mark() -> None:
-    hide: Callable[[str], str] = lambda text: text.replace("s3cret", "***")  # noqa: E731
-    assert describe_arguments({"to": "a\u202eb\n", "key": "s3cret"}, hide) == [
-        ("to", '"a\\u202eb\\n"'),
-        ("key", '"***"'),
+    def describe(arguments: Json, **params: Any) -> list[ShownArgument]:
+        reader = ArgumentReader(
+            lambda text: text.replace("s3cret", "***"), lambda text: ["the secret K of server bank"]
+        )
+        return reader.describe(Call("bank.pay", "tools/call", {"arguments": arguments, "_meta": {}, **params}))
+
+    assert describe({"to": "a\u202eb\n", "key": "s3cret", "with": ["s3cret"], "s3cret": 1}, task={"ttl": 5}) == [
+        ShownArgument("to", '"a\\u202eb\\n"'),
+        ShownArgument("key", '"***"', "equals the secret K of server bank"),
+        ShownArgument("with", '["***"]', "contains the secret K of server bank"),
+        ShownArgument("***", "1", "contains the secret K of server bank"),
+        ShownArgument("request.task", '{"ttl": 5}'),
     ]
-    (shown,) = describe_arguments({"text": "x" * 5000}, str)
-    assert shown[1].startswith('"xxx') and shown[1].endswith(f"… (cut: {5002 - MAX_VALUE_CHARS} more characters)")
-    many = describe_arguments({f"n{each}": "y" * 500 for each in range(1000)}, str)
-    assert sum(len(name) + len(value) for name, value in many) < MAX_ALL_CHARS + 1000
-    assert many[-1] == ("…", f"cut: {1000 - len(many) + 1} more arguments are not shown")
+    whole = describe({"text": "x" * 5000})
+    assert whole == [ShownArgument("text", f'"{"x" * 5000}"')]
+    (shown,) = cut_arguments(whole)
+    assert shown.value.startswith('"xxx') and shown.value.endswith(f"… (cut: {5002 - MAX_VALUE_CHARS} more characters)")
+    many = cut_arguments(describe({f"n{each}": "y" * 500 for each in range(1000)}))
+    assert size_of(many) < MAX_ALL_CHARS + 1000  # ASCII
+    assert many[-1] == ShownArgument("…", f"cut: {1000 - len(many) + 1} more arguments are not shown")

@@ -144,7 +144,7 @@ async def test_behind_a_path_prefix_the_page_and_its_cookie_have_it(tmp_path: Pa
         assert page.body.count(b'"/tools/toolway/dashboard/files/') == plain.body.count(b'"/dashboard/files/') == 3
         packed = await found.ask("GET", "/dashboard", fields={**fields, "Accept-Encoding": "gzip"}, token=None)
         assert gzip.decompress(packed.body) == page.body
-        session = await found.ask("POST", "/dashboard/session", fields=fields)
+        session = await found.ask("POST", "/dashboard/session", fields=fields, token=found.key(admin=True))
         assert "; Path=/tools/toolway/admin;" in session.headers["set-cookie"]
         for wrong in ("//evil.example", "https://evil.example", '/x"><script>', "/a b", "/..", "/" + "x" * 65, "x"):
             answer = await found.ask("GET", "/dashboard", fields={"X-Forwarded-Prefix": wrong}, token=None)

@@ -640,13 +640,13 @@ async def _(lab: DenyLab, denied: bool) -> bool:
     return await lab.executes(tool, run_program(lab.folder, "-m", "toolway.cli", "call", f"fs.{tool}", *gateway))
 
 
-@way("toolway import codex")
+@way("toolway clients import codex")
 async def _(lab: DenyLab, denied: bool) -> bool:
     tool, home = lab.tool(denied), lab.folder / "home"
     (home / ".codex").mkdir(parents=True, exist_ok=True)
     file = f'[mcp_servers.codexfs]\nurl = "{lab.fakes["fs"].url}"\ndisabled_tools = ["{DENIED}"]\n'
     (home / ".codex/config.toml").write_text(file)
-    await run_program(home, "-m", "toolway.cli", "import", "codex", "--yes")
+    await run_program(home, "-m", "toolway.cli", "clients", "import", "codex", "--yes")
     entry = json.loads((home / ".config/toolway/mcp.json").read_text())["mcpServers"]["codexfs"]
     assert entry["tools"] == {"deny": [DENIED]}
     return await lab.executes(tool, run_program(home, "-m", "toolway.cli", "call", f"codexfs.{tool}"))

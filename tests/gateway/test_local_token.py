@@ -17,7 +17,7 @@ from toolway.config.identity.login_settings import LoginSettings
 from toolway.config.settings import parse_gateway
 from toolway.errors import ConfigError
 from toolway.events import AccessEvent, Event
-from toolway.gateway.local_token import FORWARDING_HEADERS, LocalTokenRule
+from toolway.gateway.local_token import FORWARDING_HEADERS, FORWARDING_PREFIXES, LocalTokenRule
 from toolway.http.exchange import THIS_MACHINE, HttpRequest
 
 pytestmark = pytest.mark.anyio
@@ -66,20 +66,23 @@ def test_a_gateway_beyond_loopback_accepts_it_from_its_machine_only() -> None:
         assert all(rule.allows(asked_from(peer)) for peer in near)
         assert not any(rule.allows(asked_from(peer)) for peer in far)
     for listens_on in ("127.0.0.1", "localhost", "::1"):
-        assert all(LocalTokenRule(listens_on).allows(asked_from(peer, {"via": "x"})) for peer in near)
+        assert all(LocalTokenRule(listens_on).allows(asked_from(peer)) for peer in near)
     wider = LocalTokenRule("0.0.0.0", ("10.1.0.0/16", "2001:db8::/32"))
     assert [peer for peer in far if wider.allows(asked_from(peer))] == ["10.1.2.3", "2001:db8::1"]
 
 
 def test_no_request_of_a_proxy_may_use_it_if_the_gateway_is_for_others() -> None:
     rules = (
+        LocalTokenRule(),
+        LocalTokenRule("127.0.0.1"),
+        LocalTokenRule("::1"),
         LocalTokenRule("0.0.0.0"),
         LocalTokenRule("0.0.0.0", ("0.0.0.0/0",)),
-        LocalTokenRule("::1", has_login=True),
     )
+    families = {f"{prefix}anything" for prefix in FORWARDING_PREFIXES}
     for rule in rules:
         assert rule.allows(asked_from("127.0.0.1", {"user-agent": "x"}))
-        for name in FORWARDING_HEADERS:
+        for name in FORWARDING_HEADERS | families:
             for value in ("127.0.0.1", "for=127.0.0.1", ""):
                 assert not rule.allows(asked_from("127.0.0.1", {name: value})), name
 
@@ -143,9 +146,17 @@ async def test_networks_of_the_configuration_may_use_it(tmp_path: Path) -> None:
         assert (await call_from(found, ADDRESS, Via="1.1 proxy")).status == 401
 
 
+def test_a_gateway_on_loopback_accepts_it_only_from_clients_that_name_a_loopback_host() -> None:
+    near = ("localhost", "LOCALHOST:8765", "127.0.0.1:8765", "127.8.8.8", "[::1]", "[::1]:8765")
+    far = ("tools.example", "tools.example:443", "192.0.2.7", "[2001:db8::1]:443", "localhost.example", "0.0.0.0", "")
+    rule, wide = LocalTokenRule("127.0.0.1"), LocalTokenRule("0.0.0.0")
+    assert all(rule.allows(asked_from("127.0.0.1", {"host": host})) for host in near)
+    assert not any(rule.allows(asked_from("127.0.0.1", {"host": host})) for host in far)
+    assert all(wide.allows(asked_from("127.0.0.1", {"host": host})) for host in (*near, *far)), "its peer decides"
+
+
 async def test_a_gateway_with_a_login_does_not_accept_it_through_a_proxy(tmp_path: Path) -> None:
     async with edge(tmp_path) as found:
-        assert (await call_from(found, "127.0.0.1", **{"X-Forwarded-For": "192.0.2.7"})).status == 200
         issuer = Issuer()
         login = found.gateway.create_login(LoginSettings(issuer=issuer.url, audience=AUDIENCE), issuer.fetch)
         try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from toolway.workflows.journal import FINAL_STATES, RUN_STATES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "src" / "toolway" / "gateway" / "pages"
@@ -33,3 +36,21 @@ def test_the_packages_are_exact_and_come_from_no_address():
     lock = (ROOT / "dashboard" / "package-lock.json").read_text()
     assert '"integrity": "sha512-' in lock and '"resolved"' not in lock
     assert "^" not in (ROOT / "dashboard" / "package.json").read_text()
+
+
+def test_the_page_knows_every_state_of_a_run():
+    states = {page: set(_list_of("STATES", f"pages/{page}.tsx")) for page in ("runs", "agents")}
+    assert states["runs"] == RUN_STATES - {"ready"}  # it lasts only until the run is taken
+    assert states["agents"] == states["runs"] - {"undoing", "undone"}  # an agent undoes nothing
+    tones = dict(
+        re.findall(r'(\w+): "(\w+)"', _source("components/run_list.tsx").partition("TONES")[2].partition("}")[0])
+    )
+    assert {state for state in FINAL_STATES if tones.get(state) == "bad"} == {"failed", "stuck", "damaged"}
+
+
+def _source(name: str) -> str:
+    return (ROOT / "dashboard" / "src" / name).read_text()
+
+
+def _list_of(name: str, file: str) -> list[str]:
+    return re.findall(r'"(\w+)"', _source(file).partition(f"const {name} = [")[2].partition("]")[0])

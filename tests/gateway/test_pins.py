@@ -87,16 +87,16 @@ async def test_a_changed_tool_is_held_until_it_is_approved(tmp_path: Path, era: 
             await until_listed(hub, "weather__alerts")
             error = await call_refused(run, "weather__forecast")
             assert (error["data"]["code"], error["data"]["executed"]) == ("E-TOOL-HELD", "no")
-            waiting = await toolway(run, "pins", "ls")
+            waiting = await toolway(run, "trust", "tools", "ls")
             assert {each["name"]: each["reason"] for each in waiting["deviations"]} == {
                 "weather.forecast": "changed",
                 "weather.extra": "new",
             }
-            shown = (await toolway(run, "pins", "diff", "weather.forecast"))["definitions"][0]
+            shown = (await toolway(run, "trust", "tools", "diff", "weather.forecast"))["definitions"][0]
             assert [each["path"] for each in shown["changes"]] == ["description"]
-            refused = await toolway(run, "pins", "approve", "weather.forecast", "--digest", "0" * 64)
+            refused = await toolway(run, "trust", "tools", "accept", "weather.forecast", "--digest", "0" * 64)
             assert refused["error"]["code"] == "E-PINS-DIGEST"
-            assert await toolway(run, "pins", "approve", "weather.forecast", "--digest", shown["digest"]) == {
+            assert await toolway(run, "trust", "tools", "accept", "weather.forecast", "--digest", shown["digest"]) == {
                 "approved": ["weather.forecast"]
             }
             await until_listed(hub, "weather__forecast", "weather__alerts")

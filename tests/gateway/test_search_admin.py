@@ -100,7 +100,7 @@ async def test_the_doctor_says_when_it_is_time() -> None:
     targets = [CheckTarget(name, parse_entry(fake_server(tools=40)), "mcp.json") for name in ("one", "two")]
     report = await run_checks(targets, {"PATH": "/usr/bin:/bin"}, check_machine=False)
     [total] = [each for each in report.subjects if each.name == "all servers"]
-    assert "tools are" in total.checks[0].message and total.checks[0].copy.endswith("--via-gateway --search")
+    assert "tools are" in total.checks[0].message and total.checks[0].copy.endswith("toolway connect CLIENT --search")
     report = await run_checks(targets[:1], {"PATH": "/usr/bin:/bin"}, check_machine=False)
     assert not any(each.name == "all servers" for each in report.subjects)
 

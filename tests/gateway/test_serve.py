@@ -21,7 +21,7 @@ async def test_it_says_in_one_json_document_where_it_serves(tmp_path: Path) -> N
     run = await start(tmp_path / "one", {"fake": fake_server()})
     try:
         facts = await run.announced()
-        assert facts == {"url": f"http://127.0.0.1:{run.port}/mcp", "auth": True, "pid": run.pid}
+        assert facts == {"url": f"http://127.0.0.1:{run.port}/mcp", "auth": True, "pid": run.pid, "public": ""}
         assert run.port > 0  # 0 was asked for
         assert (await run.get("/healthz")) == (200, {"ok": True})
         assert await run.stop() == 0

@@ -120,8 +120,8 @@ async def test_an_idempotency_key_is_used_and_a_lost_connection_cancels() -> Non
 
 
 @pytest.mark.promise("C15")
-async def test_the_commands_in_the_readme_work(tmp_path: Path) -> None:
-    commands = re.findall(r"^\$ ((?:curl|echo '\{).*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+async def test_commands_without_handshake_work(tmp_path: Path) -> None:
+    commands = re.findall(r"^\$ ((?:curl|echo '\{).*)$", (ROOT / "docs/howto/gateway.md").read_text(), re.MULTILINE)
     assert [command.split()[0] for command in commands] == ["curl", "echo"]
     async with program(tmp_path, {"old": pipe_entry("legacy")}) as gateway:
         environ = {**os.environ, "TOOLWAY_STATE": str(tmp_path / "state"), "TOOLWAY_CONFIG": str(gateway.file)}

@@ -17,6 +17,7 @@ from tests.gateway.bridge_lab import Lab, Raw, lab, made
 from tests.gateway.program import Program, program, until
 from tests.gateway.test_bridge_changes import WITH_TASKS, listening
 from tests.gateway.test_openapi import _check as check_reply
+from tests.gateway.test_pins import toolway
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway.config.loader import load_file
@@ -54,7 +55,7 @@ def effects(folder: Path) -> list[str]:
 async def serving(folder: Path, *bodies: Json, wait_s: float = 45.0, **options: Any) -> AsyncIterator[Lab]:
     """A gateway with these workflows, in this process."""
     async with lab({"s": effect_entry(folder)}, **options) as found:
-        access = GatewayRunAccess(options.get("keyring"), found.gateway.router.may_call)
+        access = GatewayRunAccess(options.get("keyring"), found.gateway.router.may_call, found.gateway.router.may_see)
         async with Workflows(Hub._from_core(found.hub), folder / "runs.db", access=access) as workflows:
             definitions = [read_value(body) for body in bodies]
             server = WorkflowServer(workflows, definitions, wait_s=wait_s, roles=access.roles)
@@ -311,6 +312,30 @@ async def test_files_are_read_again_and_a_broken_one_costs_the_others_nothing(tm
                     await asyncio.sleep(0.05)
             assert "s__pay" in await tool_names(raw)
         assert await run.stop() == 0
+
+
+async def test_approvals_of_the_terminal_show_and_answer_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    write_flow(folder, {"name": "asking", "steps": [{"name": "ok", "approve": "Go on?"}]})
+    async with program(folder, {"s": effect_entry(folder)}, workflows=["flows/*.yaml"]) as run:
+        await run.until_ready("workflows")
+        called = {"server": "workflows", "tool": "asking", "arguments": {}}
+        ids = [
+            (await run.request("POST", "/admin/call", called))[1]["result"]["structuredContent"]["run"] for _ in "ab"
+        ]
+        waiting = (await toolway(run, "approvals", "ls"))["runs"]
+        assert {each["id"] for each in waiting} == set(ids)
+        assert waiting[0]["gateway"].endswith(f":{run.port}")
+        shown = await toolway(run, "approvals", "show", ids[0])
+        assert [(each["step"], each["title"]) for each in shown["questions"]] == [("ok", "Go on?")]
+        assert await toolway(run, "approvals", "approve", ids[0]) == {"run": ids[0], "stored": True}
+        assert await toolway(run, "approvals", "deny", ids[1], "no") == {"run": ids[1], "stored": True}
+        async with asyncio.timeout(30):
+            while {(await run.get(f"/admin/runs/{id}"))[1]["state"] for id in ids} != {"done", "failed"}:
+                await asyncio.sleep(0.05)
+        assert (await toolway(run, "approvals", "ls"))["runs"] == []
+        unknown = await toolway(run, "approvals", "show", "asking-0123")
+        assert unknown["error"]["code"] == "E-WORKFLOW-RUN"
 
 
 async def test_a_stopped_gateway_answers_a_waiting_client_with_the_run(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import { useAdmin, useLive } from "../live";
 import { setQuery, useRoute } from "../route";
 import { type Tone } from "../format";
 
-const TONES: Record<string, Tone> = { done: "good", asks: "warn", undone: "warn", failed: "bad", stuck: "bad", unknown: "warn", not_executed: "warn", begun: "warn" };
+const TONES: Record<string, Tone> = { done: "good", asks: "warn", undone: "warn", failed: "bad", stuck: "bad", damaged: "bad", unknown: "warn", not_executed: "warn", begun: "warn" };
 export const runTone = (state: string): Tone => TONES[state] ?? "idle";
 
 /** State of a run in a list, with the code of its error. */

@@ -6,7 +6,7 @@ import { type Tone, formatAge, formatCount, formatSeconds, formatTime, formatUsd
 import { RunList, RunState, runTone } from "../components/run_list";
 import { RunActionButton, Steps } from "./runs";
 
-const STATES = ["asks", "running", "waiting", "done", "failed", "cancelled", "stuck"];
+const STATES = ["asks", "running", "waiting", "done", "failed", "cancelled", "stuck", "damaged"];
 const EXECUTED: Record<string, Tone> = { yes: "good", no: "idle", unknown: "warn" };
 
 /** Agent runs; those that wait for an approval come first. */

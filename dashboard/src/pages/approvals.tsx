@@ -1,5 +1,5 @@
 import { useState } from "react";
-import { post } from "../api";
+import { type ApiError, get, post } from "../api";
 import { useAdmin, useLive } from "../live";
 import { Badge, ConfirmDialog, Empty, ErrorBox } from "../components/common";
 import { Link, path } from "../route";
@@ -43,8 +43,13 @@ export function LinkedApproval({ link }: { link: string }) {
   );
 }
 
-function Request({ request, done, link }: { request: Approval; done: () => void; link?: string }) {
+/** One request. If the list cut its arguments, it can be approved only after all of them were loaded. */
+function Request({ request: listed, done, link }: { request: Approval; done: () => void; link?: string }) {
   const [note, setNote] = useState("");
+  const [whole, setWhole] = useState<Approval>();
+  const [error, setError] = useState<ApiError>();
+  const request = whole ? { ...listed, arguments: whole.arguments, complete: whole.complete } : listed;
+  const showAll = () => get<Approval>(`approvals/${encodeURIComponent(listed.id)}`).then(setWhole, setError);
   const name = `${request.server}.${request.tool}`;
   const answer = (yes: boolean) => async () => {
     await post(`approvals/${encodeURIComponent(request.id)}`, { yes, note: yes ? "" : note, ...(link && { link }) });
@@ -66,7 +71,12 @@ function Request({ request, done, link }: { request: Approval; done: () => void;
               title={`Approve ${name}?`} text={`${request.caller} may repeat this call with these arguments once, within 15 minutes.`}
               confirmLabel="Approve" danger={false} action={answer(true)}
             >
-              {(open) => <button type="button" className="primary" onClick={open}>Approve</button>}
+              {(open) => (
+                <button
+                  type="button" className="primary" onClick={open} disabled={!request.complete}
+                  title={request.complete ? undefined : "Show all arguments first"}
+                >Approve</button>
+              )}
             </ConfirmDialog>
           </div>
         )}
@@ -76,7 +86,15 @@ function Request({ request, done, link }: { request: Approval; done: () => void;
         {" "}<small className="muted">{formatAge(request.asked_at)}, <Link to={path("tools", request.server, request.tool)}>{request.tool}</Link>, {request.id}</small>
       </p>
       {request.reason && <p>{request.who}: {request.reason}</p>}
-      <pre tabIndex={0}>{request.arguments.map((each) => `${each.name} = ${each.value}\n`).join("") || "no arguments"}</pre>
+      <pre className="whole" tabIndex={0}>
+        {request.arguments.map((each, index) => (
+          <span key={index}>{`${each.name} = ${each.value}\n`}{each.note && <em>{`    ← ${each.note}\n`}</em>}</span>
+        ))}
+        {!request.arguments.length && "no arguments"}
+      </pre>
+      {error && <ErrorBox error={error} />}
+      {!request.complete && <p><button type="button" onClick={showAll}>Show all arguments</button></p>}
+      <p><small className="muted">what will be sent: <code title={request.digest}>sha256 {request.digest.slice(0, 16)}</code></small></p>
     </section>
   );
 }

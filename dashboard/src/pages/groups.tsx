@@ -66,7 +66,7 @@ export function Groups() {
         <Copyable block text={format(name, url)} />
         <p className="muted">
           Create an API key for it under <Link to={path("keys")}>Keys</Link>, or configure it in a terminal with the local token:{" "}
-          <code>toolway export {client} --via-gateway --print{selected === "search" ? " --search" : selected && ` --group ${selected}`}</code>
+          <code>toolway connect {client} --print{selected === "search" ? " --search" : selected && ` --group ${selected}`}</code>
         </p>
       </section>
     </div>

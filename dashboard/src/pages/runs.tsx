@@ -7,7 +7,7 @@ import { Link, path } from "../route";
 import type { RunAction, RunDetail, RunRow, RunStep } from "../types";
 import { formatAge, formatSeconds, formatTime } from "../format";
 
-const STATES = ["asks", "running", "waiting", "undoing", "done", "failed", "undone", "cancelled", "stuck"];
+const STATES = ["asks", "running", "waiting", "undoing", "done", "failed", "undone", "cancelled", "stuck", "damaged"];
 
 /** Workflow runs; those that ask a person come first. */
 export function Runs() {

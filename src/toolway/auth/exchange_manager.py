@@ -17,6 +17,7 @@ from toolway.auth.token_exchange import (
     SubjectToken,
     SubjectTokens,
     TokenRequest,
+    answer_error,
     assertion_request,
     exchange_request,
     metadata_urls,
@@ -110,6 +111,7 @@ class ExchangeManager:
         self._now = now
         self._send = send if send is not None else self._send_http
         self._token: ExchangedToken | None = None
+        self._login_issued_at: float | None = None  # when the caller's token was issued that `_token` was exchanged for
         self._failure: tuple[float, AuthError] | None = None
         self._limiter = ChallengeLimiter()
         self._task: asyncio.Task[None] | None = None
@@ -134,8 +136,9 @@ class ExchangeManager:
                 if token is None or self._token is not token or self._now() >= token.expires_at:
                     raise  # never another credential
         self._require_login()  # it may have ended while the issuer responded
-        if self._token is not None:
-            secrets_of(self.owner.server).add_token(self._token.token)  # it must not leave in a result of the server
+        if self._token is None:
+            raise no_subject_error(self.owner.server, self.owner.principal)
+        secrets_of(self.owner.server).add_token(self._token.token)  # it must not leave in a result of the server
         return self._header
 
     async def on_challenge(self, challenge: AuthChallenge) -> bool:
@@ -174,11 +177,16 @@ class ExchangeManager:
         return f"Bearer {self._token.token}" if self._token is not None else ""
 
     def _require_login(self) -> None:
-        """Raise `AuthError`, and forget the token, if the caller did not log in as a person or its login was ended."""
-        subjects = self._subjects()
-        if not self.owner.principal or subjects is None or subjects.is_login_ended(self.owner.principal):
+        """Raise `AuthError`, and forget the token, if the caller did not log in as a person or its login was ended.
+
+        The token of an ended login is also forgotten if the caller has logged in again since.
+        """
+        subjects, caller = self._subjects(), self.owner.principal
+        if not caller or subjects is None or subjects.is_login_ended(caller):
             self.drop()
-            raise no_subject_error(self.owner.server, self.owner.principal)
+            raise no_subject_error(self.owner.server, caller)
+        if self._token is not None and subjects.is_token_ended(caller, self._login_issued_at):
+            self.drop()
 
     # -- exchange -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +209,9 @@ class ExchangeManager:
         if self._failure is not None and self._now() < self._failure[0]:
             raise self._failure[1]
         try:
-            self._token = await self._request(self._require_subject())
+            subject = self._require_subject()
+            self._token = await self._request(subject)
+            self._login_issued_at = subject.issued_at
         except AuthError as error:
             self._failure = self._now() + FAILURE_COOLDOWN_S, error
             raise
@@ -228,13 +238,24 @@ class ExchangeManager:
         endpoint = await self._endpoints.find(subject.issuer, self._send)
         answer = await self._send(endpoint, exchange_request(settings, subject, self.owner.url))
         if settings.grant != "id-jag":
-            return parse_exchange(settings, *answer, subject.issuer, self._now())
+            return self._require_foreign(parse_exchange(settings, *answer, subject.issuer, self._now()))
         assertion = parse_assertion(*answer, subject.issuer)
+        self._require_foreign(ExchangedToken(assertion, 0.0))
         remember_secret(assertion)
         issuer = settings.issuer or ""
         endpoint = await self._endpoints.find(issuer, self._send)
         answer = await self._send(endpoint, assertion_request(settings, assertion))
-        return parse_exchange(settings, *answer, issuer, self._now())
+        return self._require_foreign(parse_exchange(settings, *answer, issuer, self._now()))
+
+    def _require_foreign(self, found: ExchangedToken) -> ExchangedToken:
+        """Return the token that an issuer returned. Raises `AuthError` if it opens the gateway, as the caller's own.
+
+        With such a token, a server could use the gateway in the caller's name.
+        """
+        subjects = self._subjects()
+        if subjects is None or subjects.opens_gateway(found.token):
+            raise answer_error("contains a token for this gateway")
+        return found
 
     async def _send_http(self, url: str, request: TokenRequest | None) -> tuple[int, bytes]:
         http = await import_lazily("oauth_http")

@@ -45,6 +45,7 @@ from toolway.auth.token_store import Credential, OAuthClient
 from toolway.auth.urls import check_oauth_url
 from toolway.config.schema import OAuth
 from toolway.network import NetworkPolicy
+from toolway.secrets.replacer import cut_text
 from toolway.types import AuthChallenge, AuthError
 
 #: Called with the URL of the login page; returns the redirect URL at the end of the login.
@@ -128,7 +129,7 @@ async def authorize(
     except AuthError:
         raise
     except OAuthFlowError as exc:
-        raise _flow_error(_INVALID_INPUT.sub("", str(exc))[:300]) from None
+        raise _flow_error(cut_text(_INVALID_INPUT.sub("", str(exc)), 300)) from None
     except Exception as exc:
         raise _flow_error(f"{type(exc).__name__}") from None
     finally:
@@ -428,6 +429,6 @@ def _client_error(why: str) -> AuthError:
 
 
 def _wrong_issuer_error(found: str, expected: str) -> AuthError:
-    clean = "".join(char for char in found[:200] if char.isprintable())
+    clean = "".join(char for char in cut_text(found, 200) if char.isprintable())
     reason = f"the server names {clean} as its authorization server, but the entry names {expected}"
     return AuthError(reason, code="E-AUTH-ISSUER", hint="correct `auth.issuer`, if you trust that server")

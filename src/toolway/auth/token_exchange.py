@@ -5,7 +5,7 @@
     id-jag     RFC 8693 for an identity assertion (ID-JAG), then `jwt-bearer` at the server's own issuer
 
 Requests are built here, and responses are checked: another issuer, another kind of token, or more scope than was asked
-for is refused. `exchange_manager.py` sends the requests and keeps the tokens.
+for is refused. `exchange_manager.py` sends the requests, keeps the tokens, and refuses those that open the gateway.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class SubjectToken(NamedTuple):
     token: str
     issuer: str
     expires_at: float
+    issued_at: float | None = None  # seconds since 1970; None if the token does not say it
 
     def __repr__(self) -> str:
         return f"SubjectToken(issuer={self.issuer!r})"  # never the token
@@ -56,6 +57,14 @@ class SubjectTokens(Protocol):
 
     def is_login_ended(self, caller: str) -> bool:
         """Return True if an administrator ended the login of a caller: its tokens must not be used any more."""
+        ...
+
+    def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
+        """Return True if an administrator ended the login of a caller after one of its tokens was issued."""
+        ...
+
+    def opens_gateway(self, token: str) -> bool:
+        """Return True if the gateway could accept a token as a login: then no server may get it."""
         ...
 
 
@@ -122,7 +131,7 @@ def parse_assertion(status: int, body: bytes, issuer: str) -> str:
     """
     response = _require_success(status, body, issuer)
     if response.get("issued_token_type") != ID_JAG_TYPE:
-        raise _answer_error("contains another kind of token than an identity assertion")
+        raise answer_error("contains another kind of token than an identity assertion")
     return _require_token(response)
 
 
@@ -133,14 +142,14 @@ def parse_exchange(settings: OAuth, status: int, body: bytes, issuer: str, now: 
     """
     response = _require_success(status, body, issuer)
     if str(response.get("token_type", "")).lower() != "bearer":
-        raise _answer_error("has an unknown token type")
+        raise answer_error("has an unknown token type")
     if response.get("issued_token_type", ACCESS_TOKEN_TYPE) not in (ACCESS_TOKEN_TYPE, JWT_TYPE):
-        raise _answer_error("contains another kind of token than an access token")
+        raise answer_error("contains another kind of token than an access token")
     scope = response.get("scope")
     if scope is not None and not isinstance(scope, str):
-        raise _answer_error("has an unreadable scope")
+        raise answer_error("has an unreadable scope")
     if settings.scopes and scope is not None and set(scope.split()) - set(settings.scopes):
-        raise _answer_error("grants more scope than was requested")
+        raise answer_error("grants more scope than was requested")
     lifetime = parse_expires_in(response.get("expires_in"))
     lifetime = DEFAULT_LIFETIME_S if lifetime is None else min(lifetime, MAX_LIFETIME_S)
     return ExchangedToken(_require_token(response), now + lifetime)
@@ -150,7 +159,8 @@ def _require_success(status: int, body: bytes, issuer: str) -> dict[str, Any]:
     response = parse_json_object(body)
     if status != 200:
         error = response.get("error")
-        shown = f"{status} {error}" if error in _KNOWN_ERRORS else str(status)  # the rest may repeat the token
+        is_known = isinstance(error, str) and error in _KNOWN_ERRORS
+        shown = f"{status} {error}" if is_known else str(status)  # the rest may repeat the token
         is_refused = 400 <= status < 500 and status != 429
         hint = "ask the administrator of the identity provider to allow this exchange for the gateway"
         raise AuthError(
@@ -159,18 +169,19 @@ def _require_success(status: int, body: bytes, issuer: str) -> dict[str, Any]:
             hint=hint if is_refused else "try again later",
         )
     if response.get("iss", response.get("issuer", issuer)) != issuer:
-        raise _answer_error("names another issuer")
+        raise answer_error("names another issuer")
     return response
 
 
 def _require_token(response: Mapping[str, Any]) -> str:
     token = response.get("access_token")
     if not isinstance(token, str) or not is_usable_token(token):
-        raise _answer_error("contains no usable token")
+        raise answer_error("contains no usable token")
     return token
 
 
-def _answer_error(problem: str) -> AuthError:
+def answer_error(problem: str) -> AuthError:
+    """Return the error for a response of the issuer that is not used; `problem` completes "the response …"."""
     reason = f"the identity provider's response {problem}, so it was rejected"
     return AuthError(reason, code=EXCHANGE_CODE, hint="report it to its operator; no other credential is used instead")
 

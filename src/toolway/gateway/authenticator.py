@@ -64,8 +64,8 @@ class Authenticator:
     """Authenticator of HTTP requests, by their Host header, Origin header and bearer token.
 
     `hosts` are the accepted host names, `origins` the accepted web origins. If `api_keys` is None, authentication is
-    off: every request with an accepted host and origin is the local administrator's. `local_token_from` are networks
-    besides this machine from which the token of this machine is accepted.
+    off: every request of this machine with an accepted host and origin is the local administrator's.
+    `local_token_from` are networks besides this machine from which the token of this machine is accepted.
     """
 
     def __init__(
@@ -102,7 +102,6 @@ class Authenticator:
         self._local_token_rule = LocalTokenRule(
             self._bound_address[0] if self._bound_address is not None else "",
             self._local_token_from,
-            has_login=self._login is not None,
         )
         if self._bound_address is not None:
             host, port = self._bound_address
@@ -157,24 +156,22 @@ class Authenticator:
 
     def allows_local_token(self, request: HttpRequest) -> bool:
         """Return True if the token of this machine, or a session that it opened, is accepted with this request."""
-        return self._api_keys is None or self._local_token_rule.allows(request)
+        return self._local_token_rule.allows(request)
 
     def authenticate_token(self, request: HttpRequest) -> ProvenIdentity:
         """Return the principal of the request's bearer token: local administrator, API key, node or person.
 
         Raises `RequestDenied` if the token is missing or unknown, `VerificationPending` if it cannot be verified yet.
-        If authentication is off, all requests are the local administrator's.
+        If authentication is off, all requests of this machine are the local administrator's.
         """
         if self._api_keys is None:
-            return ProvenIdentity(LOCAL_ADMIN)
+            return self._prove_local(request)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and token and "authorization" not in request.repeated_headers:
             token = token.strip()
             principal = self._api_keys.authenticate(token) or self._cluster.authenticate_node(token)
             if principal is not None and principal.id == LOCAL_ADMIN.id:
-                if not self._local_token_rule.allows(request):
-                    raise self._local_token_denial()
-                return ProvenIdentity(principal, depends_on_peer=self._local_token_rule.depends_on_peer)
+                return self._prove_local(request)
             if principal is not None:
                 return ProvenIdentity(principal, principal.expires_at)
             if self._login is not None:
@@ -186,8 +183,13 @@ class Authenticator:
             (self._challenge(),),
         )
 
-    def _local_token_denial(self) -> RequestDenied:
-        return RequestDenied(
+    def _prove_local(self, request: HttpRequest) -> ProvenIdentity:
+        """Return the local administrator. Raises `RequestDenied` if the request is from elsewhere."""
+        if self._local_token_rule.allows(request):
+            return ProvenIdentity(LOCAL_ADMIN, depends_on_peer=self._local_token_rule.depends_on_peer)
+        if self._api_keys is None:
+            raise RequestDenied(401, "a gateway without authentication serves no proxy", "remove --no-auth")
+        raise RequestDenied(
             401,
             "the token of this machine is not accepted from other machines or through a proxy",
             "use an API key, or log in; toolway.gateway.localTokenFrom names further networks",

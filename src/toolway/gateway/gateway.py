@@ -51,11 +51,11 @@ from toolway.gateway.mcp.subscriptions import SubscriptionService
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import LOCAL_ADMIN, ApiKeyStore, Principal
 from toolway.gateway.rate_limit import LocalRateLimiter, RateLimiter
-from toolway.gateway.router import PENDING_PRINCIPAL_ID, Router
+from toolway.gateway.router import Router
 from toolway.gateway.sealing import Sealer
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.http.exchange import HttpRequest
-from toolway.http.limits import ServerLimits
+from toolway.http.limits import STRANGERS, ServerLimits
 from toolway.http.server import HttpServer
 from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import Message
@@ -140,6 +140,8 @@ class Gateway:
         self.legacy_sse = LegacySseEndpoint(self.legacy_sessions, sealer)
         self._cluster = cluster
         legacy = LegacyHttpEndpoint(self.legacy_sessions)
+        if approvals is not None and api_keys is not None:
+            approvals.person_of = api_keys.person_of
         self._authenticator = Authenticator(api_keys, hosts, origins, cluster, local_token_from)
         self._uses_tls = False
         self.ended_sessions = ended_sessions if ended_sessions is not None else EndedSessions()
@@ -169,7 +171,7 @@ class Gateway:
             PinsAdmin(lambda: hub.pins, hub.mask),
             ApprovalsAdmin(approvals, calls.key_names),
             BudgetsAdmin(self.budgets, api_keys),
-            FlowsAdmin(approvals, hub, calls.key_names),
+            FlowsAdmin(approvals, hub, calls.key_names, calls.find_key),
             SessionsAdmin(hub, api_keys, lambda: self._authenticator.login),
             hub,
             api_keys,
@@ -302,7 +304,7 @@ class Gateway:
                 request = HttpRequest("POST", path, "", {"host": "localhost", **headers}, frozenset(), b"", "")
                 authenticate = self.http_server.authenticate_head
                 answer = authenticate(request) if authenticate is not None else ""
-                if is_introspected and (answer == PENDING_PRINCIPAL_ID or answer[0] == 503):
+                if is_introspected and (answer == STRANGERS or answer[0] == 503):
                     continue  # the provider is asked; without its answer no request is handled
                 if isinstance(answer, str) or answer[0] != 401:
                     raise ConfigError(

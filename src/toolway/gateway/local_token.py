@@ -1,27 +1,46 @@
-"""Addresses from which a gateway accepts the token of its machine, which is an administrator's.
+"""Requests with which a gateway accepts the token of its machine, which is an administrator's.
 
-A gateway that other machines can reach, or that has a login, accepts this token from its own machine only, and from the
-networks of `toolway.gateway.localTokenFrom`. No header of a proxy is trusted. A request that a proxy forwarded may be
-from anywhere, so the token is refused with it, even if the proxy runs on this machine.
+It is for programs on this machine, and on the networks of `toolway.gateway.localTokenFrom`. A request that a proxy
+passed on may be from anywhere, even if the proxy runs here. So no gateway accepts the token with a header of a proxy,
+and one on loopback accepts it only from clients that name a loopback host. What such a header says is never trusted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
+from toolway.config.identity.exposure import is_loopback_host
 from toolway.http.exchange import THIS_MACHINE, HttpRequest
 
-#: Headers by which a proxy says that it forwards a request.
+#: Headers by which a proxy, a load balancer or a CDN says that it passes a request on.
 FORWARDING_HEADERS: Final = frozenset(
     {
-        *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto"),
-        *("x-forwarded-prefix", "x-forwarded-server", "x-original-forwarded-for", "x-original-host"),
-        *("x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip"),
-        *("fastly-client-ip", "fly-client-ip", "x-envoy-external-address", "x-azure-clientip"),
+        *("forwarded", "forwarded-for", "via", "x-forwarded", "x-via", "x-real-ip", "x-real-host", "x-remote-addr"),
+        *("x-original-forwarded-for", "x-original-host", "x-original-url", "x-rewrite-url", "x-host", "x-scheme"),
+        *("client-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "x-proxyuser-ip", "x-originating-ip"),
+        *("proxy-client-ip", "wl-proxy-client-ip", "incap-client-ip", "x-sucuri-clientip", "cdn-loop", "x-varnish"),
+        *(
+            "x-url-scheme",
+            "front-end-https",
+            "x-cloud-trace-context",
+            "x-amz-cf-id",
+            "x-appgw-trace-id",
+            "x-arr-log-id",
+        ),
     }
 )
+#: First letters of further such headers. Providers add names to their families.
+FORWARDING_PREFIXES: Final = (
+    *("x-forwarded-", "x-proxy-", "x-envoy-", "x-azure-", "x-appengine-", "x-vercel-", "x-nf-", "x-akamai-"),
+    *("cf-", "fastly-", "fly-", "cloudfront-", "ngrok-", "tailscale-"),
+)
+
+
+def is_forwarded(headers: Mapping[str, str]) -> bool:
+    """Return True if a header says that a proxy passed the request on. The names are in lower case."""
+    return any(name in FORWARDING_HEADERS or name.startswith(FORWARDING_PREFIXES) for name in headers)
 
 
 class LocalTokenRule:
@@ -31,31 +50,30 @@ class LocalTokenRule:
     networks besides this machine.
     """
 
-    def __init__(self, listens_on: str = "", networks: Iterable[str] = (), *, has_login: bool = False) -> None:
-        self.depends_on_peer = bool(listens_on) and not _is_loopback(listens_on)
-        self._is_restricted = self.depends_on_peer or has_login
+    def __init__(self, listens_on: str = "", networks: Iterable[str] = ()) -> None:
+        self.depends_on_peer = bool(listens_on) and not is_loopback_host(listens_on)
         self._networks = tuple(ip_network(each) for each in networks)
 
     def allows(self, request: HttpRequest) -> bool:
         """Return True if the token, or a browser session that it opened, is accepted with this request."""
-        if not self._is_restricted:
-            return True
-        if not FORWARDING_HEADERS.isdisjoint(request.headers):
+        if is_forwarded(request.headers):
             return False
-        return not self.depends_on_peer or self._is_near(request.peer)
+        if self.depends_on_peer:
+            return self._is_near(request.peer)
+        host = request.headers.get("host")
+        # Only a proxy leads a client here that knows the gateway by another name.
+        return host is None or is_loopback_host(_without_port(host))
 
     def _is_near(self, peer: str) -> bool:
         """Return True if an address is of this machine or of an accepted network. An unknown address is not."""
-        if _is_loopback(peer):
+        if peer == THIS_MACHINE:
             return True
         address = _parse_address(peer)
-        return address is not None and any(address in network for network in self._networks)
+        return address is not None and (address.is_loopback or any(address in network for network in self._networks))
 
 
-def _is_loopback(host: str) -> bool:
-    """Return True if `host` is `localhost` or a loopback address. 0.0.0.0 is none: it means all addresses."""
-    address = _parse_address(host)
-    return address.is_loopback if address is not None else host == THIS_MACHINE
+def _without_port(host: str) -> str:
+    return host.partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def _parse_address(text: str) -> IPv4Address | IPv6Address | None:

@@ -31,12 +31,16 @@ TOKEN_PREFIX: Final = "tw_"
 MAX_KEY_NAME_CHARS: Final = 100
 MAX_CONCURRENT: Final = 100_000  # calls of one key under way
 ACCESS_PREFIX: Final = "access:"  # scope of a person: a group of the identity provider; no API key can have it
+KEY_PREFIX: Final = "key:"  # caller ids of API keys
 PERSON_PREFIX: Final = "user:"  # ids of people that an identity provider logs in
 METRICS_SCOPE: Final = "/metrics"  # scope of an API key; no group can have this name
 SEARCH_ENDPOINT: Final = "search"  # /mcp/search: all tools, found by search; no group can have this name
 _SCOPE: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")  # a group, or one server: no pattern
 _MIN_TOKEN_CHARS: Final = 16  # characters of the token of this machine, also if the user wrote it
 MAX_EXPIRY: Final = 253_402_300_799.0  # the last second of the year 9999
+#: Rate of a key that is made without one. No agent makes so many calls for long, a program that runs wild does.
+DEFAULT_KEY_RATE: Final = "100/s"
+NO_RATE: Final = "none"  # in place of a rate: the key has no limit
 ENDED_LOGINS_S: Final = 30 * 86_400.0  # seconds after which the end of logins is forgotten: no access token is so old
 _MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 
@@ -73,6 +77,16 @@ class Principal(msgspec.Struct, frozen=True):
         return self.is_person and not endpoint.startswith("server/")
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Names under which this principal may answer questions of workflow runs: a key's name, groups, `admin`.
+
+        A person has the names of its groups instead of its own, because people choose their names. `admin` is only for
+        administrators.
+        """
+        names = self.groups if self.is_person else (self.name,)
+        return (*(each for each in names if each != "admin"), *(("admin",) if self.admin else ()))
+
+    @property
     def is_person(self) -> bool:
         """True if an identity provider logged this principal in."""
         return self.id.startswith(PERSON_PREFIX)
@@ -100,12 +114,13 @@ class ApiKey(msgspec.Struct, frozen=True):
     ended_person: str = ""  # principal id
     budgets: tuple[CallBudget, ...] = ()
     concurrent: int | None = None
+    made_by: str = ""  # caller id of the key or person that made it, or made its maker; "": the token of this machine
 
     def to_principal(self) -> Principal:
         return Principal(
             self.id,
             self.name,
-            f"key:{self.id}",
+            f"{KEY_PREFIX}{self.id}",
             self.admin,
             self.scopes,
             self.rate,
@@ -162,6 +177,18 @@ class ApiKeyStore(ABC):
         found = (key for key in self._keys.values() if key.id == id and not key.ended_person)
         return next((key.to_principal() for key in found if not key.has_expired()), None)
 
+    def person_of(self, caller_id: str) -> str:
+        """Return one caller id for all keys of the person behind a caller id.
+
+        A key that was made with another key, or by a person who logged in, belongs to its maker, and so do the keys
+        that are made with it. Keys made with the token of this machine belong to different people: its owner hands them
+        out. "" is the owner.
+        """
+        id_ = caller_id.removeprefix(KEY_PREFIX)
+        if id_ == caller_id:
+            return caller_id
+        return next((key.made_by for key in self._keys.values() if key.id == id_ and key.made_by), caller_id)
+
     def credential_hash(self, id: str) -> str:
         """Return the hash of the token with which a principal authenticates: of this machine's token, or of an API key.
 
@@ -191,8 +218,11 @@ class ApiKeyStore(ABC):
         expires: float | None = None,
         budgets: Sequence[CallBudget] = (),
         concurrent: int | None = None,
+        made_by: str = "",
     ) -> tuple[str, ApiKey]:
         """Create and store an API key. Return its token, shown only once, and its stored entry.
+
+        `made_by` is the person (`person_of`) of the principal who asks for it.
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
@@ -251,8 +281,9 @@ class FileApiKeyStore(ApiKeyStore):
         expires: float | None = None,
         budgets: Sequence[CallBudget] = (),
         concurrent: int | None = None,
+        made_by: str = "",
     ) -> tuple[str, ApiKey]:
-        return self.create_key_sync(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
+        return self.create_key_sync(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
 
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
@@ -273,12 +304,13 @@ class FileApiKeyStore(ApiKeyStore):
         expires: float | None = None,
         budgets: Sequence[CallBudget] = (),
         concurrent: int | None = None,
+        made_by: str = "",
     ) -> tuple[str, ApiKey]:
         """Create an API key and write the file; blocks. Return its token and its stored entry.
 
         Raises `OSError` if the file cannot be written.
         """
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
         with self._locked():
             self._save([*self._keys.values(), key])
         return token, key
@@ -364,6 +396,7 @@ def generate_key(
     expires: float | None = None,
     budgets: Sequence[CallBudget] = (),
     concurrent: int | None = None,
+    made_by: str = "",
 ) -> tuple[str, ApiKey]:
     """Generate an API key. Return its token and the entry to store, which has only a hash.
 
@@ -410,7 +443,21 @@ def generate_key(
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     hashed = _hash_token(token)
     key = ApiKey(secrets.token_hex(4), name, hashed, scope_names, admin, now, rate, search, expires)
-    return token, msgspec.structs.replace(key, budgets=check_budgets(budgets), concurrent=concurrent)
+    limits = {"budgets": check_budgets(budgets), "concurrent": concurrent}
+    return token, msgspec.structs.replace(key, **limits, made_by=made_by)
+
+
+def parse_key_rate(text: str | None) -> Rate | None:
+    """Return the rate limit of a new API key from its text; the default for None, and no limit (None) for `none`.
+
+    Raises `ValueError` if the text is no rate.
+    """
+    if text == NO_RATE:
+        return None
+    try:
+        return Rate.parse(text if text is not None else DEFAULT_KEY_RATE)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, or {NO_RATE} for no limit") from None
 
 
 def is_valid_scope(scope: str) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from toolway._lazy import compile_pattern
+from toolway._worker_thread import dead_workers
 from toolway.catalog.catalog import Item
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import Certainty
@@ -67,6 +68,7 @@ from toolway.gateway.tool_filter import (
     filter_for_server,
 )
 from toolway.http.exchange import JSON_HEADERS, JSON_TYPE, Exchange, HttpRequest
+from toolway.http.limits import STRANGERS
 from toolway.http.server_connection import Rejection
 from toolway.hub.core import HubCore
 from toolway.protocol import jsonrpc
@@ -97,7 +99,6 @@ _ALL_SERVERS: Final = (ALL_TOOLS, None)
 _UNRESTRICTED: Final = Principal("", "", "")
 _HEALTH_PATHS: Final = frozenset({"/healthz", "/readyz"})
 _PUBLIC_PATHS: Final = _HEALTH_PATHS | {NODE_PROOF_PATH}  # need no token
-PENDING_PRINCIPAL_ID: Final = "pending"  # shares the room for bodies of all clients whose tokens are being verified
 _METADATA_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "max-age=300"))
 _PROOF_HEADERS: Final = (("content-type", "text/plain"), ("cache-control", "no-store"))
 _SERVER_PATH: Final = compile_pattern(r"/mcp/server/([a-z0-9-]{1,64})")
@@ -299,11 +300,11 @@ class Router:
             authenticated = self.authenticate(request)
             if authenticated is None:
                 if self._is_grant(request) and _has_small_body(request):
-                    return PENDING_PRINCIPAL_ID  # it has no principal: its body has the secret of a client
+                    return STRANGERS  # it has no principal: its body has the secret of a client
                 raise RequestDenied(413, "request body not allowed", headers=cors_headers(request))
         except RequestDenied as denied:
             if isinstance(denied, VerificationPending) and _has_small_body(request):
-                return PENDING_PRINCIPAL_ID
+                return STRANGERS
             status, body, headers = self._log_denied(request, denied)
             return status, body, (*headers, ("x-request-id", self._request_id(request)))
         return authenticated.principal.id
@@ -417,7 +418,8 @@ class Router:
                     exchange.abort()
 
     def _reply_health(self, exchange: Exchange) -> None:
-        healthy = exchange.request.path == "/healthz" or (self.ready and not self._cluster.is_draining())
+        is_ready = self.ready and not self._cluster.is_draining() and not dead_workers()
+        healthy = exchange.request.path == "/healthz" or is_ready
         exchange.reply(200 if healthy else 503, b'{"ok":true}' if healthy else b'{"ok":false}', JSON_HEADERS)
 
     async def _route_other(self, exchange: Exchange, principal: Principal, endpoint: str | None) -> None:
@@ -439,7 +441,9 @@ class Router:
             if message is not None and self.rejects_new_requests and message.kind == "request":
                 self._reject_shutting_down(exchange, message.id)
             elif message is not None:
-                await self._sse.handle_post(exchange, message, principal)
+                everything = self.view_for(principal, "")
+                assert everything is not None
+                await self._sse.handle_post(exchange, message, principal, everything)
         elif _is_admin_path(path):
             await self._admin.handle(exchange, principal)
         elif path == WHO_PATH and exchange.request.method == "GET":
@@ -465,13 +469,34 @@ class Router:
             exchange.reply(*json_error(404, "unknown endpoint"))
         elif self.rejects_new_requests and message.kind == "request":
             self._reject_shutting_down(exchange, message.id)
-        elif message.method == "tools/call" and self._reject_missing_scope(exchange, message, principal, view):
-            pass
-        elif is_modern(exchange.request, message):
-            return self._modern.handle(exchange, message, principal, view, endpoint)
+        elif message.method == "tools/call" and self._needs_scopes(principal):
+            return self._call_with_scopes(exchange, message, principal, view, endpoint)
         else:
-            return self._legacy.handle_post(exchange, message, principal, view, endpoint)
+            return self._handle_message(exchange, message, principal, view, endpoint)
         return None
+
+    def _handle_message(
+        self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
+    ) -> Awaitable[None]:
+        if is_modern(exchange.request, message):
+            return self._modern.handle(exchange, message, principal, view, endpoint)
+        return self._legacy.handle_post(exchange, message, principal, view, endpoint)
+
+    def _needs_scopes(self, principal: Principal) -> bool:
+        """Return True if some tools need scopes that the token of this principal may lack."""
+        login = self._authenticator.login
+        return login is not None and principal.is_person and login.has_tool_scopes
+
+    async def _call_with_scopes(
+        self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView, endpoint: str
+    ) -> None:
+        """Answer a call of a person if the scopes of the token suffice for the tool.
+
+        The view is prepared first: otherwise the first call after a change would be refused in another way.
+        """
+        await view.prepare()
+        if not self._reject_missing_scope(exchange, message, principal, view):
+            await self._handle_message(exchange, message, principal, view, endpoint)
 
     def _reject_missing_scope(
         self, exchange: Exchange, message: jsonrpc.Message, principal: Principal, view: EndpointView
@@ -482,7 +507,7 @@ class Router:
         that are called by other ways, and those of servers that are still starting.
         """
         login = self._authenticator.login
-        if login is None or not principal.is_person or not isinstance(message.body, dict) or view.needs_preparation:
+        if login is None or not isinstance(message.body, dict):
             return False
         tool = _find_called_tool(view, message.body)
         missing = self.missing_scopes(principal, f"{tool.server}.{tool.name}") if tool is not None else ()
@@ -597,10 +622,28 @@ class Router:
         permission = self._permission_for(principal)
         if principal.scopes is None and permission is None:
             return True
-        ref = self._hub.catalog.parse_name(tool)
-        if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
+        ref = self._find_permitted(principal, tool)
+        if ref is None:
             return False
         return permission is None or self.allows(principal, ref, arguments if arguments is not None else {})
+
+    def may_see(self, principal: Principal, tool: str) -> bool:
+        """Return True if scopes and policy show a tool, named `server.tool`, to a principal on any endpoint."""
+        permission = self._permission_for(principal)
+        if principal.scopes is None and permission is None:
+            return True
+        ref = self._find_permitted(principal, tool)
+        if ref is None or permission is None:
+            return ref is not None
+        item = self._hub.catalog.tool(ref)
+        return item is not None and permission.shows("tools", item)
+
+    def _find_permitted(self, principal: Principal, tool: str) -> ToolRef | None:
+        """Return the tool of this name if the scopes of a principal permit it on any endpoint; else None."""
+        ref = self._hub.catalog.parse_name(tool)
+        if ref is None or (principal.scopes is not None and str(ref) not in self._permitted_tools(principal.scopes)):
+            return None
+        return ref
 
     def allows(self, principal: Principal, ref: ToolRef, arguments: Json) -> bool:
         """Return True if the policy of the gateway permits a tool call; report a denied call to the audit log."""

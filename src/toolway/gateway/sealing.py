@@ -25,18 +25,20 @@ KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
 _TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
-_MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle is longer
+_MAX_HANDLE_CHARS: Final = 64 * 1024  # no sealed handle that a client sends is longer
 
 
 class Sealer:
     """Encryption of values as text handles with an expiry time, and their decryption.
 
-    `now` returns wall time, because a handle may outlive the process that made it.
+    `now` returns wall time, because a handle may outlive the process that made it. A handle of more than `max_chars`
+    characters is not opened.
     """
 
-    def __init__(self, key: bytes, now: Callable[[], float]) -> None:
+    def __init__(self, key: bytes, now: Callable[[], float], max_chars: int = _MAX_HANDLE_CHARS) -> None:
         self._aead = AESGCM(key)
         self._now = now
+        self._max_chars = max_chars
 
     def seal(self, kind: str, value: Any, seconds: float) -> str:
         """Return an encrypted handle that contains `value` and expires after `seconds`.
@@ -57,7 +59,7 @@ class Sealer:
 
         None if the handle is invalid or of another kind.
         """
-        if len(text) > _MAX_HANDLE_CHARS or not text.isascii():
+        if len(text) > self._max_chars or not text.isascii():
             return None
         try:
             data = _decode_base64(text)

@@ -10,11 +10,13 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, TypeVar
 
+from toolway._worker_thread import WorkerDied, WorkerThread
+
 LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
+CLOSE_TIMEOUT_S: Final = 10.0
 T = TypeVar("T")
 
 
@@ -31,7 +33,7 @@ class SqliteFile:
         self.path = path
         self._thread_name = thread_name
         self._prepare = prepare
-        self._executor: ThreadPoolExecutor | None = None
+        self._thread: WorkerThread | None = None
         self._db: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -39,15 +41,20 @@ class SqliteFile:
 
         Raises `sqlite3.Error` or `OSError` if the file fails.
         """
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._thread_name)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(self._open()))
+        if self._thread is None:
+            self._thread = WorkerThread(self._thread_name)
+        try:
+            return await self._thread.run(lambda: work(self._open()))
+        except WorkerDied as exc:
+            raise OSError(str(exc)) from exc  # the file cannot be used
 
     async def close(self) -> None:
-        """Wait for changes that are being written, then close the file."""
-        if self._executor is not None:
-            executor, self._executor = self._executor, None
-            await asyncio.to_thread(executor.shutdown)
+        """Wait for changes that are being written, then close the file. A disk that never responds is left alone."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+            if not await asyncio.to_thread(thread.join, CLOSE_TIMEOUT_S):
+                return
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -57,6 +64,7 @@ class SqliteFile:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             db = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
+            db.text_factory = _decode_text
             try:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=FULL")
@@ -66,6 +74,11 @@ class SqliteFile:
                 raise
             self._db = db
         return self._db
+
+
+def _decode_text(data: bytes) -> str:
+    """Return a stored text. Unlike SQLite's own decoder it never fails, so a bad row does not end a batch."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
-"""Facts about the signatures of an audit log, for `toolway doctor --company`: the key, and the newest checkpoint."""
+"""Facts about the signatures of an audit log, for `toolway doctor --security`: the key, and the newest checkpoint."""
 
 from __future__ import annotations
 
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -93,7 +93,8 @@ def _read_logs(facts: AuditFacts, settings: AuditSettings) -> AuditFacts:
     If there are several logs, return the facts about the one with the worst finding.
     """
     if settings.to != "postgresql" and not Path(settings.file).exists():
-        return facts
+        noted = create_notes(settings).read(settings.file)
+        return replace(facts, altered=str(missing_end(noted[-1], ChainHead()))) if noted else facts
     try:
         macs = RecordMacs.load(settings, create=False)
     except OSError:
@@ -143,7 +144,7 @@ def _read_log(
             break
         if count > 2 * MAX_DISTANCE:
             break
-    _compare_notes(create_notes(settings).read(sink.location), sink, head)
+    create_notes(settings).compare(sink, head, macs)
     facts = replace(facts, records=count, unsigned_s=_age(unsigned))
     first = next(sink.read_forward(), None)
     if not is_compared and first is not None and (newest is not None or last > first.seq):
@@ -165,19 +166,6 @@ def _read_checkpoint(row: StoredRecord, fields: RecordFields) -> Checkpoint:
     except ValueError as exc:
         raise TamperedLog(row.seq, f"it is no valid checkpoint: {exc}") from None
     return found
-
-
-def _compare_notes(noted: Iterable[Checkpoint], sink: AuditSink, head: ChainHead) -> None:
-    """Raise `TamperedLog` if the log ends before the record that the newest checkpoint in the state folder names.
-
-    A checkpoint is a signature over all records so far. The state folder has copies of the checkpoints.
-    """
-    newest = max(noted, key=lambda each: each.through, default=None)
-    if newest is None or newest.through <= head.seq:
-        return
-    first = next(sink.read_forward(), None)
-    if first is None or "after" not in first.fields():  # else the log was begun again, and says so
-        raise missing_end(newest, head)
 
 
 def _age(timestamp: str) -> float:

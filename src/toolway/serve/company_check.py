@@ -1,4 +1,4 @@
-"""Collection of the facts for `toolway doctor --company`: from files, tests of sandboxes, and a running gateway.
+"""Collection of the facts for `toolway doctor --security`: from files, tests of sandboxes, and a running gateway.
 
 Nothing is changed: no entry is approved, no key or token is created, no server is started.
 """
@@ -28,6 +28,7 @@ from toolway.config.approval.held_entries import SIGNER_NAME, ApprovalGate
 from toolway.config.approval.trust_store import TrustStore, open_trust_store
 from toolway.config.dotenv import DOTENV_NAME, read_dotenv_beside
 from toolway.config.editing import jsonc
+from toolway.config.identity.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import (
     LoadedConfig,
     decode_config,
@@ -69,14 +70,13 @@ from toolway.protocol.jsonrpc import decode_json
 from toolway.secrets.detection import secrets_in_url
 from toolway.serve.audit_check import collect_audit
 from toolway.serve.login_check import check_login
-from toolway.serve.sockets import is_loopback_host
 from toolway.types import Json
 from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.spawner import Spawner
 
 CLUSTER_VARIABLE: Final = "TOOLWAY_CLUSTER"
 UNIX_PREFIX: Final = "unix:"  # address of a worker
-REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --company there"
+REMOTE_REASON: Final = "only the machine of the gateway can say it: run toolway doctor --security there"
 _IMAGE_DIGEST: Final = compile_pattern(r"\S+@sha256:[0-9a-f]{64}")
 _FORGED: Final[Mapping[str, Mapping[str, str]]] = {
     "no token": {},
@@ -117,7 +117,7 @@ async def collect_remote(gateway: GatewayApi) -> Facts:
     )
     reasons = dict.fromkeys(("approval", "servers", "pins", "audit"), REMOTE_REASON)
     checked = (f"the gateway at {gateway.url}: its login, requests without a token, and its API keys",)
-    not_checked = ("configuration, locks, pins, sandboxes and audit log: run toolway doctor --company on its machine",)
+    not_checked = ("configuration, locks, pins, sandboxes and audit log: run toolway doctor --security on its machine",)
     return Facts(identity, reasons=reasons, checked=checked, not_checked=not_checked)
 
 
@@ -189,6 +189,10 @@ class _Setup:
         """Address on which the running gateway listens, else that of the configuration."""
         running = self.state.read_running() if self.gateway is not None else None
         return (urlsplit(running.url).hostname or "") if running is not None else self.settings.host
+
+    @property
+    def rules(self) -> GatewayRules:
+        return find_rules(self.settings, self.host, in_cluster=self.cluster)
 
 
 async def check_machine(
@@ -301,7 +305,7 @@ async def _collect_identity(setup: _Setup) -> IdentityFacts:
     elif setup.cluster:
         problem = "those of a cluster are in its database: run this where a node runs"
     accepted, tried = await _try_requests(setup, store)
-    forwarded = await _try_forwarded(setup.gateway) if setup.gateway is not None and login is not None else None
+    forwarded = await _try_forwarded(setup.gateway) if setup.gateway is not None else None
     token = setup.state.folder / "token"
     has_token = token.is_file()
     return IdentityFacts(
@@ -438,7 +442,7 @@ class _OwnFiles:
     def approval_facts(self) -> ApprovalFacts:
         settings = self._setup.settings
         return ApprovalFacts(
-            requires_lock=settings.requires_lock,
+            requires_lock=self._setup.rules.requires_lock,
             lock_setting=settings.lock,
             reload_all=settings.reload == "all",
             waiting=tuple(self.waiting),
@@ -490,7 +494,7 @@ async def _collect_server(
         record_command=f"toolway serve --config {shlex.quote(target.file)}" if setup.config else "toolway trust",
         pins=_pins_of(target.name, server, stored or {}),
         pins_of_other_entry=any(each.name == target.name for each in (stored or {}).values()),
-        sandbox=await asyncio.to_thread(choose_sandbox, server.sandbox, setup.settings.default_sandbox),
+        sandbox=await asyncio.to_thread(choose_sandbox, server.sandbox, setup.rules.default_sandbox),
         env_policy=server.env_policy,
         plain_secrets=_plain_secrets(target),
     )
@@ -563,16 +567,15 @@ async def _collect_pins(setup: _Setup) -> tuple[PinFacts, dict[str, ServerPins] 
     The pins are None if they cannot be read.
     """
     settings = setup.settings
-    holds = setup.cluster or not is_loopback_host(setup.host)
     file = PinFile(setup.state.folder / PIN_FILE_NAME)
     facts = PinFacts(
-        mode=settings.pins or ("hold" if holds else "note"),
+        mode=setup.rules.pin_mode,
         setting=settings.pins,
         ignored=tuple(settings.ignored_changes),
         place=os.fspath(file.path),
     )
     if setup.cluster:
-        reason = "those of a cluster are in its database: toolway pins ls"
+        reason = "those of a cluster are in its database: toolway trust tools ls"
         return replace(facts, problem=reason), None
     try:
         return facts, await asyncio.to_thread(file.load)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from toolway.catalog.pin_ignore import ignored_paths
-from toolway.config.approval.held_entries import HELD_CODE, count_waiting
+from toolway.config.approval.held_entries import HELD_CODE, HeldEntry, count_waiting
+from toolway.config.identity.exposure import GatewayRules, find_rules, is_loopback_host
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
 from toolway.config.schema import Server
 from toolway.config.settings import AlertSettings, GatewaySettings
@@ -42,7 +43,6 @@ from toolway.serve.policy import PolicyService
 from toolway.serve.sockets import (
     check_bindable,
     format_host,
-    is_loopback_host,
     listen_error,
     no_auth_error,
     raise_file_limit,
@@ -89,6 +89,7 @@ class GatewayProcess:
         stamps = _config_stamps(loaded)  # now: a change during the start must not be missed
         self._state_dir = state_dir
         self._parent = parent
+        self._listen_host = "127.0.0.1"  # also for a client over stdio
         self._cluster_node = _create_cluster_node(cluster, state_dir, auth=auth) if cluster is not None else None
         self._api_keys = _open_key_store(state_dir, self._cluster_node) if auth else None
         settings = loaded.gateway
@@ -154,7 +155,9 @@ class GatewayProcess:
         self._workflows = WorkflowService(
             self.hub,
             self._open_run_journal,
-            GatewayRunAccess(self._api_keys, self.gateway.router.may_call, self.gateway.find_person),
+            GatewayRunAccess(
+                self._api_keys, self.gateway.router.may_call, self.gateway.router.may_see, self.gateway.find_person
+            ),
             lambda text: self.gateway.activity.add_event("change", "", text),
             (alerts or AlertSettings()).asks_after,
             self._reload_lock,
@@ -168,7 +171,6 @@ class GatewayProcess:
         self.hub.apply_search_settings(settings.search)
         self._draining_since = 0.0  # when the parent began to stop the other workers
         self.hub.store_search_history(state_dir.folder / "search-history.json")
-        self._listen_host = "127.0.0.1"  # also for a client over stdio
         self._loopback_url = ""  # URL of this gateway if only this machine can reach it
         if self._cluster_node is not None and self._shares_config:
             self._cluster_node.use_pins(self.hub, self._pin_mode, self._ignored_parts)
@@ -198,8 +200,17 @@ class GatewayProcess:
 
     def _apply_start_rules(self, settings: GatewaySettings) -> None:
         """Apply what is required of a server process: its lock and its sandbox. Running servers stay as they are."""
-        self.hub.spawner.requires_lock = settings.requires_lock
-        self.hub.spawner.default_sandbox = settings.default_sandbox
+        rules = self._find_rules(settings)
+        self.hub.spawner.requires_lock = rules.requires_lock
+        self.hub.spawner.default_sandbox = rules.default_sandbox
+
+    def _find_rules(self, settings: GatewaySettings) -> GatewayRules:
+        return find_rules(settings, self._listen_host, in_cluster=self._shares_config)
+
+    @property
+    def public_reason(self) -> str:
+        """Why this gateway counts as public; "" if only its machine can reach it."""
+        return self._find_rules(self._active_config.gateway).public_reason
 
     def _apply_budgets(self, settings: GatewaySettings) -> None:
         self._budgets.set_rules(settings.budgets, fails_open=settings.budgets_fail == "open")
@@ -207,13 +218,12 @@ class GatewayProcess:
     def _pin_mode(self, server: str) -> PinMode:
         """Return the pin mode of a server: are changed definitions of its tools only reported, or held for approval?
 
-        Without a setting they are held if other machines can reach the gateway, and in a cluster, where all nodes must
-        do the same. Those of the server `workflows` are only reported: they are the operator's own.
+        Without a setting they are held if the gateway is public. Those of the server `workflows` are only reported:
+        they are the operator's own.
         """
         if server == SERVER_NAME and server not in self._active_config.servers:
             return "note"
-        holds = self._shares_config or not is_loopback_host(self._listen_host)
-        return cast("PinMode", self._active_config.gateway.pins or ("hold" if holds else "note"))
+        return self._find_rules(self._active_config.gateway).pin_mode
 
     def _ignored_parts(self, server: str, name: str) -> Sequence[str]:
         """Return the parts of a tool definition that are ignored when it is compared with the approved one, its pin."""
@@ -261,16 +271,10 @@ class GatewayProcess:
         `on_ready` is called with the gateway's URL. `delay` is the first wait of the drain, in which load balancers
         notice it. Raises `ConfigError` if the address cannot be bound, or if it is public and authentication is off.
         """
-        if self._api_keys is None and not is_loopback_host(host):
-            raise no_auth_error(host)
-        if self._api_keys is None and self._active_config.gateway.login is not None:
-            raise ConfigError(
-                "a login needs authentication",
-                detail="--no-auth was given, and toolway.gateway.login is set: everyone would be an administrator",
-                hint="remove --no-auth",
-                code="E-ADDRESS",
-            )
         self._listen_host = host
+        if self._api_keys is None and self.public_reason:
+            raise no_auth_error(self.public_reason)
+        self._apply_start_rules(self._active_config.gateway)
         raise_file_limit()
         self._install_signal_handlers()
         if self._parent is None:
@@ -361,8 +365,7 @@ class GatewayProcess:
         self._draining_since = asyncio.get_running_loop().time()
 
     async def _start_workflows(self) -> None:
-        gateway = self._active_config.gateway
-        await self._workflows.start(gateway.workflows, self._active_config.servers, gateway.agents)
+        await self._workflows.start(self._active_config)
 
     def _open_run_journal(self) -> Path | RunJournal:
         """Return the journal of workflow runs: the one that all nodes of a cluster share, or the file of this gateway.
@@ -412,6 +415,7 @@ class GatewayProcess:
     async def _start_cluster_node(self) -> None:
         if self._cluster_node is not None:
             self._apply_approve_rules(self._active_config.gateway)
+            self._apply_start_rules(self._active_config.gateway)
             self._apply_budgets(self._active_config.gateway)
             if self._shares_config:
                 self._policy.load(self._active_config.gateway.policy, self._config_path)
@@ -450,7 +454,7 @@ class GatewayProcess:
         tools = self.hub.known_tools()
         advice = search_advice(len(tools), estimate_tokens(tool.raw for tool in tools))
         if advice:
-            _log.warning("%s: toolway export CLIENT --via-gateway --print --search", advice)
+            _log.warning("%s: toolway connect CLIENT --print --search", advice)
 
     async def run_stdio(self, endpoint: str = "") -> None:
         """Serve one client over stdin and stdout, until the client closes stdin or a signal arrives.
@@ -460,7 +464,7 @@ class GatewayProcess:
         raise_file_limit()
         self._install_signal_handlers()
         if self._file_config.held:  # over stdio, the command itself prints nothing
-            _log.warning("%s", count_waiting(each.server for each in self._file_config.held))
+            _log_waiting(self._file_config.held)
         async with self.hub:
             self.telemetry.start()
             await self._start_workflows()
@@ -537,8 +541,7 @@ class GatewayProcess:
         """Log the configuration entries that wait for approval since this reload, and add an event for each."""
         known = {each.digest for each in self._file_config.held}
         new = [each for each in loaded.held if each.digest not in known]
-        if new:
-            _log.warning("%s", count_waiting(each.server for each in new))
+        _log_waiting(new)
         for each in new:
             self.gateway.activity.add_event("change", "", f"{each.issue.message}: {each.issue.hint}")
 
@@ -552,7 +555,7 @@ class GatewayProcess:
         servers = self._cluster_node.local_servers(loaded.servers) if self._cluster_node is not None else loaded.servers
         self._apply_approve_rules(loaded.gateway)
         self._apply_budgets(loaded.gateway)
-        await self._workflows.load(loaded.gateway.workflows, loaded.servers, loaded.gateway.agents)
+        await self._workflows.load(loaded)
         servers = self._workflows.with_server(servers)
         self._apply_start_rules(loaded.gateway)
         changes = await self.hub.reload(replace(loaded, servers=servers))
@@ -560,7 +563,8 @@ class GatewayProcess:
         previous, self._active_config = self._active_config.gateway, loaded
         self._tool_filters = _create_tool_filters(loaded.gateway)
         self.hub.apply_search_settings(loaded.gateway.search)
-        if (previous.pins, previous.ignored_changes) != (loaded.gateway.pins, loaded.gateway.ignored_changes):
+        pins_before, pins_now = (self._find_rules(each).pin_mode for each in (previous, loaded.gateway))
+        if (pins_before, previous.ignored_changes) != (pins_now, loaded.gateway.ignored_changes):
             self.hub.apply_pin_mode()
         policy_problems = await self._policy.apply(loaded.gateway.policy, self._config_path)
         self.gateway.on_config_changed(loaded.gateway.hosts, loaded.gateway.origins)
@@ -581,7 +585,7 @@ class GatewayProcess:
             return
         from toolway.workflows.files import read_workflows
 
-        _, issues = await asyncio.to_thread(read_workflows, loaded.gateway.workflows)
+        _, issues = await asyncio.to_thread(lambda: read_workflows(loaded.capture_workflows()))
         for issue in issues:
             raise ConfigError(
                 issue.message, file=issue.file, line=issue.line, detail=issue.detail, hint=issue.hint, code=issue.code
@@ -723,9 +727,20 @@ def _reject_new_errors(before: LoadedConfig, now: LoadedConfig) -> None:
             )
 
 
+def _log_waiting(held: Iterable[HeldEntry]) -> None:
+    """Log how many entries of the configuration wait for approval: workflows, and all that runs or sends something."""
+    found = list(held)
+    workflows = [each.server for each in found if each.kind == "workflow"]
+    others = [each.server for each in found if each.kind != "workflow"]
+    for names, kind in ((others, "command"), (workflows, "workflow")):
+        if names:
+            _log.warning("%s", count_waiting(names, kind))
+
+
 def _held_servers(before: LoadedConfig, now: LoadedConfig) -> dict[str, Server]:
     """Return the servers whose entries were changed and wait for approval, as they were defined before this reload."""
-    names = {name for each in now.held for name in (each.name, normalize_name(each.name))}
+    held = (each for each in now.held if each.kind == "server")
+    names = {name for each in held for name in (each.name, normalize_name(each.name))}
     return {name: before.servers[name] for name in names if name in before.servers and name not in now.servers}
 
 

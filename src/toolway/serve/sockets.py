@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import resource
 import socket
@@ -51,20 +50,12 @@ def check_bindable(host: str, port: int) -> None:
         raise listen_error(host, port, exc) from None
 
 
-def is_loopback_host(host: str) -> bool:
-    """Return True if the host name or IP address is reachable only from this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def no_auth_error(host: str) -> ConfigError:
-    """Return the error for a gateway on a public address without authentication."""
+def no_auth_error(reason: str) -> ConfigError:
+    """Return the error for a public gateway without authentication. `reason` says why it is public."""
     return ConfigError(
-        "a gateway without authentication may listen on this machine only",
-        detail=f"the requested address is {host}",
-        hint="remove --no-auth, or listen on 127.0.0.1",
+        "a gateway without authentication may serve this machine only",
+        detail=f"--no-auth was given, and the gateway is public: {reason}",
+        hint="remove --no-auth",
         code="E-ADDRESS",
     )
 

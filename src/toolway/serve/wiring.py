@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from toolway.config.masking import name_secrets
 from toolway.config.settings import TelemetrySettings
 from toolway.errors import ConfigError
 from toolway.events import Alert
@@ -105,7 +106,9 @@ def create_approvals(
     sealer = RequestSealer(key)
     store = SqliteApprovalStore(folder / APPROVALS_FILE_NAME, sealer) if node is None else node.open_approvals(sealer)
     links = ApprovalLinks(key)
-    approvals = CallApprovals(store, hub.mask, hub.emit, links=links)
+    approvals = CallApprovals(
+        store, hub.mask, hub.emit, links=links, name_secrets=lambda text: name_secrets(hub.servers, text)
+    )
 
     def link_of(alert: Alert) -> str:
         url = gateway_url() if alert.kind == "approval-waits" else ""

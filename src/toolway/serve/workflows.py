@@ -1,7 +1,8 @@
-"""Workflows of a gateway: reads their files, executes their runs and offers them as tools of the server `workflows`.
+"""Workflows of a gateway: executes their runs and offers them as tools of the server `workflows`.
 
-A file that cannot be used is reported and costs the other workflows and servers nothing. If the journal cannot be
-opened, because another gateway uses it, opening is tried again until it succeeds.
+The configuration brings the contents of the workflows that are approved; no workflow file is opened here. A workflow
+that cannot be used is reported and costs the other workflows and servers nothing. If the journal cannot be opened,
+because another gateway uses it, opening is tried again until it succeeds.
 
 In a cluster, each node has the server `workflows` in its own process. All nodes share the definitions, which are part
 of the shared configuration, and the journal in PostgreSQL: any node starts, shows, answers and executes runs. The
@@ -14,19 +15,20 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import AccessDenied, ConfigError, ToolwayError
 from toolway.events import RunAsks
-from toolway.gateway.principals import LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
+from toolway.gateway.principals import KEY_PREFIX, LOCAL_ADMIN, PERSON_PREFIX, ApiKeyStore, Principal
 from toolway.hub.core import HubCore
 from toolway.types import Json
 
 if TYPE_CHECKING:
     from toolway.config.agent_settings import ConfiguredAgent
+    from toolway.config.loader import LoadedConfig
     from toolway.gateway.identity.provider import Person
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
@@ -38,7 +40,6 @@ JOURNAL_NAME: Final = "workflows.db"
 OPEN_RETRY_S: Final = 2.0
 QUESTION_POLL_S: Final = 30.0  # seconds between two searches for runs that ask
 MAX_WATCHED_RUNS: Final = 1000
-_KEY_PREFIX: Final = "key:"
 _log = logging.getLogger("toolway.gateway")
 
 
@@ -52,14 +53,19 @@ class GatewayRunAccess:
         self,
         api_keys: ApiKeyStore | None,
         may_call: Callable[[Principal, str, Json | None], bool],
+        may_see: Callable[[Principal, str], bool],
         find_person: Callable[[str], Person | None] = lambda id_: None,
     ) -> None:
         self._api_keys = api_keys
         self._may_call = may_call
+        self._may_see = may_see
         self._find_person = find_person
 
     def caller_id(self, caller: str) -> str:
-        return caller if caller.startswith((_KEY_PREFIX, PERSON_PREFIX)) else ""
+        return caller if caller.startswith((KEY_PREFIX, PERSON_PREFIX)) else ""
+
+    def person_of(self, caller: str) -> str:
+        return self._api_keys.person_of(caller) if self._api_keys is not None else caller
 
     def find_problem(self, caller: str, tool: str, arguments: Json | None = None) -> ToolwayError | None:
         principal = self._find_principal(caller)
@@ -87,28 +93,23 @@ class GatewayRunAccess:
             code="E-WORKFLOW-STARTER",
         )
 
-    def roles(self, caller: str) -> tuple[str, ...]:
-        """Return the names under which a caller may answer questions of runs: its key's name, its groups, `admin`.
-
-        A person has the names of its groups instead of its own, because the name of a person is not unique. `admin` is
-        added for administrators.
-        """
+    def may_see(self, caller: str, tool: str) -> bool:
+        """Return True if the caller of a run may see a tool: so may the model of an agent run."""
         principal = self._find_principal(caller)
-        if principal is None:
-            return ()
-        names: tuple[str, ...] = (principal.name,)
-        if principal.is_person:
-            person = self._find_person(caller)
-            names = tuple(each for each in person.identity.groups if each != "admin") if person is not None else ()
-        return (*names, "admin") if principal.admin else names
+        return principal is not None and self._may_see(principal, tool)
+
+    def roles(self, caller: str) -> tuple[str, ...]:
+        """Return the names under which a caller may answer questions of runs."""
+        principal = self._find_principal(caller)
+        return principal.roles if principal is not None else ()
 
     def _find_principal(self, caller: str) -> Principal | None:
         if caller.startswith(PERSON_PREFIX):
             person = self._find_person(caller)
             return person.principal if person is not None else None
-        if self._api_keys is None or not caller.startswith(_KEY_PREFIX):
+        if self._api_keys is None or not caller.startswith(KEY_PREFIX):
             return LOCAL_ADMIN
-        return self._api_keys.principal_for(caller.removeprefix(_KEY_PREFIX))
+        return self._api_keys.principal_for(caller.removeprefix(KEY_PREFIX))
 
 
 class WorkflowService:
@@ -138,7 +139,7 @@ class WorkflowService:
         self._lock = lock
         self._is_reporter = is_reporter
         self._executes = executes
-        self._sources: tuple[str | Mapping[str, Any], ...] = ()  # patterns of files, and definitions
+        self._is_configured = False
         self._definitions: list[Definition] = []
         self._agents: dict[str, ConfiguredAgent] = {}
         self._opening: asyncio.Task[None] | None = None
@@ -165,7 +166,7 @@ class WorkflowService:
         """Return names, times and sizes of the workflow files; they differ if a file was changed."""
         if not sources:
             return []
-        from toolway.workflows.files import find_files
+        from toolway.config.approval.workflow_files import find_files
 
         found = []
         for file in find_files(sources):
@@ -176,27 +177,22 @@ class WorkflowService:
 
     @property
     def _has_tools(self) -> bool:
-        return bool(self._sources or self._agents)
+        return self._is_configured or bool(self._agents)
 
-    async def load(
-        self,
-        sources: Sequence[str | Mapping[str, Any]],
-        servers: Iterable[str],
-        agents: Mapping[str, ConfiguredAgent] | None = None,
-    ) -> None:
+    async def load(self, config: LoadedConfig) -> None:
         """Read the definitions of all workflows; if there are any, begin to open the journal of runs in the background.
 
-        `sources` are patterns of files, and definitions. `servers` are the names of the configured servers: none of
-        them may be called `workflows`.
+        Workflows that wait for approval are not among those of `config`. None of its servers may be called `workflows`.
         """
-        self._sources, self._agents = tuple(sources), dict(agents or {})
+        self._is_configured, self._agents = bool(config.gateway.workflows), dict(config.gateway.agents)
         if not self._has_tools:
             self._definitions, self._file_issues = [], ()
         else:
             from toolway.workflows.files import read_workflows
 
-            self._definitions, issues = await asyncio.to_thread(read_workflows, self._sources)
-            if SERVER_NAME in servers:
+            captured = await asyncio.to_thread(config.capture_workflows)
+            self._definitions, issues = await asyncio.to_thread(read_workflows, captured)
+            if SERVER_NAME in config.servers:
                 issues.append(_name_taken_issue())
             issues += await asyncio.to_thread(self._check_agents)
             known = {each.message for each in self._file_issues}
@@ -210,18 +206,13 @@ class WorkflowService:
         elif self._has_tools and self._opening is None:
             self._opening = asyncio.create_task(self._open())
 
-    async def start(
-        self,
-        sources: Sequence[str | Mapping[str, Any]],
-        servers: Iterable[str],
-        agents: Mapping[str, ConfiguredAgent] | None = None,
-    ) -> None:
+    async def start(self, config: LoadedConfig) -> None:
         """Read the definitions of workflows, open the journal and add the server `workflows`, when the gateway starts.
 
         Runs that a crash interrupted are continued. If the journal cannot be opened soon, that goes on in the
         background.
         """
-        await self.load(sources, servers, agents)
+        await self.load(config)
         if self._opening is not None:
             await asyncio.wait({self._opening}, timeout=OPEN_RETRY_S)
 
@@ -260,7 +251,7 @@ class WorkflowService:
         while engine is None:
             try:
                 hub = Hub._from_core(self._hub)
-                code = [agent_workflow(hub)]
+                code = [agent_workflow(hub, may_see=self._access.may_see)]
                 journal, access = self._open_journal(), self._access
                 opening = Workflows(hub, journal, code=code, access=access, executes=self._executes)
                 engine = await opening.__aenter__()

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from urllib.parse import quote
 
 import pytest
 
@@ -37,6 +38,7 @@ from toolway.gateway.gateway import Gateway
 from toolway.gateway.mcp.context import NoHubCallbacks
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.hub.core import HubCore
+from toolway.types import Call
 
 SERVER = """
 import json, sys
@@ -177,6 +179,37 @@ async def test_note_reports_and_lets_pass_and_reset_forgets(tmp_path: Path) -> N
         assert (await story.ask("DELETE", "/admin/flows/alice")).status == 404
         assert "result" in await story.call("s__send", token=token) and len(story.decisions) == 2
         assert key.name == "alice"
+
+
+@pytest.mark.anyio
+@pytest.mark.attack("A2-S11")
+async def test_have_labels_reset_that_are_meant_for_another_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people = {"person:1": "ann", "person:2": "ann", "person:3": "bob", "person:4": "robot", "person:5": "owner"}
+    monkeypatch.setattr(Gateway, "_people_names", lambda _: people)
+    async with _story(tmp_path, "deny", MAIL, MAIL_LABELS) as story:
+        keys = [story.keyring.create_key_sync(name, None, False, 0.0)[1] for name in ("robot", "twin", "twin", "key:x")]
+        robot, *twins, odd = (key.to_principal().caller_id for key in keys)
+        for caller in ("", "key:x", *people, robot, *twins, odd):
+            call = Call("s.send", "tools/call", {}, "s", "send", caller=caller)
+            await story.flows.add(call, FlowLabels(frozenset({"sink"})))
+
+        async def reset(who: str) -> set[str]:
+            """The callers whose labels are gone."""
+            before = set(await story.flows.load())
+            answer = await story.ask("DELETE", f"/admin/flows/{quote(who, safe='')}")
+            gone = before - set(await story.flows.load())
+            assert answer.status == (200 if gone else 404), who
+            return gone
+
+        assert await reset("ann") == await reset("bob") == set()  # anybody may choose these names
+        assert await reset("twin") == set()  # which one?
+        assert await reset("robot") == {robot}
+        assert await reset("owner") == {""}
+        assert await reset("key:x") == {"key:x"}  # an id counts before a name
+        for caller in ("person:1", "person:3", "person:4", twins[0], odd):
+            assert await reset(caller) == {caller}
 
 
 @pytest.mark.anyio

@@ -42,6 +42,7 @@ class ExchangeIssuer(FakeHttp):
         self.owners: dict[str, str] = {}  # of those tokens
         self.answer: Json = {}  # said in a token response, instead of what is true
         self.status = 200
+        self.raw_status = 200  # of the answer to an exchange that was made
         self.lifetime = 3600
 
     async def __aenter__(self) -> Self:
@@ -86,7 +87,8 @@ class _TokenEndpoint(Endpoint):
         if form["grant_type"] == JWT_BEARER_GRANT:
             del said["issued_token_type"]
         assert form["grant_type"] in (EXCHANGE_GRANT, JWT_BEARER_GRANT)
-        return exchange.respond_json({**said, **({"scope": form["scope"]} if "scope" in form else {}), **issuer.answer})
+        scope = {"scope": form["scope"]} if "scope" in form else {}
+        return exchange.respond_json({**said, **scope, **issuer.answer}, issuer.raw_status)
 
 
 def _subject(token: str) -> str:

@@ -48,7 +48,10 @@ function create() {
         }),
       },
     },
-    extraTokenClaims: (ctx, token) => ({ groups: [token.clientId === 'eng-bot' || token.accountId === 'alice' ? 'eng' : 'sales'] }),
+    extraTokenClaims: (ctx, token) => ({
+      groups: [token.clientId === 'eng-bot' || token.accountId === 'alice' ? 'eng' : 'sales'],
+      ...(token.kind === 'ClientCredentials' ? { sub: token.clientId } : {}), // for introspection, which has none then
+    }),
     findAccount: (ctx, id) => ({ accountId: id, claims: () => ({ sub: id, groups: ['eng'] }) }),
     cookies: { keys: ['for a test only'] },
     ttl: { Session: 600, Grant: 600, Interaction: 600 },

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import parse_qs, urlencode, urljoin, urlsplit
 
 import httpx2
 import pytest
@@ -18,8 +19,9 @@ import pytest
 from tests.gateway.edge_lab import Edge, edge
 from tests.gateway.identity.test_login import ERAS, ask, said
 from toolway import Hub
-from toolway.config.identity.login_settings import LoginSettings
+from toolway.config.identity.login_settings import IntrospectionSettings, LoginSettings
 from toolway.config.server_entry import parse_entry
+from toolway.gateway.identity import introspection
 from toolway.gateway.identity.provider import IdentityProvider
 from toolway.testing import FakeHttp
 from toolway.testing.http_endpoint import FakeExchange
@@ -45,7 +47,9 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def with_provider(folder: Path) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
+async def with_provider(
+    folder: Path, with_introspection: bool = False
+) -> AsyncIterator[tuple[Edge, IdentityProvider, str]]:
     """A gateway, and the provider that logs people in at it, with the address of the provider."""
     url = f"http://127.0.0.1:{free_port()}"
     async with edge(folder, access=lambda: {"eng": ("a.*", "jira.*")}) as found:
@@ -53,7 +57,9 @@ async def with_provider(folder: Path) -> AsyncIterator[tuple[Edge, IdentityProvi
         command = [str(NODE), str(PROGRAM), str(FOLDER), url.rpartition(":")[2], resource]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
-        login = found.gateway.create_login(LoginSettings(issuer=url, audience=resource))
+        endpoint = IntrospectionSettings(url=f"{url}/token/introspection", client_id="gateway", client_secret="secret")
+        settings = LoginSettings(issuer=url, audience=resource, introspection=endpoint if with_introspection else None)
+        login = found.gateway.create_login(settings, secret="secret")
         try:
             assert process.stdout is not None
             async with asyncio.timeout(60):
@@ -139,6 +145,74 @@ async def test_a_real_provider_exchanges_the_token_of_a_caller_for_one_of_the_se
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         assert (claims["aud"], claims["iss"], claims["client_id"]) == (target.url, url, "gateway")
         assert claims["scope"] == "tools:read" and token not in header
+
+
+async def person_tokens(client: httpx2.AsyncClient, url: str, resource: str) -> dict[str, str]:
+    """Log alice in with a client of its own; return all tokens that the provider gives it, and the client's id."""
+    back = "http://127.0.0.1:9/callback"
+    about = {"redirect_uris": [back], "token_endpoint_auth_method": "none", "application_type": "native"}
+    grants = ["authorization_code", "refresh_token"]
+    made = await client.post(f"{url}/reg", json={**about, "grant_types": grants, "response_types": ["code"]})
+    assert made.status_code == 201, made.text
+    verifier = "v" * 64
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
+    asked = {"client_id": made.json()["client_id"], "response_type": "code", "redirect_uri": back, "resource": resource}
+    asked |= {"scope": "openid offline_access tools:read", "prompt": "consent"}
+    asked |= {"code_challenge": challenge, "code_challenge_method": "S256", "state": "s"}
+    end = await _walk(client, f"{url}/auth?{urlencode(asked)}")
+    [code] = parse_qs(urlsplit(end).query)["code"]
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": back, "code_verifier": verifier}
+    answer = await client.post(f"{url}/token", data={**form, "client_id": asked["client_id"], "resource": resource})
+    assert answer.status_code == 200, answer.text
+    return {**answer.json(), "client_id": asked["client_id"]}
+
+
+@pytest.mark.attack("A2-held-I8")
+async def test_open_the_gateway_with_what_a_real_provider_issued_for_something_else(tmp_path: Path):
+    async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
+        resource = login.settings.resource_url
+        person = await person_tokens(client, url, resource)
+        others = [await machine_token(client, url, f"{resource}{end}") for end in ("/", "x", "/server/a")]
+        others.append(await machine_token(client, url, resource.replace("127.0.0.1", "localhost")))
+        for era in ERAS:
+            assert said(await ask(found, era, person["access_token"])) == "x"
+            for bad in (person["id_token"], person["refresh_token"], person["client_id"], *others):
+                assert (await ask(found, era, bad)).status == 401, bad
+
+
+@pytest.mark.attack("A2-held-I9")
+async def test_go_on_with_a_token_of_a_real_provider_after_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async with with_provider(tmp_path) as (found, login, url), httpx2.AsyncClient() as client:
+        token, unseen = [await machine_token(client, url, login.settings.resource_url) for _ in range(2)]
+        assert said(await ask(found, "modern", token)) == "x"
+        now = login._now
+        monkeypatch.setattr(login, "_now", lambda: now() + 700)  # it is valid for 600 seconds
+        for era in ERAS:
+            assert (await ask(found, era, unseen)).status == 401
+
+
+@pytest.mark.attack("A2-held-I10")
+async def test_go_on_with_an_opaque_token_that_a_real_provider_has_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(introspection, "ACTIVE_S", 0.2)  # seconds for which an answer counts
+    async with with_provider(tmp_path, with_introspection=True) as (found, login, url), httpx2.AsyncClient() as client:
+        resource = login.settings.resource_url
+        kept, ended = [await machine_token(client, url, resource, "tools:write") for _ in range(2)]
+        elsewhere = await machine_token(client, url, "https://other.example/mcp", "tools:write")
+        assert "." not in kept
+        for era in ERAS:
+            assert said(await ask(found, era, kept)) == said(await ask(found, era, ended)) == "x"
+            assert (await ask(found, era, elsewhere)).status == 401
+        form = {"token": ended}
+        gone = await client.post(f"{url}/token/revocation", data=form, auth=("eng-bot", "secret"))
+        assert gone.status_code == 200, gone.text
+        async with asyncio.timeout(30):  # until the answer of the provider no longer counts
+            while (await ask(found, "modern", ended)).status != 401:
+                await asyncio.sleep(0.05)
+        for era in ERAS:
+            assert (await ask(found, era, ended)).status == 401
+            assert said(await ask(found, era, kept)) == "x"
 
 
 async def _walk(browser: httpx2.AsyncClient, page: str) -> str:

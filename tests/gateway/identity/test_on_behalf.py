@@ -156,6 +156,12 @@ class People:
     def is_login_ended(self, caller: str) -> bool:
         return caller in self.ended
 
+    def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
+        return caller in self.ended
+
+    def opens_gateway(self, token: str) -> bool:
+        return token.startswith("inbound-")
+
 
 class Wire:
     """Issuer without a network: counts, fails on request."""

@@ -28,7 +28,11 @@ async def published(issuer: Issuer) -> AsyncIterator[str]:
     """The documents of an issuer at an address of this machine, which becomes its name."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # the client closed before it asked for anything
+            writer.close()
+            return
         path = head.split(b" ")[1].decode()
         status, body, more = "200 OK", b"", ""
         try:

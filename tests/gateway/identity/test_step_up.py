@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.edge_lab import TOKEN, message_of, modern
+from tests.gateway.edge_lab import TOKEN, handshake, message_of, modern
 from tests.gateway.identity.issuer import SETTINGS, Issuer, guarded
 from tests.gateway.identity.test_login import ERAS, ask, said
 from toolway.gateway.principals import Principal
@@ -67,6 +68,42 @@ async def test_no_other_way_leads_around_the_scope(tmp_path: Path):
         assert not found.gateway.router.may_call(principal, "a.echo") and found.gateway.router.may_call(
             principal, "b.echo"
         )
+
+
+@pytest.mark.attack("A2-F1")
+async def test_a_session_has_the_rights_of_each_request(tmp_path: Path):
+    """A person has two tokens. What one of them may do in a session says nothing about the other."""
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
+        plain, granted = issuer.token(scope="tools:read"), issuer.token(scope="tools:read tools:write tools:a", jti="2")
+        for first in (plain, granted):
+            session = await found.initialize(token=first)
+            for token, status in ((first, None), (granted, 200), (plain, 403), (granted, 200)):
+                fields = {"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"}
+                answer = await found.ask("POST", "/mcp", handshake("tools/call", ECHO), fields, token=token)
+                assert status is None or answer.status == status, (first == plain, token == plain)
+                assert status != 200 or said(answer) == "x"
+
+
+@pytest.mark.attack("A2-F1")
+async def test_a_message_of_a_stream_has_the_rights_of_its_own_token(tmp_path: Path):
+    """The stream was opened with a token that may call the tool; the message is posted with one that may not."""
+    issuer = Issuer()
+    async with guarded(tmp_path, issuer, settings=STEP_UP) as found:
+        plain, granted = issuer.token(scope="tools:read"), issuer.token(scope="tools:read tools:write tools:a", jti="2")
+        async with found.connected() as stream:
+            await stream.send(found.request("GET", "/sse", token=granted))
+            await stream.head()
+            opened = await stream.reader.readuntil(b"\n\n")
+            path = next(line for line in opened.decode().splitlines() if line.startswith("data: ")).removeprefix(
+                "data: "
+            )
+            before = found.calls("a")
+            for token, word, calls in ((plain, b"tools:write", 0), (granted, b'"x"', 1), (plain, b"tools:write", 1)):
+                await found.ask("POST", path.strip(), handshake("tools/call", ECHO), token=token)
+                async with asyncio.timeout(60):
+                    assert word in await stream.reader.readuntil(b"\n\n"), token == plain
+                assert found.calls("a") - before == calls
 
 
 async def test_all_scopes_are_in_the_metadata(tmp_path: Path):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-from toolway.config.masking import build_masker
+from toolway.config.masking import build_masker, create_mask
 from toolway.config.schema import Server
 from toolway.events import (
     AccessEvent,
@@ -46,12 +46,13 @@ class SecretMasks:
 
     def __init__(self, servers: Callable[[], Mapping[str, Server]]) -> None:
         self._servers = servers
+        self._mask_all = create_mask(servers)
         self._cache: dict[str, tuple[Server, Mask]] = {}
 
     def mask_for(self, name: str) -> Mask:
         server = self._servers().get(name)
         if server is None:
-            return build_masker([])
+            return self._mask_all  # of a call that reached no server: it may name a secret of any
         cached = self._cache.get(name)
         if cached is None or cached[0] is not server:
             if len(self._cache) > 2 * len(self._servers()) + 100:

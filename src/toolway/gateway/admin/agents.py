@@ -17,6 +17,7 @@ from toolway.gateway.admin.calls import parse_number, parse_query_fields
 from toolway.gateway.admin.runs import MAX_RUNS_PER_REPLY, RunsAdmin
 from toolway.gateway.principals import Principal
 from toolway.protocol.sanitize import remove_invisible
+from toolway.secrets.replacer import mask_and_cut
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 MAX_SEARCHED_RUNS: Final = 1000
 MAX_MESSAGES: Final = 500
 MAX_TEXT_CHARS: Final = 20_000  # of one message or argument
+MAX_REVIEW_CHARS: Final = 70_000  # of the arguments of a call that waits for an approval: all of them
 MAX_PROMPT_CHARS: Final = 300  # in the list
 MAX_KNOWN_USAGES: Final = 1000  # of runs that have ended
+#: What a row shows of the usage of a run that cannot be read.
+_NO_USAGE: Final[Json] = {"turns": 0, "calls": 0, "input_tokens": 0, "output_tokens": 0, "usd": None, "model": ""}
 #: Query fields of the list of agent runs.
 AGENT_QUERY: Final = {
-    "state": "asks, ready, running, waiting, done, failed, cancelled or stuck",
+    "state": "asks, ready, running, waiting, done, failed, cancelled, stuck or damaged",
     "q": "part of an id, prompt, model or question",
     "limit": f"at most {MAX_RUNS_PER_REPLY}",
 }
@@ -110,8 +114,8 @@ class AgentsAdmin:
         for step in found["steps"]:
             if step["step"].startswith("model/"):  # the conversation has it
                 step["outcome"] = ""
-        for question in found["questions"]:
-            question.update(self._call_fields(calls.get(question["step"])))
+        for question in found["questions"]:  # with all arguments: who approves a call must see it
+            question.update(self._call_fields(calls.get(question["step"]), MAX_REVIEW_CHARS))
         return {
             **found,
             **self._texts(about),
@@ -184,15 +188,16 @@ class AgentsAdmin:
     async def _row(self, reader: AgentReader, engine: Workflows, place: str, record: RunRecord) -> Json:
         usage = self._usages.get(record.id)
         if usage is None:
-            _, _, entries, _ = await engine.load(record.id)
-            about = reader.describe(record, entries, time.time())
-            names = ("turns", "calls", "input_tokens", "output_tokens", "usd", "model")
-            usage = {name: about[name] for name in names}
+            record, entries, _ = await engine.read(record.id)
+            usage = dict(_NO_USAGE)
+            if record.state != "damaged":
+                about = reader.describe(record, entries, time.time())
+                usage = {name: about[name] for name in _NO_USAGE}
             if record.ended is not None:
                 while len(self._usages) >= MAX_KNOWN_USAGES:
                     self._usages.pop(next(iter(self._usages)))
                 self._usages[record.id] = usage
-        prompt = str(record.input.get("prompt") or "")
+        prompt = str((record.input or {}).get("prompt") or "")
         row = self._runs(engine).row(record, self._key_names())
         return {**row, **usage, "prompt": self._text(prompt)[:MAX_PROMPT_CHARS], "place": place}
 
@@ -219,10 +224,10 @@ class AgentsAdmin:
             "approved_by": names.get(by, by),
         }
 
-    def _call_fields(self, call: Json | None) -> Json:
+    def _call_fields(self, call: Json | None, limit: int = MAX_TEXT_CHARS) -> Json:
         if call is None:
             return {"tool": "", "arguments": "", "effect": ""}
-        return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"]), "effect": call["effect"]}
+        return {"tool": str(call["tool"]), "arguments": self._json(call["arguments"], limit), "effect": call["effect"]}
 
     def _action(self, action: Json, calls: dict[str, Json | None]) -> Json:
         """Return an action on a run for display; the texts of an approval name the tool that the model calls."""
@@ -243,15 +248,16 @@ class AgentsAdmin:
     def _texts(self, value: Json) -> Json:
         return {key: self._text(each) if isinstance(each, str) else each for key, each in value.items()}
 
-    def _json(self, value: Any) -> str:
+    def _json(self, value: Any, limit: int) -> str:
         import msgspec
 
-        return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace"))
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
+        return self._text(text, limit)
 
-    def _text(self, text: str) -> str:
-        """Return a masked text of limited length. It is masked before it is cut: a cut secret would be visible."""
-        shown = remove_invisible(self._mask(text[: 2 * MAX_TEXT_CHARS]))
-        return shown if len(shown) <= MAX_TEXT_CHARS else f"{shown[:MAX_TEXT_CHARS]} … ({len(text)} characters)"
+    def _text(self, text: str, limit: int = MAX_TEXT_CHARS) -> str:
+        """Return a masked text of limited length."""
+        shown = remove_invisible(mask_and_cut(text, limit, self._mask))
+        return shown if len(shown) <= limit else f"{shown} ({len(text)} characters)"
 
 
 def _matches(record: RunRecord, fields: dict[str, str]) -> bool:

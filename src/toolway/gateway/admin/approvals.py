@@ -8,6 +8,7 @@ import msgspec
 
 from toolway.errors import ConfigError, NotFound
 from toolway.events import PolicyDecision
+from toolway.gateway.approvals.form import cut_arguments
 from toolway.gateway.approvals.gate import CallApprovals
 from toolway.gateway.approvals.records import ApprovalRequest
 from toolway.gateway.principals import Principal
@@ -23,12 +24,15 @@ class ApprovalsAdmin:
         self._key_names = key_names
 
     async def list_requests(self) -> Json:
-        """Return the requests that wait for an operator, then those of the last 15 minutes that were answered."""
+        """Return the requests that wait for an operator, then those of the last 15 minutes that were answered.
+
+        Long arguments are cut here, and `complete` is False. `get_request` returns all of them.
+        """
         if self._approvals is None:
             return {"enabled": False, "requests": []}
         names = self._key_names()
         found = await self._approvals.list_requests()
-        return {"enabled": self._approvals.is_active, "requests": [_to_json(each, names) for each in found]}
+        return {"enabled": self._approvals.is_active, "requests": [_to_json(each, names, cut=True) for each in found]}
 
     async def get_request(self, id_: str) -> Json:
         """Return one request for approval with the arguments of its call.
@@ -72,10 +76,25 @@ class FlowsAdmin:
     A label says what a call does: it reads private data, reads untrusted texts, or sends data out.
     """
 
-    def __init__(self, approvals: CallApprovals | None, hub: HubCore, key_names: Callable[[], dict[str, str]]) -> None:
+    def __init__(
+        self,
+        approvals: CallApprovals | None,
+        hub: HubCore,
+        key_names: Callable[[], dict[str, str]],
+        find_key: Callable[[str], str | None],
+    ) -> None:
+        """Create the handlers.
+
+        Args:
+            approvals: Has the labels; None if this gateway follows no data flows.
+            hub: Has the tools, and reports events.
+            key_names: Returns the names of API keys and people by caller id.
+            find_key: Returns the caller id of the only API key with a name; None if there is no such key.
+        """
         self._approvals = approvals
         self._hub = hub
         self._key_names = key_names
+        self._find_key = find_key
 
     async def show(self) -> Json:
         """Return how risky data flows are treated (the mode), and for each caller the last call with each label.
@@ -117,21 +136,27 @@ class FlowsAdmin:
     async def reset(self, who: str) -> Json:
         """Clear the labels that are recorded for a caller's recent calls, so that only its new calls count.
 
-        `who` is a caller id, or the name of a key or person. Raises `NotFound` if no labels are recorded.
+        `who` is a caller id, `owner`, or the name of exactly one API key: anybody may choose the name of a person.
+        Raises `NotFound` if no labels are recorded.
         """
         flows = self._approvals.flows if self._approvals is not None else None
-        callers = [who, *(caller for caller, name in self._key_names().items() if name == who)]
-        callers += [""] if who == "owner" else []
-        if flows is None or not any([await flows.reset(caller) for caller in callers]):
-            raise NotFound(f"no labels of {who[:100]!r} are known", hint="list all callers: toolway flows show")
-        self._hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
-        return {"reset": who}
+        if flows is not None:
+            for caller in (who, "" if who == "owner" else self._find_key(who)):
+                if caller is not None and await flows.reset(caller):
+                    self._hub.emit(PolicyDecision("", "flows", True, f"reset: {who[:100]}"))
+                    return {"reset": who}
+        raise NotFound(
+            f"no labels of {who[:100]!r} are known",
+            detail="a person, or one of several keys with the same name, is found by its id alone",
+            hint="list all callers and their ids: toolway policy flows show",
+        )
 
 
-def _to_json(request: ApprovalRequest, names: dict[str, str]) -> Json:
-    shown: Json = msgspec.to_builtins(request)
+def _to_json(request: ApprovalRequest, names: dict[str, str], *, cut: bool = False) -> Json:
+    arguments = cut_arguments(request.arguments) if cut else request.arguments
+    shown: Json = msgspec.to_builtins(msgspec.structs.replace(request, arguments=arguments))
     del shown["key"]
-    shown["arguments"] = [{"name": name, "value": value} for name, value in request.arguments]
+    shown["complete"] = arguments == request.arguments
     for field in ("caller", "who"):
         shown[field] = names.get(shown[field], shown[field]) or "owner"
     if request.state == "pending":

@@ -68,6 +68,15 @@ class CallsAdmin:
         people = {id_: name if name not in taken else id_ for id_, name in self._people().items()}
         return {**people, **{key.to_principal().caller_id: key.name for key in keys}}
 
+    def find_key(self, name: str) -> str | None:
+        """Return the caller id of the only API key with this name; None if no key has it, or several do.
+
+        People are not found by their names, because they may choose these.
+        """
+        keys = self._api_keys.list_keys() if self._api_keys is not None else ()
+        found = [key.to_principal().caller_id for key in keys if key.name == name]
+        return found[0] if len(found) == 1 else None
+
     def list_calls(self, query: str) -> Json:
         """Return recent calls that match the query, newest first."""
         fields = parse_query_fields(query)
@@ -101,7 +110,7 @@ class CallsAdmin:
             raise ConfigError(
                 f"{fact.server}.{fact.tool} may change something on every call",
                 detail="neither its settings nor its annotations declare it idempotent",
-                hint="confirm the replay: toolway call --replay ID --yes",
+                hint="confirm the replay: toolway calls replay ID --yes",
                 code="E-REPLAY",
             )
         return await self._call_tool(fact.server, fact.tool, fact.params.get("arguments") or {}, None, principal)

@@ -94,7 +94,7 @@ class ConfigHistory:
 
     def held_servers(self) -> list[str]:
         """Return the names of the servers whose entries wait for approval."""
-        return [each.server for each in self._get_loaded().held]
+        return [each.server for each in self._get_loaded().held if each.kind == "server"]
 
     def value_origins(self, server: str) -> list[Json]:
         """Return the file and line of each value of a server's entry, with secrets masked.
@@ -168,7 +168,7 @@ class ConfigHistory:
         known = document.get(path)
         if changes is None:
             if known is None:
-                raise NotFound(f"{self._file} has no group {name!r}", hint="list all groups: toolway config show")
+                raise NotFound(f"{self._file} has no group {name!r}", hint="see your groups: toolway config")
             document.remove(path)
         else:
             _check_types(changes, _GROUP_KEYS, "a group has only tools and search here: use toolway edit")
@@ -266,7 +266,7 @@ class ConfigHistory:
             raise NotFound(
                 f"{name} has no entry of its own in {self._file}",
                 server=name,
-                hint=f"toolway config show {name} --origin",
+                hint="see where each server is set: toolway config --origin",
             )
         return document, (*root, written)
 

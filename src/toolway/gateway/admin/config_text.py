@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from toolway.config.editing.patch import REMOVED
 from toolway.config.loader import TOOLWAY_BLOCK
 from toolway.errors import ConfigError
-from toolway.secrets.detection import MASK
+from toolway.secrets.replacer import MASK
 
 GROUPS: Final = (TOOLWAY_BLOCK, "groups")
 _OPENED: Final = ((TOOLWAY_BLOCK,), GROUPS)  # objects that may be new as a whole: their values are compared

@@ -211,7 +211,8 @@ _APPROVAL: Final = _object(
     {
         **dict.fromkeys(("id", "state", "caller", "server", "tool", "effect"), _STRING),
         **dict.fromkeys(("digest", "definition", "call", "who", "reason"), _STRING),
-        "arguments": _array(_object({"name": _STRING, "value": _STRING})),
+        "arguments": _array(_object({"name": _STRING, "value": _STRING, "note": _STRING})),
+        "complete": _BOOLEAN,
         "asked_at": _NUMBER,
         "until": _NUMBER,
     }
@@ -261,6 +262,7 @@ _KEY: Final = _object(
         "concurrent": _nullable("integer"),
         "search": _BOOLEAN,
         "expires": _nullable("number"),
+        "made_by": _STRING,
     }
 )
 _BREAKER: Final = _object(

@@ -47,12 +47,12 @@ class PinsAdmin:
         pins = self._get_pins()
         found = [each for each in pins.list_servers() if each.name == server] if pins is not None else []
         if pins is None or not found or key not in found[0].deviations:
-            raise NotFound(f"no definition of {name} waits", hint="list what waits: toolway pins ls")
+            raise NotFound(f"no definition of {name} waits", hint="list what waits: toolway trust tools ls")
         if not await pins.approve(server, {key: digest}, principal.caller_id):
             raise ConfigError(
                 f"{name} has another definition than the one you reviewed",
                 detail=f"its digest is {found[0].deviations[key].digest}",
-                hint=f"see the difference: toolway pins diff {name}",
+                hint=f"see the difference: toolway trust tools diff {name}",
                 code="E-PINS-DIGEST",
             )
         return {"approved": name}

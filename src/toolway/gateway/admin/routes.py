@@ -32,7 +32,7 @@ from toolway.gateway.admin.servers import ServersAdmin, encode_for_display
 from toolway.gateway.admin.sessions import SessionsAdmin
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import ClusterAdmin, ClusterHooks
-from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal
+from toolway.gateway.principals import ApiKey, ApiKeyStore, Principal, parse_key_rate
 from toolway.gateway.rate_limit import Rate
 from toolway.http.exchange import EVENT_STREAM_TYPE, JSON_TYPE, Exchange
 from toolway.hub.core import HubCore
@@ -442,7 +442,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     # -- API keys -----------------------------------------------------------------------------------------------------
     Route("GET", "/admin/keys", "API keys", "KeyList", lambda a, r: a.keys.list()),
-    Route("POST", "/admin/keys", "Create an API key", "KeyCreated", lambda a, r: a.keys.create(r.body), body="NewKey"),
+    Route(
+        "POST",
+        "/admin/keys",
+        "Create an API key",
+        "KeyCreated",
+        lambda a, r: a.keys.create(r.body, r.principal),
+        body="NewKey",
+    ),
     Route("DELETE", "/admin/keys/{id}", "Revoke an API key", "Done", lambda a, r: a.keys.revoke(r["id"])),
     Route("GET", "/admin/sessions", "People who logged in", "SessionList", lambda a, r: a.sessions.list()),
     Route(
@@ -704,7 +711,7 @@ class KeysAdmin:
     def list(self) -> Json:
         return {"keys": [_key_to_json(key) for key in self._api_keys.list_keys()]}
 
-    async def create(self, body: Json) -> Json:
+    async def create(self, body: Json, principal: Principal) -> Json:
         """Create an API key; return it with its token. Raises `ValueError` if a field is invalid or unknown.
 
         A misspelled field would restrict nothing: the key would have full access.
@@ -724,6 +731,7 @@ class KeysAdmin:
             _read_expiry(body),
             _read_budgets(body),
             _read_concurrent(body),
+            self._api_keys.person_of(principal.caller_id),
         )
         self._hub.emit(AccessEvent("", "key_created", principal_id=key.id))
         return {**_key_to_json(key), "token": token}
@@ -740,7 +748,7 @@ def _key_to_json(key: ApiKey) -> Json:
     facts = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
     budgets = [str(each) for each in key.budgets]
     limits = {"rate": rate, "budgets": budgets, "concurrent": key.concurrent}
-    return {**facts, **limits, "search": key.search, "expires": key.expires}
+    return {**facts, **limits, "search": key.search, "expires": key.expires, "made_by": key.made_by}
 
 
 def _read_text(body: Json, name: str) -> str:
@@ -768,7 +776,7 @@ def _read_expiry(body: Json) -> float | None:
 
 def _read_rate(body: Json) -> Rate | None:
     value = body.get("rate")
-    return Rate.parse(str(value)) if value is not None else None
+    return parse_key_rate(str(value) if value is not None else None)
 
 
 def _read_budgets(body: Json) -> tuple[CallBudget, ...]:

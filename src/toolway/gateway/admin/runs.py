@@ -13,6 +13,7 @@ from toolway.errors import ConfigError, NotFound, ToolwayError
 from toolway.gateway.admin.calls import parse_number, parse_query_fields
 from toolway.gateway.principals import Principal
 from toolway.protocol.sanitize import map_texts, remove_invisible
+from toolway.secrets.replacer import mask_and_cut
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MAX_ENTRIES_PER_REPLY: Final = 2000
 MAX_VALUE_CHARS: Final = 4000  # of one input, argument or result
 #: Query fields of the list of runs.
 RUN_QUERY: Final = {
-    "state": "ready, running, waiting, asks, undoing, done, failed, undone, cancelled or stuck",
+    "state": "ready, running, waiting, asks, undoing, done, failed, undone, cancelled, stuck or damaged",
     "workflow": "name of a workflow",
     "q": "part of an id, name or question",
     "limit": f"at most {MAX_RUNS_PER_REPLY}",
@@ -59,7 +60,8 @@ class RunsAdmin:
 
     async def get_run(self, id: str) -> Json:
         """Return a run with its steps in the order of time, its messages and the actions that are possible."""
-        record, _, entries, messages = await self.load(id)
+        with _raising_admin_errors():
+            record, entries, messages = await self._engine().read(id)
         return self.describe(record, entries, messages)
 
     def describe(self, record: RunRecord, entries: list[Entry], messages: list[RunMessage]) -> Json:
@@ -109,15 +111,14 @@ class RunsAdmin:
         return {"run": id, "stored": True}
 
     async def resume(self, id: str, body: Json, principal: Principal) -> Json:
-        """Let a workflow run in the state "stuck" continue where it stopped."""
+        """Let a workflow run in the state "stuck" or "damaged" continue where it stopped."""
         with _raising_admin_errors():
             await self._engine().resume(id, by=principal.caller_id)
         return {"run": id, "stored": True}
 
     async def _answer(self, id: str, body: Json, answer: Json, principal: Principal) -> Json:
-        roles = (principal.name, "admin")
         with _raising_admin_errors():
-            await self._engine().answer(id, _step_of(body), answer, by=principal.caller_id, roles=roles)
+            await self._engine().answer(id, _step_of(body), answer, by=principal.caller_id, roles=principal.roles)
         return {"run": id, "stored": True}
 
     async def load(self, id: str) -> tuple[RunRecord, Any, list[Entry], list[RunMessage]]:
@@ -182,7 +183,7 @@ class RunsAdmin:
         if value is None:
             return ""
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
-        return remove_invisible(self._mask(text[:MAX_VALUE_CHARS]))
+        return remove_invisible(mask_and_cut(text, MAX_VALUE_CHARS, self._mask))
 
     def masked(self, value: Any) -> Any:
         """Return a JSON value with secrets and invisible characters masked in all its texts."""
@@ -194,9 +195,9 @@ def possible_actions(record: RunRecord, entries: list[Entry]) -> list[Json]:
 
     Each has `action`, `step`, `label`, the `body` of its request, and a text about its `effect`.
     """
-    from toolway.workflows.journal import FINAL_STATES
+    from toolway.workflows.journal import FINAL_STATES, RESUMABLE_STATES
 
-    if record.state == "stuck":
+    if record.state in RESUMABLE_STATES:
         effect = "The run goes on where it stopped, if the cause is gone. Finished steps are not called again."
         return [_action("resume", "", "Resume the run", {}, effect)]
     if record.state in FINAL_STATES:

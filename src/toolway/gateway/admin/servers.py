@@ -36,6 +36,7 @@ from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
+from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry.metrics import summarize_stats
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
 from toolway.types import Json
@@ -348,7 +349,9 @@ def call_detail_to_json(fact: CallFinished, mask: Mask, names: Mapping[str, str]
 def _mask_and_name(facts: Json, fact: CallFinished, mask: Mask, names: Mapping[str, str]) -> Json:
     for key in ("message", "detail", "hint"):
         facts[key] = mask(facts[key])
-    facts["tool"] = fact.tool or fact.name.removeprefix(f"{fact.server}.")
+    facts["name"] = mask_target(fact.server, fact.method, fact.name, mask)
+    tool = fact.tool or fact.name.removeprefix(f"{fact.server}.")
+    facts["tool"] = mask_target(fact.server, fact.method, tool, mask)
     facts["principal"] = names.get(fact.caller, fact.caller) or "owner"
     return facts
 

@@ -13,7 +13,7 @@ from toolway.hub.core import HubCore
 from toolway.types import Json
 
 if TYPE_CHECKING:
-    from toolway.gateway.identity.provider import IdentityProvider, Person
+    from toolway.gateway.identity.provider import IdentityProvider
 
 
 def describe_principal(principal: Principal, expires_at: float | None, login: IdentityProvider | None) -> Json:
@@ -28,17 +28,16 @@ def describe_principal(principal: Principal, expires_at: float | None, login: Id
         "scopes": None if scopes is None else [scope.removeprefix(ACCESS_PREFIX) for scope in scopes],
         "expires": expires_at,
     }
-    person = login.find_person(principal.id) if login is not None else None
-    return {**facts, **_describe_login(person, login)} if person is not None and login is not None else facts
+    # Of the token of this request: another token of the same person may have other groups.
+    return {**facts, **_describe_login(principal, login)} if login is not None and principal.is_person else facts
 
 
-def _describe_login(person: Person, login: IdentityProvider) -> Json:
-    identity = person.identity
+def _describe_login(principal: Principal, login: IdentityProvider) -> Json:
     return {
         "issuer": login.settings.issuer,
-        "subject": identity.subject,
-        "client": identity.client,
-        "groups": list(identity.groups),
+        "subject": principal.subject,
+        "client": principal.client,
+        "groups": list(principal.groups),
     }
 
 
@@ -70,7 +69,7 @@ class SessionsAdmin:
                     "admin": person.principal.admin,
                     "seen": person.seen_at,
                     "expires": person.identity.expires_at,
-                    **_describe_login(person, login),
+                    **_describe_login(person.principal, login),
                 }
                 for person in login.people()
             ],
@@ -91,7 +90,7 @@ class SessionsAdmin:
             raise NotFound(
                 f"several people have the name {who!r}",
                 detail=", ".join(each.identity.subject for each in found[:10]),
-                hint="name the subject or the id: toolway sessions ls",
+                hint="name the subject or the id: toolway users ls",
             )
         id_ = found[0].principal.id if found else who if who.startswith(PERSON_PREFIX) else login.principal_id(who)
         await self._api_keys.end_logins(id_, time.time())

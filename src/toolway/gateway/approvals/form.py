@@ -1,36 +1,82 @@
 """Texts that a person reads before a call is approved: server, tool, effect and every argument.
 
-Values are JSON texts with everything invisible as an escape. What is too long is cut, and a mark says how much.
+Values are JSON texts with everything invisible as an escape. An operator sees all of them. In a list, and in the form
+of a client, what is too long is cut, and a mark says how much.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from toolway.gateway.approvals.records import ShownArgument
+from toolway.middleware.approval import bound_meta
 from toolway.protocol.sanitize import escape_invisible
 from toolway.types import Call, Json
 
-MAX_NAME_CHARS: Final = 100
+MAX_NAME_CHARS: Final = 100  # the following: in a list, and in the form of a client
 MAX_VALUE_CHARS: Final = 2000  # of one argument
 MAX_ALL_CHARS: Final = 8000  # of all arguments together
+MAX_NAMED: Final = 20  # arguments with secrets whose names are shown
+SHORT_DIGEST_CHARS: Final = 16
 ASKER: Final = "toolway gateway"  # before the question, like the name of a server; no server can have this name
 ANSWER_KEY: Final = "toolway-approval"  # of our question among the input requests of a result
+#: Parameters that an approval is not bound to (`bind_call`), and those that are shown in another way.
+_NOT_LISTED: Final = frozenset({"_meta", "requestState", "inputResponses", "name", "arguments"})
 _ANSWER_FIELD: Final = "approve"
 
 
-def describe_arguments(arguments: Json, mask: Callable[[str], str]) -> list[tuple[str, str]]:
-    """Return name and value of each argument as texts for a person, cut if too long. Known secrets are masked."""
-    shown: list[tuple[str, str]] = []
+class ArgumentReader:
+    """Describes the arguments of calls for people.
+
+    `mask` hides secrets in a text. `name_secrets` returns what a masked text contained, such as `the secret API_TOKEN
+    of server bank`: a person must know what is sent without reading it.
+    """
+
+    def __init__(self, mask: Callable[[str], str], name_secrets: Callable[[str], Sequence[str]]) -> None:
+        self._mask = mask
+        self._name_secrets = name_secrets
+
+    def describe(self, call: Call) -> list[ShownArgument]:
+        """Return all that will be sent in this call: each argument, other parameters of the request, and its `_meta`.
+
+        Keys of protocol and tracing are left out.
+        """
+        others = {f"request.{name}": value for name, value in call.params.items() if name not in _NOT_LISTED}
+        others |= {f"request._meta.{name}": value for name, value in bound_meta(call).items()}
+        shown: list[ShownArgument] = []
+        named = 0
+        for name, value in (*call.arguments.items(), *others.items()):
+            label, text = _visible(name)[1:-1], _visible(value)
+            masked_label, masked = self._mask(label), self._mask(text)
+            note = ""
+            if (masked_label, masked) != (label, text):
+                named += 1
+                found = self._name_secrets(f"{label}\n{text}") if named <= MAX_NAMED else ()
+                is_all = masked == '"***"' and masked_label == label
+                note = f"{'equals' if is_all else 'contains'} {', '.join(found) or 'a secret that this gateway knows'}"
+            shown.append(ShownArgument(masked_label, masked, note))
+        return shown
+
+
+def size_of(arguments: Iterable[ShownArgument]) -> int:
+    """Return the number of bytes that a person must read."""
+    return sum(
+        len(text.encode("utf-8", "replace")) for each in arguments for text in (each.name, each.value, each.note)
+    )
+
+
+def cut_arguments(arguments: Sequence[ShownArgument]) -> list[ShownArgument]:
+    """Return the arguments for a list or a form, cut if they are too long. The same values if nothing is cut."""
+    shown: list[ShownArgument] = []
     left = MAX_ALL_CHARS
-    for position, (name, value) in enumerate(arguments.items()):
+    for position, each in enumerate(arguments):
         if left <= 0:
-            shown.append(("…", f"cut: {len(arguments) - position} more arguments are not shown"))
+            shown.append(ShownArgument("…", f"cut: {len(arguments) - position} more arguments are not shown"))
             break
-        text = _cut(mask(_visible(value)), min(MAX_VALUE_CHARS, left))
-        label = _cut(mask(_visible(name)[1:-1]), MAX_NAME_CHARS)
-        shown.append((label, text))
+        label, text = _cut(each.name, MAX_NAME_CHARS), _cut(each.value, min(MAX_VALUE_CHARS, left))
+        shown.append(ShownArgument(label, text, each.note))
         left -= len(label) + len(text)
     return shown
 
@@ -43,21 +89,28 @@ def describe_effect(call: Call) -> str:
     return f"{call.effect.value}{said}"
 
 
-def build_question(call: Call, arguments: Iterable[tuple[str, str]]) -> Json:
+def build_question(call: Call, arguments: Iterable[ShownArgument], digest: str) -> Json:
     """Return the params of the elicitation that asks the user of a client about a call."""
     lines = [
         "Approve this call?",
         f"Server: {call.server}",
         f"Tool: {_visible(call.name)[1:-1]}",
         f"Effect: {describe_effect(call)}",
+        f"Digest of what will be sent: sha256 {digest[:SHORT_DIGEST_CHARS]}",
         "Arguments:",
-        *([f"  {name}: {value}" for name, value in arguments] or ["  none"]),
+        *([f"  {describe_line(each, ': ')}" for each in arguments] or ["  none"]),
     ]
     field = {"type": "boolean", "title": "Approve", "description": "Run this call once.", "default": False}
     return {
         "message": "\n".join(lines),
         "requestedSchema": {"type": "object", "properties": {_ANSWER_FIELD: field}, "required": [_ANSWER_FIELD]},
     }
+
+
+def describe_line(argument: ShownArgument, between: str) -> str:
+    """Return one line about an argument, with the note about what is masked in it."""
+    note = f"  ← {argument.note}" if argument.note else ""
+    return f"{argument.name}{between}{argument.value}{note}"
 
 
 def refusal_in(answer: Json | None) -> str:

@@ -26,19 +26,22 @@ from msgspec.structs import replace
 from toolway.catalog.catalog import Tool
 from toolway.config.approval.approve_rules import ApproveRule, ApproveRules
 from toolway.config.call_rules.flow_labels import FlowLabels
-from toolway.errors import CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
+from toolway.errors import AccessDenied, CallError, Certainty, ConfigError, NotFound, Overloaded, ServerUnavailable
 from toolway.events import ApprovalChanged, Event
 from toolway.gateway.approvals.form import (
     ANSWER_KEY,
     ASKER,
+    ArgumentReader,
     build_question,
-    describe_arguments,
+    cut_arguments,
     describe_effect,
     refusal_in,
+    size_of,
 )
 from toolway.gateway.approvals.records import (
     APPROVAL_LIFETIME_S,
     MAX_PENDING,
+    MAX_REVIEW_BYTES,
     ApprovalLinks,
     ApprovalRequest,
     ApprovalStore,
@@ -56,6 +59,7 @@ from toolway.middleware.approval import (
     bind_call,
     denied_call,
 )
+from toolway.middleware.replay import EarlierCall
 from toolway.types import Call, CallbackError, CallResult, Json
 
 if TYPE_CHECKING:
@@ -71,7 +75,8 @@ _log = logging.getLogger("toolway.gateway")
 class CallApprovals:
     """Implementation of `CallGate`: holds the rules that say which calls a person must approve, and the requests.
 
-    Administrators list and answer the requests through it. `mask` hides secrets in texts, `emit` reports events.
+    Administrators list and answer the requests through it. `mask` hides secrets in texts, `name_secrets` returns
+    which ones a text contains, `emit` reports events.
     `links` verifies links in messages to operators; without it no link is valid. `now` returns wall time.
     """
 
@@ -82,16 +87,18 @@ class CallApprovals:
         emit: Callable[[Event], None],
         now: Callable[[], float] = time.time,
         links: ApprovalLinks | None = None,
+        name_secrets: Callable[[str], Sequence[str]] = lambda text: (),
     ) -> None:
+        self._reader = ArgumentReader(mask, name_secrets)
         self._store = store
         self._links = links
-        self._mask = mask
         self._emit = emit
         self._now = now
         self._settings: list[tuple[str, ApproveRule]] = []
         self._rules = ApproveRules({})
         self._expressions: Expressions | None = None
         self.flows: CallFlows | None = None
+        self.person_of: Callable[[str], str] = lambda caller: caller  # one id for all keys of a person
         self._used: dict[str, None] = {}  # ids, oldest first: a row that was put back is not used again
 
     @property
@@ -147,16 +154,18 @@ class CallApprovals:
         binding = bind_call(call)
         reply: ApprovalReply | None = call.approval
         state = _State.decode(reply.state) if reply is not None else None
-        if state is not None and state.kind == "rest":
+        earlier: EarlierCall | None = call.earlier
+        if state is not None and state.kind == "rest" and earlier is None:
             return await self._use_rest(call, binding, state)
         labels = next((each for each in call.policy.approval if isinstance(each, FlowLabels)), None)
         if labels is not None and self.flows is not None and await self.flows.check(call, labels) == "ask":
-            approved = await self._require_operator(call, binding)
+            if earlier is None or not earlier.is_approved_by("operator"):
+                await self._require_operator(call, binding)
             await self.flows.add(call, labels)
-            return approved
+            return call
         rules = [each for each in call.policy.approval if isinstance(each, ApproveRule)]
         by = await self._approver(rules, call.arguments)
-        if by is None:
+        if by is None or (earlier is not None and earlier.is_approved_by(by)):
             return call
         if by == "client":
             if state is not None:
@@ -164,7 +173,7 @@ class CallApprovals:
             if call.return_input_required and supports_server_request(call.capabilities or {}, _ELICIT, {}):
                 return self._ask_later(call, binding)
             if not call.return_input_required and call.callbacks is not None:
-                answer = await self._ask_now(call)
+                answer = await self._ask_now(call, binding)
                 if answer is not None:
                     self._report(call, binding, "asked", "")
                     return self._accept(call, binding, answer)
@@ -172,16 +181,17 @@ class CallApprovals:
 
     def hold_rest(self, call: Call, result: CallResult) -> CallResult:
         raw = {name: value for name, value in result.raw.items() if name != "requestState"}
-        state = _State("rest", new_nonce(), self._basis(call.policy.definition_hash), result.raw.get("requestState"))
+        basis, by = self._basis(bind_call(call)), call.state.approved_by
+        state = _State("rest", new_nonce(), basis, result.raw.get("requestState"), by)
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode())
 
-    def _basis(self, definition: str) -> str:
-        """Return a hash of a tool definition and the rules for approvals, by which an outdated answer is recognised.
+    def _basis(self, binding: ApprovalBinding) -> str:
+        """Return a hash of a call, its tool definition and the rules for approvals.
 
-        An answer counts only while both stay the same.
+        An answer counts only while all of them stay the same.
         """
         rules = [(key, rule.by, rule.when) for key, rule in self._settings]
-        return hashlib.sha256(msgspec.json.encode([definition, rules])).hexdigest()
+        return hashlib.sha256(msgspec.json.encode([binding.digest, binding.definition, rules])).hexdigest()
 
     async def _approver(self, rules: Sequence[ApproveRule], arguments: Json) -> str | None:
         """Return who must approve a call with these arguments: `client` or `operator`. None if no rule applies."""
@@ -213,13 +223,13 @@ class CallApprovals:
 
         The client sends its sealed state back with the answer. Nothing else is stored about the question.
         """
-        state = _State("asked", new_nonce(), self._basis(binding.definition))
+        state = _State("asked", new_nonce(), self._basis(binding))
         self._report(call, binding, "asked", state.nonce)
-        question = {"method": _ELICIT, "params": self._question(call)}
+        question = {"method": _ELICIT, "params": self._question(call, binding)}
         raw = {"resultType": "input_required", "inputRequests": {ANSWER_KEY: question}}
         return ApprovalResult(call.server, call.name, raw, approval_state=state.encode(), is_question=True)
 
-    async def _ask_now(self, call: Call) -> Json | None:
+    async def _ask_now(self, call: Call, binding: ApprovalBinding) -> Json | None:
         """Ask the user of a legacy client to approve its call, by a request on the stream of the call.
 
         Return the answer; None if the client cannot be asked.
@@ -228,7 +238,7 @@ class CallApprovals:
         clock = asyncio.get_running_loop().time
         call.state.begin_user_wait(clock())
         try:
-            return await call.callbacks.handle_request(ASKER, _ELICIT, self._question(call))
+            return await call.callbacks.handle_request(ASKER, _ELICIT, self._question(call, binding))
         except LookupError:
             return None
         except (CallbackError, TimeoutError):
@@ -236,8 +246,8 @@ class CallApprovals:
         finally:
             call.state.end_user_wait(clock())
 
-    def _question(self, call: Call) -> Json:
-        return build_question(call, describe_arguments(call.arguments, self._mask))
+    def _question(self, call: Call, binding: ApprovalBinding) -> Json:
+        return build_question(call, cut_arguments(self._reader.describe(call)), binding.digest)
 
     def _accept(self, call: Call, binding: ApprovalBinding, answer: Json | None, nonce: str = "") -> Call:
         refusal = refusal_in(answer)
@@ -246,6 +256,7 @@ class CallApprovals:
             raise denied_call(call, refusal)
         self._report(call, binding, "approved", nonce)
         self._report(call, binding, "used", nonce)
+        call.state.approved_by = "client"
         return call
 
     async def _use_answer(self, call: Call, binding: ApprovalBinding, state: _State, answer: Json | None) -> Call:
@@ -259,13 +270,14 @@ class CallApprovals:
     async def _use_rest(self, call: Call, binding: ApprovalBinding, state: _State) -> Call:
         """Continue an approved call after the client has sent the input that the server requested."""
         await self._spend(call, binding, state)
+        call.state.approved_by = state.by
         if state.upstream is None:
             return call
         return replace(call, params={**call.params, "requestState": state.upstream})
 
     async def _spend(self, call: Call, binding: ApprovalBinding, state: _State) -> None:
-        if state.basis != self._basis(binding.definition):
-            refusal = "the definition of the tool, or the rules for approvals, changed after the question"
+        if state.basis != self._basis(binding):
+            refusal = "the call, the definition of its tool, or the rules for approvals changed after the question"
         elif not await self._stored(call, self._store.spend(state.nonce)):
             refusal = "the answer was used before"
         else:
@@ -281,6 +293,10 @@ class CallApprovals:
         A request for approval is then stored, unless one for the same call waits or was denied.
         """
         now = self._now()
+        arguments = self._reader.describe(call)
+        if size_of(arguments) > MAX_REVIEW_BYTES:
+            self._report(call, binding, "refused", "", "its arguments are too long to review", by="operator")
+            raise _too_long(call, size_of(arguments))
         request = ApprovalRequest(
             id=new_request_id(),
             key=binding.key,
@@ -291,7 +307,7 @@ class CallApprovals:
             effect=describe_effect(call),
             digest=binding.digest,
             definition=binding.definition,
-            arguments=describe_arguments(call.arguments, self._mask),
+            arguments=arguments,
             call=call.id,
             asked_at=now,
             until=now + APPROVAL_LIFETIME_S,
@@ -301,6 +317,7 @@ class CallApprovals:
         if outcome == "used" and found.id not in self._used:
             self._remember(found.id)
             self._report(call, binding, "used", found.id, who=found.who, by="operator")
+            call.state.approved_by = "operator"
             return call
         if outcome == "full":
             self._report(call, binding, "refused", "", "too many requests wait", by="operator")
@@ -316,7 +333,7 @@ class CallApprovals:
             tool=call.name,
             retry_after=RETRY_AFTER_S,
             detail=f"an operator must approve the call {found.id}",
-            hint=f"repeat it with the same arguments after: toolway approvals yes {found.id}",
+            hint=f"repeat it with the same arguments after: toolway approvals approve {found.id}",
         )
 
     def _remember(self, id_: str) -> None:
@@ -378,10 +395,10 @@ class CallApprovals:
         if link is not None and self._id_in(link) != id_:
             raise NotFound("the link is for another request", hint="list what waits: toolway approvals ls")
         request = await self.get_request(id_)
-        if request.caller and request.caller == who and state == "approved":
+        if request.caller and self.person_of(request.caller) == self.person_of(who) and state == "approved":
             raise ConfigError(
                 "a caller cannot approve its own call",
-                detail=f"the call {id_} was made with the same key or login",
+                detail=f"the call {id_} was made with the same key or login, or with a key that one of both made",
                 hint="let another administrator approve it",
                 code="E-APPROVAL-OWN",
             )
@@ -465,6 +482,18 @@ def compile_conditions(rules: Mapping[str, ApproveRule]) -> Expressions | None:
     return expressions
 
 
+def _too_long(call: Call, size: int) -> AccessDenied:
+    return AccessDenied(
+        f"the arguments of {call.server}.{call.name} are too long to be approved",
+        server=call.server,
+        tool=call.name,
+        certainty=Certainty.NOT_SENT,
+        detail=f"an operator would have to read {size:,} bytes; the limit is {MAX_REVIEW_BYTES:,}",
+        hint=f'send less in one call, or exempt the tool: "{call.server}.{call.name}": "none" in toolway.approve',
+        code="E-APPROVAL-SIZE",
+    )
+
+
 def _queue_full(call: Call) -> CallError:
     return Overloaded(
         f"{call.server}.{call.name} needs an approval, and too many calls wait for one",
@@ -495,8 +524,9 @@ class _State(msgspec.Struct, frozen=True, array_like=True):
 
     kind: Literal["asked", "rest"]
     nonce: str
-    basis: str  # hash of the definition of the tool and of the rules
+    basis: str  # hash of the call, the definition of its tool and the rules
     upstream: Any = None  # state of the server
+    by: str = ""  # who approved the call
 
     def encode(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -19,10 +19,20 @@ from toolway.gateway.sealing import Sealer
 APPROVAL_LIFETIME_S: Final = 900.0  # seconds that a request waits, and that an answer counts
 MAX_PENDING: Final = 1000  # requests that wait; at most half of them of one caller
 MAX_SPENT: Final = 100_000  # used answers of clients that are remembered until they expire
+MAX_REVIEW_BYTES: Final = 65_536  # of all arguments of a call: no person reads more, and they are stored
+_MAX_SEALED_CHARS: Final = 8 * MAX_REVIEW_BYTES  # with all escapes, in base64
 _SEALED_KIND: Final = "approval record"
 _LINK_KIND: Final = "approval link"
 
 ApprovalState = Literal["pending", "approved", "denied", "used", "expired"]
+
+
+class ShownArgument(msgspec.Struct, frozen=True):
+    """Argument of a call as a person sees it before the call is approved."""
+
+    name: str
+    value: str  # JSON text, all of it; secrets are masked
+    note: str = ""  # what is masked in it, such as `equals the secret API_TOKEN of server bank`
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
@@ -35,9 +45,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     server: str
     tool: str
     effect: str
-    digest: str  # of the arguments
+    digest: str  # SHA-256 of what will be sent: an approval counts for nothing else
     definition: str  # hash of the definition of the tool
-    arguments: list[tuple[str, str]]  # names and values as JSON texts, cut with a mark
+    arguments: list[ShownArgument]
     call: str  # id of the call that asked
     asked_at: float  # Unix time
     until: float  # Unix time at which the request, or the answer, expires
@@ -108,7 +118,7 @@ class RequestSealer:
     """Encryption of requests for the store, and their decryption, with the key of the gateway."""
 
     def __init__(self, key: bytes, now: Callable[[], float] = time.time) -> None:
-        self._sealer = Sealer(key, now)
+        self._sealer = Sealer(key, now, _MAX_SEALED_CHARS)
         self._now = now
 
     def seal(self, request: ApprovalRequest) -> str:

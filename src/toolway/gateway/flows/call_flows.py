@@ -105,7 +105,7 @@ class CallFlows:
                 tool=call.name,
                 certainty=Certainty.NOT_SENT,
                 detail=reason,
-                hint="start again without one of the three, or let an operator run: toolway flows reset WHO",
+                hint="start again without one of the three, or let an operator run: toolway policy flows reset WHO",
                 code=FLOW_CODE,
             )
         return "ask" if self.mode == "ask" else "pass"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ CREATE TABLE IF NOT EXISTS windows (caller TEXT PRIMARY KEY, entries TEXT NOT NU
 """
 T = TypeVar("T")
 Change = Callable[[Window], Window | None]  # returns the new window; None: it stays
+_log = logging.getLogger("toolway.gateway")
 _WINDOW: Final = msgspec.json.Decoder(dict[str, LabelledCall])
 
 
@@ -57,8 +59,23 @@ def decode_window(text: str) -> dict[str, LabelledCall]:
     """
     try:
         return _WINDOW.decode(text)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, TypeError, ValueError) as exc:
         raise FlowStoreError("a stored window is invalid") from exc
+
+
+def decode_windows(rows: Iterable[tuple[str, str]]) -> dict[str, Window]:
+    """Decode the stored windows of callers for a list. A window that is invalid is reported, and left out.
+
+    Calls of its caller that need the window are rejected meanwhile (`decode_window`).
+    """
+    found: dict[str, Window] = {}
+    for caller, entries in rows:
+        try:
+            found[caller] = decode_window(entries)
+        except FlowStoreError as exc:
+            shown = caller.encode("utf-8", "backslashreplace").decode()
+            _log.error("E-FLOW-STORE: %s: toolway policy flows reset %s", exc, shown)
+    return found
 
 
 class SqliteFlowStore:
@@ -73,7 +90,7 @@ class SqliteFlowStore:
     async def load(self, now: float) -> Mapping[str, Window]:
         query = "SELECT caller, entries FROM windows WHERE at > ?"
         rows = await self._run(lambda db: db.execute(query, (now - WINDOW_S,)).fetchall())
-        return {caller: decode_window(entries) for caller, entries in rows}
+        return decode_windows(rows)
 
     async def remove(self, caller: str) -> bool:
         deleted = await self._run(lambda db: db.execute("DELETE FROM windows WHERE caller = ?", (caller,)).rowcount)

@@ -119,7 +119,7 @@ class TokenRules:
         issuer = claims.get("iss")
         if not isinstance(issuer, str) or issuer != self._issuer:
             raise InvalidToken("the token is of another issuer")
-        if not self._is_for_us(claims.get("aud")):
+        if not self.is_for_us(claims.get("aud")):
             raise InvalidToken("the token is for another audience")
         expires_at = self._check_times(claims, now)
         _check_kind(token)
@@ -145,11 +145,13 @@ class TokenRules:
         """
         if claims.get("iss", self._issuer) != self._issuer:
             raise InvalidToken("the token is of another issuer")
-        if not self._is_for_us(claims.get("aud")):
+        if not self.is_for_us(claims.get("aud")):
             raise InvalidToken("the token is for another audience")
         kind = claims.get("token_type", "Bearer")
         if "cnf" in claims or not isinstance(kind, str) or kind.lower() != "bearer":
             raise InvalidToken("the token is no bearer token")
+        if _states_another_kind(claims):
+            raise InvalidToken("the token is no access token")
         expires_at = self._check_times({"exp": until, **claims}, now)
         return self._identify({"name": claims.get("username"), **claims}, min(expires_at, until))
 
@@ -168,7 +170,7 @@ class TokenRules:
             _read_mfa(claims),
         )
 
-    def _is_for_us(self, audience: Any) -> bool:
+    def is_for_us(self, audience: Any) -> bool:
         """Return True if the claim `aud` is exactly the audience of this gateway, or a list that contains it."""
         if isinstance(audience, str):
             return audience == self._audience
@@ -207,15 +209,22 @@ def _check_kind(token: ParsedToken) -> None:
         raise InvalidToken("the token is bound to a key of its client, which is not supported")
     if token.type in _ACCESS_TOKEN_TYPES:
         return
-    inner = claims.get("typ", "Bearer")  # Keycloak writes the kind of its tokens here: Bearer, ID, Refresh, Logout
     if (
         token.type not in ("jwt", "")
-        or not isinstance(inner, str)
-        or inner.lower() != "bearer"
+        or _states_another_kind(claims)
         or any(name in claims for name in _FOREIGN_CLAIMS)
         or not any(name in claims for name in _CLIENT_CLAIMS)
     ):
         raise InvalidToken("the token is no access token")
+
+
+def _states_another_kind(claims: Json) -> bool:
+    """Return True if the claims of a token say that it is an ID token, a refresh token, or unknown.
+
+    Keycloak writes the kind into `typ` (Bearer, ID, Refresh, Logout), Cognito and Hydra into `token_use`.
+    """
+    kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
+    return not (isinstance(kind, str) and kind.lower() == "bearer" and use in ("access", "access_token"))
 
 
 def read_scopes(claims: Json) -> frozenset[str]:
@@ -260,7 +269,7 @@ def _read_name(claims: Json) -> str:
 def _read_client(claims: Json) -> str:
     found = (claims.get(name) for name in ("client_id", "azp", "cid", "appid"))
     client = next((each for each in found if isinstance(each, str)), "")
-    return remove_invisible(client)[:MAX_NAME_CHARS]
+    return "".join(each for each in remove_invisible(client)[:MAX_NAME_CHARS] if each.isprintable())
 
 
 def _read_mfa(claims: Json) -> bool:

@@ -132,8 +132,8 @@ class AssertionGrants:
         requested = form.get("scope", "").split()
         scopes = [scope for scope in requested if scope in identity.scopes] if requested else sorted(identity.scopes)
         self._use_once(claims, identity.expires_at)
-        issued_at = self._now()
-        value = [identity.subject, identity.name, client, list(identity.groups), scopes, issued_at]
+        # An ended login includes what was issued before its end: the time is that of the assertion, not of the token.
+        value = [identity.subject, identity.name, client, list(identity.groups), scopes, identity.issued_at]
         return {
             "access_token": TOKEN_PREFIX + self._sealer.seal(_SEAL_KIND, value, TOKEN_LIFETIME_S),
             "token_type": "Bearer",

@@ -96,7 +96,7 @@ class IdentityProvider:
         self._tokens: dict[bytes, VerifiedToken] = {}  # by the hash of the token; the oldest first
         self.assertions: AssertionGrants | None = None  # token endpoint for identity assertions, if there is one
         self.keeps_tokens: Callable[[], bool] = lambda: False  # a server is called on behalf of people
-        self._subject_tokens: dict[str, tuple[SubjectToken, float | None]] = {}  # by principal id, with `issued_at`
+        self._subject_tokens: dict[str, SubjectToken] = {}  # by principal id
         self._people: dict[str, Person] = {}  # by principal id; the one that was seen first is first
         self._running: asyncio.Task[None] | None = None
         self.keys = ProviderKeys(settings, fetch, self._on_keys_withdrawn, self._on_key_problem, now)
@@ -152,7 +152,7 @@ class IdentityProvider:
         Raises `VerificationPending` if the provider is being asked, and `RequestDenied` otherwise: 401 if the token is
         not valid, 403 if it lacks a scope, 503 if the provider did not answer.
         """
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        digest = _digest(token)
         known = self._tokens.get(digest)
         if known is not None and self._now() < known.expires_at:
             self._check_not_ended(known.proven.principal.id, known.issued_at)
@@ -175,12 +175,12 @@ class IdentityProvider:
             del self._tokens[next(iter(self._tokens))]
         self._tokens[digest] = VerifiedToken(proven, expires_at, identity.issued_at)
         if self.keeps_tokens() and not (self.assertions is not None and is_own_token(token)):
-            self._keep_token(principal.id, SubjectToken(token, self.settings.issuer, expires_at), identity.issued_at)
+            self._keep_token(principal.id, SubjectToken(token, self.settings.issuer, expires_at, identity.issued_at))
         return proven
 
     # -- tokens of people for servers that are called on their behalf -------------------------------------------------
 
-    def _keep_token(self, id_: str, new: SubjectToken, issued_at: float | None) -> None:
+    def _keep_token(self, id_: str, new: SubjectToken) -> None:
         """Keep a person's token, to exchange it for tokens of servers that are called on the person's behalf.
 
         The token kept before stays if it is valid for longer. A kept token is sent to the token endpoint of its issuer
@@ -189,34 +189,47 @@ class IdentityProvider:
         known = self._subject_tokens.pop(id_, None)
         if known is None and len(self._subject_tokens) >= MAX_PEOPLE:
             del self._subject_tokens[next(iter(self._subject_tokens))]
-        is_longer = known is None or self._is_ended(id_, known[1]) or known[0].expires_at <= new.expires_at
-        self._subject_tokens[id_] = (new, issued_at) if is_longer or known is None else known
+        is_longer = known is None or self.is_token_ended(id_, known.issued_at) or known.expires_at <= new.expires_at
+        self._subject_tokens[id_] = new if is_longer or known is None else known
 
     def find_subject_token(self, caller: str) -> SubjectToken | None:
         """Return the token with which the person `caller` logged in; None if none is kept or valid any more."""
         found = self._subject_tokens.get(caller)
         if found is None:
             return None
-        if self._now() >= found[0].expires_at or self._is_ended(caller, found[1]):
+        if self._now() >= found.expires_at or self.is_token_ended(caller, found.issued_at):
             del self._subject_tokens[caller]
             return None
-        return found[0]
+        return found
 
     def is_login_ended(self, caller: str) -> bool:
         """Return True if the person `caller` has no valid login: an administrator ended it, or none is known here."""
         person = self._people.get(caller)
-        return person is None or self._is_ended(caller, person.identity.issued_at)
+        return person is None or self.is_token_ended(caller, person.identity.issued_at)
+
+    def opens_gateway(self, token: str) -> bool:
+        """Return True if this gateway could accept a token as a login: then no server may get it.
+
+        Of an opaque token that was never used here, this is not known.
+        """
+        if _digest(token) in self._tokens or is_own_token(token):
+            return True
+        try:
+            return self._rules.is_for_us(parse_token(token).claims.get("aud"))
+        except InvalidToken:
+            return False
 
     def _check_not_ended(self, id_: str, issued_at: float | None) -> None:
         """Raise `RequestDenied` if an administrator ended the login to which a token belongs.
 
         If logins of the person were ended, a token that does not say when it was issued is refused as well.
         """
-        if self._is_ended(id_, issued_at):
+        if self.is_token_ended(id_, issued_at):
             raise self.deny_token("the login was ended")
 
-    def _is_ended(self, id_: str, issued_at: float | None) -> bool:
-        ended_at = self._ended_logins().get(id_)
+    def is_token_ended(self, caller: str, issued_at: float | None) -> bool:
+        """Return True if an administrator ended the login to which a token of the person `caller` belongs."""
+        ended_at = self._ended_logins().get(caller)
         return ended_at is not None and (issued_at is None or issued_at <= ended_at + CLOCK_SKEW_S)
 
     def _identify(self, token: str, digest: bytes) -> tuple[TokenIdentity, float]:
@@ -325,6 +338,11 @@ class IdentityProvider:
         """Return all scopes that a client may request for this gateway."""
         return [*self.settings.scopes, *sorted(self._step_up_scopes.difference(self.settings.scopes))]
 
+    @property
+    def has_tool_scopes(self) -> bool:
+        """True if some tools require scopes that a login alone doesn't."""
+        return bool(self._tool_scopes)
+
     def missing_scopes(self, principal: Principal, tool: str) -> tuple[str, ...]:
         """Return the scopes that the token of a person lacks for a call of a tool, named `server.tool`."""
         if not self._tool_scopes or not principal.is_person:
@@ -355,7 +373,7 @@ class IdentityProvider:
         person = self._people.get(id_)
         if person is None or self._now() >= person.seen_at + RUN_RIGHTS_S:
             return None
-        return None if self._is_ended(id_, person.identity.issued_at) else person
+        return None if self.is_token_ended(id_, person.identity.issued_at) else person
 
     def people(self) -> list[Person]:
         """Return the last login of every person that is known here, the newest first."""
@@ -390,6 +408,10 @@ class IdentityProvider:
         return RequestDenied(403, "the token lacks a scope", f"log in with the scope {wanted}", (challenge,))
 
 
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
 def principal_id(issuer: str, subject: str) -> str:
     """Return the id of a person: a hash, because a subject may be any text. It is the caller id too."""
     return PERSON_PREFIX + hashlib.sha256(f"{issuer}#{subject}".encode()).hexdigest()[:32]
@@ -408,12 +430,9 @@ def create_fetch(
     """
 
     async def fetch(url: str) -> bytes:
-        import httpx2
+        from toolway.auth.oauth_http import get
 
-        from toolway.auth.oauth_http import fetch as send
-
-        request = httpx2.Request("GET", url, headers={"Accept": "application/json"})
-        response = await send(request, network_policy().allowing(settings.issuer, settings.jwks))
+        response = await get(url, network_policy().allowing(settings.issuer, settings.jwks))
         if response.status_code != 200:
             raise AuthError(
                 f"{url} answered with HTTP {response.status_code}",

@@ -118,7 +118,9 @@ def _parse_key(entry: Json) -> SigningKey | None:
     from joserfc.jwk import JWKRegistry
 
     kind, id_, usage = entry.get("kty"), entry.get("kid", ""), entry.get("key_ops")
-    if kind not in _PUBLIC_MEMBERS or not isinstance(id_, str) or entry.get("use", "sig") != "sig" or "d" in entry:
+    if not isinstance(kind, str) or kind not in _PUBLIC_MEMBERS or not isinstance(id_, str):
+        return None
+    if entry.get("use", "sig") != "sig" or "d" in entry:
         return None
     if usage is not None and (not isinstance(usage, list) or "verify" not in usage):
         return None
@@ -261,7 +263,7 @@ class ProviderKeys:
         try:
             url = self._settings.jwks or await self._discover()
             keys = parse_jwks(await self._fetch(url))
-        except (AuthError, ValueError) as exc:
+        except Exception as exc:  # whatever its documents contain, they are fetched again later
             self.problem = str(exc) or type(exc).__name__
             if self.problem != previous:
                 if self._logs:

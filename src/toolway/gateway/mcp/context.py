@@ -11,10 +11,9 @@ from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp.view import EndpointView
 from toolway.gateway.principals import Principal
 from toolway.http.exchange import Exchange, HttpRequest
-from toolway.protocol.sanitize import remove_invisible
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import ClientCallbacks, Era, Json
-from toolway.upstream.server_requests import RejectedServerRequest, check_server_request
+from toolway.upstream.server_requests import RejectedServerRequest, check_server_request, clean_server_request
 
 _REQUEST_ID: Final = compile_pattern(r"[!-~]{1,128}")  # visible ASCII characters
 Notify = Callable[[str, Json], None]
@@ -32,6 +31,7 @@ class ForwardedCall:
     idempotency_key: str | None  # its idempotency key
     endpoint: str  # endpoint that the client used
     client_request_id: str = ""  # `X-Request-ID` that the client sent
+    approved_by: str = ""  # who approved it at that node
 
 
 @dataclass(slots=True)
@@ -113,21 +113,34 @@ def supports_server_request(capabilities: Json, method: str, params: Json) -> bo
 #: In `_meta` of a server request to a client: the name of the server that sends it.
 SERVER_META_KEY: Final = "toolway/server"
 
+# A message with more characters or lines names its server at its end too: the beginning may be out of sight.
+_LONG_MESSAGE_CHARS: Final = 400
+_LONG_MESSAGE_LINES: Final = 10
+
 
 def name_server(server: str, method: str, params: Json) -> Json:
     """Return the params of a server's request to a client with the server's name, so that the client sees who asks.
 
     The name is in `_meta`, and before the message to the user. To the client all requests are from the gateway: without
-    the name, a server could ask in the name of another one. Control and invisible characters of the message are
-    removed, so that it cannot hide the name.
+    the name, a server could ask in the name of another one. Control and invisible characters are removed, so that they
+    cannot hide the name. For the same reason a server gets no context by sampling: to the client, the context of "this
+    server" is that of all servers of the gateway.
     """
-    named = {**params, "_meta": {**get_meta(params), SERVER_META_KEY: server}}
+    named = {**clean_server_request(params), "_meta": {**get_meta(params), SERVER_META_KEY: server}}
     if method == "elicitation/create":
-        message = params.get("message")
-        text = remove_invisible(message if isinstance(message, str) else "")
-        prefix = f"[{server}] "
-        named["message"] = text if text.startswith(prefix) else prefix + text  # another node may have named it
+        message = named.get("message")
+        named["message"] = _name_message(server, message if isinstance(message, str) else "")
+    elif method == "sampling/createMessage":
+        named.pop("includeContext", None)
     return named
+
+
+def _name_message(server: str, text: str) -> str:
+    prefix, ending = f"[{server}] ", f"\n[{server}]"
+    if not text.startswith(prefix):  # else another node has named it
+        text = prefix + text
+    is_long = len(text) > _LONG_MESSAGE_CHARS or text.count("\n") > _LONG_MESSAGE_LINES
+    return text + ending if is_long and not text.endswith(ending) else text
 
 
 def name_input_requests(server: str, result: Json) -> Json:
@@ -140,6 +153,19 @@ def name_input_requests(server: str, result: Json) -> Json:
         return result
     named = {key: _name_input_request(server, each) for key, each in requests.items()}
     return {**result, "inputRequests": {key: each for key, each in named.items() if each is not None}}
+
+
+def name_demanded_visits(server: str, data: Json) -> Json:
+    """Add the server's name to the elicitations in the data of an error that demands them (-32042).
+
+    One that must not reach a client is left out.
+    """
+    if "elicitations" not in data:
+        return data
+    demanded = data["elicitations"] if isinstance(data["elicitations"], list) else []
+    found = [{"method": "elicitation/create", "params": each} for each in demanded if isinstance(each, dict)]
+    named = [_name_input_request(server, each) for each in found]
+    return {**data, "elicitations": [each["params"] for each in named if each is not None]}
 
 
 def _name_input_request(server: str, request: object) -> Json | None:
@@ -159,7 +185,7 @@ def _name_input_request(server: str, request: object) -> Json | None:
 # of them; a server request that the calling client does not support is rejected when it is made.
 _ALL_CLIENT_CAPABILITIES: Final[Json] = {
     "elicitation": {"form": {}, "url": {}},
-    "sampling": {"context": {}, "tools": {}},
+    "sampling": {"tools": {}},
     "roots": {},
 }
 

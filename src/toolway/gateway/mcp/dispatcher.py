@@ -414,7 +414,8 @@ class RequestDispatcher:
 
         The result may be raw bytes if `keep_raw` is True. Raises `RpcFailure` if the call fails.
         """
-        may_suspend = context.era == "modern" and self._hub.era(server) in (None, "legacy")  # it may send requests
+        era = self._era_of(server)
+        may_suspend = context.era == "modern" and era in (None, "legacy")  # it may send requests
 
         def get_binding() -> tuple[str, ...]:
             return _state_binding(context, method, server, params)
@@ -439,10 +440,20 @@ class RequestDispatcher:
             call = msgspec.structs.replace(call, approval=approval)
         if may_suspend:
             assert forwarder is not None
-            if context.accepts_server_requests or "inputResponses" in upstream_params or self._hub.era(server) is None:
+            if context.accepts_server_requests or "inputResponses" in upstream_params or era is None:
                 return await self._start_pending(context, call, forwarder, get_binding)
             call = msgspec.structs.replace(call, callbacks=NoCallbacks())
         return await self._complete(context, call, self._hub.request(call), get_binding)
+
+    def _era_of(self, server: str) -> Era | None:
+        """Return the era of a server, or the last known one; None if it is not known.
+
+        It is not known of a server that has just moved to this node: its session is still one with the node that it
+        left, and nodes speak the modern era among themselves.
+        """
+        if self._hub.is_with_peer(server) and not self._cluster.is_remote(server):
+            return None
+        return self._hub.era(server)
 
     def build_sent_call(self, context: RequestContext, params: Json, tool: Tool) -> Call:
         """Return the `Call` object of a tool call that was sent without one, as a flight (flights.py).
@@ -534,7 +545,9 @@ class RequestDispatcher:
         if may_suspend or wants_log or "progressToken" in meta:
             forwarder = NotificationForwarder(context, meta)
         state = self._hub.new_call_state(keep_raw=keep_raw, forwarded=forwarded is not None)
-        state.request_id = context.client_request_id if forwarded is None else forwarded.client_request_id
+        state.request_id = context.client_request_id
+        if forwarded is not None:
+            state.request_id, state.approved_by = forwarded.client_request_id, forwarded.approved_by
         call = Call(
             f"{server}.{name}" if method == "tools/call" else name,
             method,

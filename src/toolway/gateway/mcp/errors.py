@@ -26,9 +26,15 @@ from toolway.errors import (
 )
 from toolway.gateway.budgets.call_budgets import BudgetExceeded
 from toolway.gateway.flows.call_flows import FLOW_CODE, FLOW_STORE_CODE
+from toolway.gateway.mcp.context import name_demanded_visits
 from toolway.gateway.rate_limit import Rate
 from toolway.middleware.approval import APPROVAL_CODE, APPROVAL_DENIED_CODE, ApprovalRequired
-from toolway.protocol.constants import ERROR_CODE_HTTP_STATUS, INTERNAL_ERROR, INVALID_PARAMS
+from toolway.protocol.constants import (
+    ERROR_CODE_HTTP_STATUS,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
+)
 from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
 from toolway.protocol.sanitize import map_texts, sanitize
 from toolway.protocol.schema_violations import violation_to_json
@@ -231,7 +237,8 @@ def _upstream_failure(error: ProtocolError, call_id: str, era: Era) -> RpcFailur
     if data is None:
         data = {ERROR_DATA_KEY: facts}
     elif isinstance(data, dict):
-        data = {**data, ERROR_DATA_KEY: facts}
+        named = name_demanded_visits(error.server, data) if code == URL_ELICITATION_REQUIRED else data
+        data = {**named, ERROR_DATA_KEY: facts}
     return RpcFailure(code, sanitize(error.detail or error.message, 2000), data)
 
 

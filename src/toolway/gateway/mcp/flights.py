@@ -129,6 +129,7 @@ class ClientFlights:
         authenticated: AuthenticatedRequest | None = notes.authenticated
         if (
             authenticated is None
+            or request.repeated_headers  # which of them counts is the router's decision
             or router.rejects_new_requests
             or len(request.body) > MAX_LIGHT_BYTES
             or authenticated.auth_version != self._authenticator.version
@@ -273,8 +274,15 @@ class ClientFlights:
         created = self._create_plan(request, authenticated, name, None)
         if len(head.plans) >= MAX_TOOLS_OF_HEAD:
             head.plans.clear()  # cheap to find again
-        head.plans[name] = created if created is not None else now + NO_PLAN_S
+        head.plans[name] = created if created is not None else self._no_plan_until(authenticated)
         return created
+
+    def _no_plan_until(self, authenticated: AuthenticatedRequest) -> float:
+        """Return until when it is remembered that there is no plan: not at all if the view is only not prepared yet."""
+        endpoint = authenticated.endpoint
+        view = self.router.view_for(authenticated.principal, endpoint) if endpoint is not None else None
+        is_unprepared = view is not None and view.needs_preparation
+        return self.hub.flights.now() + (0.0 if is_unprepared else NO_PLAN_S)
 
     def _is_valid(self, planned: HeadPlan, authenticated: AuthenticatedRequest) -> bool:
         """Return True if a plan can still be used: principal, views, tool filter and plan of the hub are the same."""
@@ -297,7 +305,7 @@ class ClientFlights:
         routing: RoutingHeaders = notes.routing
         is_usual = (routing.method == "tools/call" and routing.name is not None) or routing.method == "tools/list"
         planned = self._create_plan(request, authenticated, routing.name or "", routing) if is_usual else None
-        notes.plan = planned if planned is not None else self.hub.flights.now() + NO_PLAN_S
+        notes.plan = planned if planned is not None else self._no_plan_until(authenticated)
         return planned
 
     def _create_plan(

@@ -66,6 +66,12 @@ class LegacySession:
         """Replace the view: what the client sees of the servers. A new configuration or policy may have changed it."""
         self.view = view
 
+    def renew(self, principal: Principal, view: EndpointView) -> None:
+        """Use the rights of the request that is handled now: a person may have several tokens with different ones."""
+        assert principal.id == self.principal.id, "a session has one owner"
+        self.principal = principal
+        self.view = view
+
     def notify(self, method: str, params: Json) -> None:
         """Send a notification that belongs to no request; dropped if the client has no open stream."""
         if self.stream is not None and not self.stream.disconnected:

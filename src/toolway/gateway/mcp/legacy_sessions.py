@@ -104,7 +104,7 @@ class LegacySessions:
             self._sessions.move_to_end(id_)
             if session.principal.id != principal.id or session.endpoint != endpoint:
                 return None
-            session.set_view(view)
+            session.renew(principal, view)
             return session
         facts = self._sealer.open(SESSION_KIND, id_) if _digest(id_) not in self._ended else None
         if facts is None or (facts["principal"], facts["endpoint"]) != (principal.id, endpoint):

@@ -64,10 +64,16 @@ class LegacySseEndpoint:
                 task.cancel()  # its response can no longer be delivered
             self._sessions.close_session(session)
 
-    async def handle_post(self, exchange: Exchange, message: Message, principal: Principal) -> None:
-        """Accept a posted client message; its response is sent on the client's `/sse` stream."""
+    async def handle_post(self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView) -> None:
+        """Accept a posted client message; its response is sent on the client's `/sse` stream.
+
+        The message has the rights of the request that brings it, not of the one that opened the stream.
+        """
         session_id = parse_qs(exchange.request.query).get("session", [""])[0]
         peers = self._sessions.peers
+        entry = self._streams.get(session_id)
+        if entry is not None and entry[0].principal.id == principal.id:
+            entry[0].renew(principal, view)
         if session_id in self._streams or peers is None:
             status = self.handle_message(session_id, principal.id, message, exchange)
         else:

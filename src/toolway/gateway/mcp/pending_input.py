@@ -21,6 +21,7 @@ from toolway.gateway.mcp.errors import RpcFailure
 from toolway.protocol.constants import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.versions import CALLBACK_CAPABILITIES
+from toolway.secrets.replacer import cut_text
 from toolway.types import Call, CallResult, Json
 
 PENDING_TIMEOUT_S: Final = 900.0  # seconds a call stays suspended
@@ -314,7 +315,7 @@ def missing_capability_failure(capabilities: set[str], server_message: str) -> R
         "requiredCapabilities": needed,
         "executed": "yes",
         "certainty": Certainty.EXECUTED.code,
-        "said": server_message[:500],
+        "said": cut_text(server_message, 500),
     }
     return RpcFailure(
         MISSING_REQUIRED_CLIENT_CAPABILITY, f"server requires client support for {', '.join(needed)}", facts

@@ -17,6 +17,7 @@ from toolway.events import Event, ListKind, PolicyDecision
 from toolway.gateway.policy.engine import AccessDecision, PolicyEngine, Verdict
 from toolway.gateway.policy.entities import Caller, ItemFacts, Subject, caller_of
 from toolway.gateway.principals import Principal
+from toolway.secrets.replacer import cut_text
 
 MAX_PERMISSIONS: Final = 10_000  # principals whose permission is kept
 MAX_ITEMS: Final = 200_000  # items whose facts, or decisions for one caller, are kept
@@ -90,7 +91,7 @@ class AccessPolicy:
         """Emit the event that a policy denied a call, for the audit log. The client is not informed."""
         reason = decision.reason or ("a policy forbids it" if decision.policies else "no policy permits it")
         rule = "policy" + (f" {', '.join(decision.policies)}" if decision.policies else "")
-        self._emit(PolicyDecision(server, rule[:200], False, reason[:500], item[:500], principal.id))
+        self._emit(PolicyDecision(server, rule[:200], False, cut_text(reason, 500), cut_text(item, 500), principal.id))
 
 
 class ItemPermission:

@@ -146,13 +146,14 @@ def may_reach_server(scope: Json, server: str) -> bool:
     op = scope["op"]
     if op in ("==", "in"):
         named = [scope["entity"]] if "entity" in scope else scope["entities"]
-        return any(_is_in_server(*_pair(each), server) for each in named)
+        return any(is_in_server(*_pair(each), server) for each in named)
     if op == "is" and scope.get("in") is not None:
         return may_reach_server({"op": "in", **scope["in"]}, server)
     return True
 
 
-def _is_in_server(type_: str, id_: str, server: str) -> bool:
+def is_in_server(type_: str, id_: str, server: str) -> bool:
+    """Return True if an entity is a server, or may be an item of it."""
     return id_ == server if type_ == "Server" else id_.startswith(f"{server}.")
 
 

@@ -22,7 +22,6 @@ from toolway.gateway.policy.analysis import (
     Policy,
     PolicySetUse,
     UnsupportedPolicy,
-    may_reach_server,
     read_policies,
     relax,
     scope_reaches,
@@ -37,6 +36,7 @@ from toolway.gateway.policy.entities import (
     build_schema,
     to_entities,
 )
+from toolway.gateway.policy.server_reach import may_include
 from toolway.types import Json
 
 MAX_POLICIES: Final = 5000
@@ -259,19 +259,7 @@ class PolicyEngine:
 
         The items that the server has are not needed for it.
         """
-        groups = frozenset(("Group", each) for each in subject.groups)
-        reached = False
-        for policy in self.policies:
-            scope = policy.definition
-            if not scope_reaches(scope["principal"], "User", subject.id, groups):
-                continue
-            if policy.is_permit:
-                reached = reached or may_reach_server(scope["resource"], server)
-            elif not scope["conditions"] and scope["action"]["op"] == "All":
-                named = frozenset({("Server", server)})
-                if scope["resource"]["op"] != "is" and scope_reaches(scope["resource"], "Tool", "", named):
-                    return False
-        return reached
+        return may_include(self.policies, subject, server)
 
     def _ask(self, policies: Any, request: Json, entities: Any) -> AccessDecision:
         """Evaluate a set of policies for a request. If a policy fails with an error, the request is denied.

@@ -1,0 +1,351 @@
+"""Logins of people: tokens and documents of the identity provider, assertions, and calls on behalf of people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.gateway.edge_lab import modern
+from tests.gateway.identity.exchange_lab import ExchangeIssuer, Target, exchange_auth, on_behalf
+from tests.gateway.identity.issuer import ACCESS, AUDIENCE, ISSUER, SETTINGS, Issuer, compact, encode, guarded
+from tests.gateway.identity.test_identity_assertions import lab
+from tests.gateway.identity.test_introspection import Endpoint, login_of
+from tests.gateway.identity.test_login import ask
+from tests.gateway.identity.test_signing_keys import status_of
+from toolway.gateway.identity.access_tokens import CLOCK_SKEW_S
+from toolway.gateway.identity.provider import IdentityProvider, create_fetch, principal_id
+from toolway.network import NetworkPolicy
+
+pytestmark = pytest.mark.anyio
+Json = dict[str, Any]
+CALL: Final = {"name": "jira__echo", "arguments": {"text": "x"}}
+
+
+@pytest.fixture
+async def issuer() -> AsyncIterator[ExchangeIssuer]:
+    async with ExchangeIssuer() as found:
+        yield found
+
+
+# -- ended logins ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("A2-NI1")
+async def test_outlive_an_ended_login_by_an_assertion_that_was_kept(tmp_path: Path) -> None:
+    async with lab(tmp_path) as made:
+        now = int(time.time())
+        kept = made.assertion(iat=now - 200, exp=now + 300)
+        timeless = made.assertion(iat=None, exp=now + 300)
+        await made.found.keyring.end_logins(principal_id(ISSUER, "alice"), now - CLOCK_SKEW_S - 60)
+        for assertion in (kept, timeless):
+            status, answer = await made.exchange(assertion)
+            if status == 200:
+                assert (await ask(made.found, "modern", answer["access_token"])).status == 401
+        status, answer = await made.exchange(made.assertion(iat=now, exp=now + 300))  # a login that began later
+        assert status == 200 and (await ask(made.found, "modern", answer["access_token"])).status == 200
+
+
+@pytest.mark.attack("A2-NI2")
+async def test_go_on_with_a_servers_token_of_an_ended_login_after_the_next_login(
+    tmp_path: Path, issuer: ExchangeIssuer
+) -> None:
+    target = Target(issuer)
+    async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
+        now = int(time.time())
+        assert (await ask(found, "modern", issuer.token("alice", iat=now - 300), CALL)).status == 200
+        await found.keyring.end_logins(principal_id(issuer.issuer, "alice"), now - CLOCK_SKEW_S - 60)
+        assert (await ask(found, "modern", issuer.token("alice", iat=now), CALL)).status == 200
+        assert len(set(target.sent)) == 2 and len(issuer.forms) == 2  # a token of its own for each login
+
+
+# -- documents of the provider -----------------------------------------------------------------------------------------
+
+STRANGE_KEYS: Final = [
+    '{"keys":[{"kty":[]}]}',
+    '{"keys":[{"kty":{"a":1}}]}',
+    '{"keys":[{"kty":"EC","kid":[],"crv":{}}]}',
+    '{"keys":[{"kty":"RSA","n":"\\u00e9","e":"AQAB"}]}',
+    '{"keys":[{"kty":"RSA","n":"' + "A" * 100_000 + '","e":"AQAB"}]}',
+    '{"keys":[{"kty":"EC","key_ops":[[]],"crv":"P-256"}]}',
+    '{"keys":{}}',
+    '{"keys":[],"keys":[]}',
+]
+STRANGE_URLS: Final = [
+    "https://\u00e9..x/",
+    "https://a/" + "b" * 70_000,
+    "https://[::1]%25/",
+    "https://%zz/",
+    "http://a/",
+]
+
+
+@pytest.mark.attack("A2-NI3")
+async def test_stop_all_later_logins_by_one_strange_document_of_the_provider() -> None:
+    people = Issuer()
+    fetch = create_fetch(SETTINGS, NetworkPolicy)
+
+    async def fetch_some(url: str) -> bytes:
+        return await (people.fetch(url) if url.startswith(ISSUER) else fetch(url))
+
+    login = IdentityProvider(SETTINGS, ACCESS, fetch_some, now=lambda: people.now)
+    await login.keys.refresh()
+    for jwks in STRANGE_KEYS:
+        people.jwks = jwks.encode()
+        await login.keys.refresh()
+        assert login.keys.problem and login.authenticate(people.token()), jwks[:50]
+    people.jwks = None
+    for url in STRANGE_URLS:
+        people.metadata["jwks_uri"] = url
+        await login.keys.refresh()
+        assert login.keys.problem and login.authenticate(people.token()), url[:50]
+    people.metadata["jwks_uri"] = f"{ISSUER}/keys"
+    people.rotate("k2", keep=False)
+    await login.keys.refresh()
+    assert login.keys.problem == "" and await status_of(login, people.token()) == 200
+
+
+# -- tokens of other kinds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("A2-NI4")
+@pytest.mark.parametrize(
+    "changes",
+    [{"token_use": "refresh_token"}, {"token_use": "id"}, {"token_use": ["access"]}, {"typ": "Refresh"}, {"typ": "ID"}],
+)
+async def test_log_in_with_a_refresh_token_or_an_id_token(changes: Json) -> None:
+    people = Issuer()
+    endpoint = Endpoint(people)
+    endpoint.body = json.dumps(endpoint.claims(**changes)).encode()
+    login = login_of(people, endpoint)
+    await login.keys.refresh()
+    assert await status_of(login, "opaque-refresh-token") == 401
+    assert await status_of(login, people.token({"typ": "JWT"}, **changes)) == 401
+    for use in ("access", "access_token"):  # Cognito, Hydra
+        endpoint.body = json.dumps(endpoint.claims(token_use=use, typ="Bearer")).encode()
+        assert await status_of(login, f"opaque-{use}") == 200
+        assert await status_of(login, people.token({"typ": "JWT"}, token_use=use)) == 200
+
+
+# -- on behalf of people -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("A2-NI5")
+@pytest.mark.parametrize("kind", ["exchange", "obo", "id-jag"])
+@pytest.mark.parametrize("echo", ["the same token", "another for the gateway", "one for both"])
+async def test_get_a_token_with_which_a_server_can_log_in_to_the_gateway(
+    tmp_path: Path, issuer: ExchangeIssuer, kind: str, echo: str
+) -> None:
+    target = Target(issuer)
+    more = {"idpClientId": "gateway", "idpClientSecret": "s"} if kind == "id-jag" else {}
+    async with on_behalf(tmp_path, issuer, {"jira": target}, exchange_auth(issuer, type=kind, **more)) as found:
+        token = issuer.token("alice")
+        audience = [target.url, AUDIENCE] if echo == "one for both" else AUDIENCE
+        issuer.answer = {"access_token": token if echo == "the same token" else issuer.token("alice", aud=audience)}
+        answer = await ask(found, "modern", token, CALL)
+        assert b"E-AUTH-EXCHANGE" in answer.body and b"for this gateway" in answer.body
+    sent = [form for form in issuer.forms if issuer.answer["access_token"] == form.get("assertion")]
+    assert not any("ey" in each for each in target.seen) and (kind == "obo" or sent == [])
+
+
+@pytest.mark.attack("A2-NI6")
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_break_calls_on_behalf_of_people_by_a_strange_answer_of_the_issuer(
+    tmp_path: Path, issuer: ExchangeIssuer, status: int
+) -> None:
+    target = Target(issuer)
+    answers: list[Json] = [
+        {"error": []},
+        {"error": {"a": 1}},
+        {"scope": []},
+        {"token_type": {}},
+        {"issued_token_type": []},
+        {"expires_in": "1e400", "token_type": []},
+        {"iss": [], "access_token": "t"},
+    ]
+    async with on_behalf(tmp_path, issuer, {"jira": target}) as found:
+        for number, answer in enumerate(answers):
+            issuer.raw_status, issuer.answer = status, answer
+            if status == 200 and "error" in answer:
+                continue
+            token = issuer.token(f"p{number}")
+            got = await ask(found, "modern", token, CALL)
+            assert b"E-AUTH-" in got.body and token.encode() not in got.body, (answer, got.body)
+    assert target.sent == []
+
+
+@pytest.mark.attack("A2-held-I1")
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_be_called_for_with_the_token_of_another_person(
+    tmp_path: Path, issuer: ExchangeIssuer, seed: int
+) -> None:
+    choose = random.Random(seed)
+    targets = {name: Target(issuer) for name in ("s1", "s2")}
+    people = [f"p{number}" for number in range(5)]
+    async with on_behalf(tmp_path, issuer, targets) as found:
+        # Several tokens of each person, used in turn: exchanges of all people overlap.
+        tokens = {person: [issuer.token(person, jti=str(number)) for number in range(2)] for person in people}
+
+        async def call(person: str, server: str, delay: float) -> None:
+            await asyncio.sleep(delay)
+            params = {"name": f"{server}__echo", "arguments": {"text": f"of-{person}"}}
+            answer = await ask(found, choose.choice(["modern", "legacy"]), choose.choice(tokens[person]), params)
+            assert f"of-{person}".encode() in answer.body, answer.body
+
+        work = [(choose.choice(people), choose.choice(list(targets)), choose.random() / 20) for _ in range(40)]
+        await asyncio.gather(*(call(*each) for each in work))
+    calls = [each for target in targets.values() for each in target.seen if "of-p" in each]
+    assert len(calls) == 40
+    for each in calls:
+        [token] = {token for token in issuer.owners if f"Bearer {token}'" in each}
+        assert f"of-{issuer.owners[token]}" in each
+
+
+# -- what a token says -------------------------------------------------------------------------------------------------
+
+TIMES: Final = ("1" + "0" * 400, "-1", "1e400", "1e999", "NaN", "Infinity", "null", "[]", "{}", '"9"', "1" * 5000)
+
+
+@pytest.mark.attack("A2-held-I2")
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+async def test_be_valid_by_a_time_that_is_none_or_by_a_claim_that_is_there_twice(claim: str) -> None:
+    people = Issuer()
+    endpoint = Endpoint(people)
+    login = login_of(people, endpoint)
+    await login.keys.refresh()
+    rest = json.dumps({name: value for name, value in people.claims().items() if name != claim})[:-1]
+    for number, value in enumerate(TIMES):
+        text = f'{rest}, "{claim}": {value}}}'
+        assert await status_of(login, compact(people.header(), encode(text.encode()), people.key)) == 401, value[:9]
+        endpoint.body = b'{"active": true, ' + text[1:].encode()
+        assert await status_of(login, f"opaque-{number}") in (401, 503), value[:9]
+    twice = f'{rest}, "{claim}": 1, "{claim}": {int(people.now) + 60}}}'
+    assert await status_of(login, compact(people.header(), encode(twice.encode()), people.key)) == 401
+
+
+@pytest.mark.attack("A2-held-I3")
+async def test_choose_the_key_of_a_token_by_its_header() -> None:
+    people, stranger = Issuer(), Issuer()
+    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
+    await login.keys.refresh()
+    stranger.now = people.now
+    own = stranger.keys[0]
+    for header in (
+        {"kid": "../../../dev/null"},
+        {"kid": "k1' OR '1'='1"},
+        {"kid": ""},
+        {"kid": None},
+        {"x5c": ["MIIB"]},
+        {"jwk": own},
+        {"jku": "https://evil.example/keys"},
+        {"x5u": "https://evil.example/cert"},
+        {"crit": ["exp"]},
+        {"alg": "none"},
+        {"alg": "es256"},
+        {"alg": "RS256"},
+    ):
+        token = compact(stranger.header(**header), stranger.claims(), stranger.key)
+        assert await status_of(login, token) in (401, 503), header
+    assert len([url for url in people.fetched if "keys" in url]) <= 2
+
+
+@pytest.mark.attack("A2-held-I4")
+async def test_get_rights_by_the_name_of_a_group() -> None:
+    people = Issuer()
+    login = IdentityProvider(SETTINGS, {**ACCESS, "*": ("b.echo",)}, people.fetch, now=lambda: people.now)
+    await login.keys.refresh()
+    only_everyone = ("access:*",)
+    for groups in (
+        ["*"],
+        ["access:eng"],
+        ["eng\n", " eng", "ENG", "eng\u200b", "\uff45ng"],
+        [["eng"], {"eng": 1}, None, 1],
+        {"eng": True},
+        [*["a"] * 2000, "eng"],
+        "eng,sales",
+    ):
+        assert login.authenticate(people.token(groups=groups)).principal.scopes == only_everyone, groups
+    assert not login.authenticate(people.token(groups=["*", "admin", "local"])).principal.admin
+
+
+@pytest.mark.attack("A2-held-I5")
+async def test_be_taken_for_another_person_by_a_subject_or_a_name() -> None:
+    people = Issuer()
+    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now)
+    await login.keys.refresh()
+    alice = login.authenticate(people.token()).principal
+    for subject in (
+        "Alice",
+        "alice#",
+        "#alice",
+        f"{ISSUER}#alice",
+        alice.id,
+        "\u0430lice",
+        "e\u0301",
+        "\u00e9",
+        "alice ",
+    ):
+        found = login.authenticate(people.token(sub=subject, preferred_username="alice")).principal
+        assert found.id != alice.id and found.caller_id != alice.caller_id, subject
+    composed, joined = (login.authenticate(people.token(sub=each)).principal.id for each in ("e\u0301", "\u00e9"))
+    assert composed != joined
+    for subject in ("alice\n", "alice\u200b", "\u202eecila", "alice\0", "\x1b[2Jalice", "alice\u00a0", ""):
+        assert await status_of(login, people.token(sub=subject)) == 401, subject
+    for name in ("\u202eecila", "alice\nbob", "\x1b[2Jalice", "alice\u2028x", "a" * 5000):
+        shown = login.authenticate(people.token(sub="mallory", preferred_username=name)).principal.name
+        assert shown.isprintable() and "\n" not in shown and len(shown) <= 100, name
+
+
+@pytest.mark.attack("A2-NI12")
+@pytest.mark.parametrize("claim", ["client_id", "azp", "cid", "appid"])
+async def test_forge_a_line_of_a_login_by_the_id_of_a_client(claim: str) -> None:
+    people, events = Issuer(), list[Any]()
+    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now, emit=events.append)
+    await login.keys.refresh()
+    events.clear()
+    for client in ("x\nadmin: True", "x\ty", "x\u2028y", "\x1b[2Jx"):
+        names: Json = {"client_id": None, claim: client}
+        shown = login.authenticate(people.token(**names)).principal.client
+        assert shown.isprintable() and events.pop().reason.isprintable(), client
+    assert login.authenticate(people.token(client_id="claude code")).principal.client == "claude code"
+
+
+@pytest.mark.attack("A2-held-I6")
+async def test_use_the_answer_about_another_opaque_token() -> None:
+    people = Issuer()
+    endpoint = Endpoint(people)
+
+    async def answer(token: str) -> tuple[int, bytes]:
+        endpoint.asked.append(token)
+        await asyncio.sleep(0)
+        return 200, json.dumps(endpoint.claims() if token == "Opaque-token" else {"active": False}).encode()
+
+    login = IdentityProvider(SETTINGS, ACCESS, people.fetch, now=lambda: people.now, ask=answer)
+    variants = ("opaque-token", "Opaque-token ", "Opaque-toke", "Opaque-tokenx", "Opaque%2Dtoken", "Opaque-token\t")
+    found = await asyncio.gather(*(status_of(login, each) for each in ("Opaque-token", *variants)))
+    assert found == [200, *[401] * len(variants)]
+    assert await status_of(login, "Opaque-token") == 200
+
+
+@pytest.mark.attack("A2-held-I7")
+async def test_send_a_token_where_others_could_plant_it(tmp_path: Path) -> None:
+    people = Issuer()
+    async with guarded(tmp_path, people) as found:
+        token = people.token()
+        for path, fields in (
+            (f"/mcp?access_token={token}", {}),
+            ("/mcp", {"cookie": f"access_token={token}; Authorization=Bearer {token}"}),
+            ("/mcp", {"x-authorization": f"Bearer {token}", "proxy-authorization": f"Bearer {token}"}),
+            ("/mcp", {"authorization": f"DPoP {token}", "dpop": "x"}),
+            ("/mcp", {"authorization": f"Basic {token}"}),
+            ("/mcp", {"authorization": f"Bearer {token}, Bearer {token}"}),
+        ):
+            body, heads = modern("tools/call", {"name": "a__echo", "arguments": {"text": "x"}})
+            answer = await found.ask("POST", path, body, {**heads, **fields}, token=None)
+            assert answer.status == 401 and token.encode() not in answer.body, fields

@@ -1,0 +1,122 @@
+"""One stored row that cannot be read: it concerns itself alone, and grants nothing."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolway.config.call_rules.call_budgets import CallBudget
+from toolway.config.call_rules.flow_labels import LabelledCall
+from toolway.errors import ConfigError
+from toolway.gateway.approvals import records
+from toolway.gateway.approvals.records import ApprovalRequest, RequestSealer, new_request_id
+from toolway.gateway.approvals.sqlite_store import SqliteApprovalStore
+from toolway.gateway.budgets.ledger import BudgetAccount, LeaseRequest
+from toolway.gateway.budgets.sqlite_ledger import SqliteLedger
+from toolway.gateway.flows.store import FlowStoreError, SqliteFlowStore
+from toolway.gateway.principals import FileApiKeyStore
+from toolway.middleware.idempotency import IdempotencyKey
+from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
+
+pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-D2")]
+NOT_UTF8 = "CAST(x'ff' AS TEXT)"
+
+
+def damage(file: Path, statement: str) -> None:
+    with sqlite3.connect(file) as db:
+        assert db.execute(statement).rowcount == 1
+
+
+def a_request(key: str) -> ApprovalRequest:
+    now = time.time()
+    return ApprovalRequest(
+        *(new_request_id(), key, "pending", "anna", "bank", "pay", "unsafe", "digest", "definition"),
+        arguments=[],
+        call="c1",
+        asked_at=now,
+        until=now + records.APPROVAL_LIFETIME_S,
+    )
+
+
+@pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
+@pytest.mark.parametrize("column", ["sealed", "state", "caller"])
+async def test_a_bad_approval_stops_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+    def store() -> SqliteApprovalStore:
+        return SqliteApprovalStore(tmp_path / "approvals", RequestSealer(b"k" * 32, time.time))
+
+    first = store()
+    bad, good = await first.claim(a_request("bad")), await first.claim(a_request("good"))
+    for each in (bad, good):
+        await first.decide(each.request.id, "approved", "boss", "")
+    await first.close()
+    damage(tmp_path / "approvals", f"UPDATE requests SET {column} = {value} WHERE id = '{bad.request.id}'")
+    later = store()
+    assert good.request.id in [each.id for each in await later.load()]
+    assert (await later.claim(a_request("good"))).outcome == "used"
+    assert (await later.claim(a_request("bad"))).outcome == ("used" if column == "caller" else "asked")
+    await later.close()
+
+
+@pytest.mark.parametrize("value", ["'x'", "7", "x'00'", NOT_UTF8])
+async def test_a_bad_window_of_a_caller_stops_no_other_caller(tmp_path: Path, value: str) -> None:
+    store = SqliteFlowStore(tmp_path / "flows")
+    for caller in ("bad", "good"):
+        await store.change(caller, lambda window: {"private": LabelledCall("s.t", 100.0)}, 100.0)
+    await store.close()
+    damage(tmp_path / "flows", f"UPDATE windows SET entries = {value} WHERE caller = 'bad'")
+    store = SqliteFlowStore(tmp_path / "flows")
+    assert list(await store.load(100.0)) == ["good"]
+    with pytest.raises(FlowStoreError):  # not read as empty: a label would be missing
+        await store.change("bad", lambda window: None, 100.0)
+    await store.remove("bad")
+    await store.change("bad", lambda window: None, 100.0)
+    await store.close()
+
+
+@pytest.mark.parametrize("column", ["used", "period"])
+@pytest.mark.parametrize("value", ["'x'", "x'00'", NOT_UTF8])
+async def test_a_bad_account_is_used_up_and_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+    accounts = [BudgetAccount(name, "*", CallBudget.parse("100/day")) for name in ("bad", "good")]
+    requests = [LeaseRequest(each, 1) for each in accounts]
+    ledger = SqliteLedger(tmp_path / "budgets")
+    assert [each.units for each in (await ledger.lease(requests)).values()] == [1, 1]
+    await ledger.close()
+    damage(tmp_path / "budgets", f"UPDATE used SET {column} = {value} WHERE account = '{accounts[0].id}'")
+    ledger = SqliteLedger(tmp_path / "budgets")
+    assert [each.units for each in (await ledger.lease(requests)).values()] == [0, 1]
+    await ledger.close()
+
+
+@pytest.mark.parametrize("column", ["outcome", "caller", "state"])
+@pytest.mark.parametrize("value", ["'x'", "x'ff'", NOT_UTF8])
+async def test_a_bad_idempotency_key_stops_no_other_one(tmp_path: Path, column: str, value: str) -> None:
+    store = SqliteIdempotencyStore(tmp_path / "keys")
+    ids = {name: IdempotencyKey("anna", "s", "t", name) for name in ("bad", "good")}
+    for id in ids.values():
+        assert await store.claim(id, "f", "c") is None
+        await store.finish(id, {"a": 1})
+    store.close()
+    damage(tmp_path / "keys", f"UPDATE keys SET {column} = {value} WHERE key = 'bad'")
+    store = SqliteIdempotencyStore(tmp_path / "keys")
+    found = await store.claim(ids["good"], "f", "d")
+    assert found is not None and found.outcome == {"a": 1}
+    assert await store.claim(IdempotencyKey("anna", "s", "t", "new"), "f", "d") is None
+    store.close()
+
+
+@pytest.mark.parametrize("damaged", [7, {}, {"id": 7}, {"hash": None}, {"scopes": "all"}, {"expires": "never"}])
+async def test_a_bad_api_key_grants_nothing(tmp_path: Path, damaged: Any) -> None:
+    """The file also says whose logins have ended, so an entry that is left out might grant something: no key counts."""
+    file = tmp_path / "keys.json"
+    token, _ = FileApiKeyStore(file, "tw_owner").create_key_sync("bad", (), False, 1.0)
+    content = json.loads(file.read_text())
+    content["keys"] = [{**content["keys"][0], **damaged} if damaged and damaged != 7 else damaged]
+    file.write_text(json.dumps(content))
+    with pytest.raises(ConfigError) as refused:
+        FileApiKeyStore(file, "tw_owner").authenticate(token)
+    assert refused.value.code == "E-KEYS-FILE"
