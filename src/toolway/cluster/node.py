@@ -296,8 +296,7 @@ class ClusterNode:
         if not file.file:
             return
         workflows = await asyncio.to_thread(_read_workflows, file)
-        held = {each.name for each in file.held}
-        document, digest = await asyncio.to_thread(read_document, file.file, held, workflows)
+        document, digest = await asyncio.to_thread(read_document, file.file, file.held, workflows)
         if only_changes and digest == self._file_digest:
             return
         tenant = self.options.tenant
@@ -469,7 +468,7 @@ def _read_workflows(file: LoadedConfig) -> list[Json]:
         return []
     from toolway.workflows.files import read_workflows, to_documents
 
-    definitions, issues = read_workflows(file.gateway.workflows)
+    definitions, issues = read_workflows(file.capture_workflows())
     for issue in issues:
         log.error("workflow not published to the cluster: %s", issue)
     return to_documents(definitions)

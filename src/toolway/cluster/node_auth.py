@@ -102,6 +102,7 @@ class CallToken(msgspec.Struct, frozen=True, array_like=True):
     request_id: str = ""  # `X-Request-ID` that the client sent
     key: str = ""  # hexadecimal key of the call: request and replies are sealed with it (`call_cipher.py`)
     use_id: str = ""  # accepted once; a call that is sent again because it seemed to be lost has the same one
+    approved_by: str = ""  # who approved the call at the sender: "client", "operator" or ""
 
 
 def new_call_key() -> str:
@@ -379,7 +380,10 @@ class ForwardedCallVerifier:
             raise _failure(MOVED, "server not yet known to this node")
         principal_id = token.principal or f"node:{token.sender}"
         principal = Principal(principal_id, token.principal_name or principal_id, token.caller_id)
-        return principal, view, ForwardedCall(token.call_id, token.idempotency_key, token.endpoint, token.request_id)
+        forwarded = ForwardedCall(
+            token.call_id, token.idempotency_key, token.endpoint, token.request_id, token.approved_by
+        )
+        return principal, view, forwarded
 
 
 def _failure(code: int, message: str, executed: str = "no") -> RpcFailure:

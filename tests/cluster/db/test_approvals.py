@@ -30,7 +30,7 @@ def request(key: str = "k", caller: str = "anna") -> ApprovalRequest:
     now = time.time()
     return ApprovalRequest(
         *(new_request_id(), key, "pending", caller, "bank", "pay", "unsafe", "digest", "definition"),
-        arguments=[("amount", "100")],
+        arguments=[records.ShownArgument("amount", "100")],
         call="c1",
         asked_at=now,
         until=now + records.APPROVAL_LIFETIME_S,
@@ -87,8 +87,11 @@ async def test_a_row_that_was_changed_approves_nothing(engine: AsyncEngine, atta
         await db.execute(text(attack))
     with pytest.raises(StoreError):
         await store(engine).claim(request())
-    with pytest.raises(StoreError):
-        await store(engine).load()
+    if attack.startswith("DELETE"):
+        with pytest.raises(StoreError):
+            await store(engine).load()
+    else:
+        assert await store(engine).load() == []  # others would be listed
 
 
 async def test_a_used_approval_that_was_put_back_is_refused(engine: AsyncEngine) -> None:

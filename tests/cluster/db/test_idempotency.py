@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -12,7 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.cluster.db.encryption_keys import a_sealer, an_integrity
 from toolway.cluster.db import idempotency
 from toolway.cluster.db.engine import db_now
-from toolway.cluster.db.idempotency import CLEANUP_INTERVAL_S, DbIdempotencyStore, NoLease, WriteRetryQueue
+from toolway.cluster.db.idempotency import (
+    CLEANUP_INTERVAL_S,
+    KEEP_KEYS_S,
+    DbIdempotencyStore,
+    NoLease,
+    WriteRetryQueue,
+)
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.tables import IdempotencyRow, NodeRow
 from toolway.cluster.db.tokens import DecryptionError
@@ -30,9 +37,9 @@ class Cluster:
         self.engine = engine
         self.nodes = NodeStore(engine, an_integrity())
 
-    async def node(self, id: str, tenant: str = "acme", **settings: float) -> DbIdempotencyStore:
+    async def node(self, id: str, tenant: str = "acme", **settings: Any) -> DbIdempotencyStore:
         epoch = await self.nodes.join(NodeInfo(id, f"http://{id}", "1"))
-        return DbIdempotencyStore(self.engine, tenant, lambda: (id, epoch), a_sealer(), **settings)  # type: ignore[arg-type]
+        return DbIdempotencyStore(self.engine, tenant, lambda: (id, epoch), a_sealer(), **settings)
 
     async def dies(self, id: str) -> None:
         async with self.engine.begin() as db:
@@ -242,6 +249,21 @@ async def test_an_interrupted_key_is_claimed_again_by_one_node_or_stays_as_it_wa
     assert await next_owner.reclaim(ID, "call-3")
     await next_owner.finish(ID, {"n": 1})
     assert await other.claim(ID, "f", "call-4") == IdempotencyRecord("finished", "f", {"n": 1})
+
+
+@pytest.mark.attack("A2-S10")
+async def test_a_key_that_is_claimed_again_is_kept_for_its_whole_time(cluster: Cluster) -> None:
+    _, _, other = await forwarded(cluster)
+    await cluster.dies("owner")
+    assert await other.claim(ID, "f", "call-2") == IdempotencyRecord("interrupted", "f")
+    await cluster.age(KEEP_KEYS_S - 60)
+    assert await other.reclaim(ID, "call-2")
+    await cluster.age(120)
+    await cluster.dies("other")  # it may have sent the call a moment ago
+    later = 1000.0
+    next_owner = await cluster.node("next", now=lambda: later)
+    later += CLEANUP_INTERVAL_S
+    assert await next_owner.claim(ID, "f", "call-3") == IdempotencyRecord("interrupted", "f")
 
 
 @pytest.mark.parametrize("say", [lambda node: node.release(ID), lambda node: node.mark_unknown(ID)])

@@ -13,9 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.cluster.db.encryption_keys import an_integrity
 from toolway.cluster.db.engine import db_now, open_engine
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
-from toolway.cluster.db.run_journal import PostgresJournal, definition_hash
+from toolway.cluster.db.run_journal import PostgresJournal
 from toolway.cluster.db.tables import NodeRow
-from toolway.workflows.journal import Entry, JournalError, NewerRun, RunChange, RunLost, RunMessage, RunRecord
+from toolway.workflows.journal import (
+    Entry,
+    JournalError,
+    NewerRun,
+    RunChange,
+    RunLost,
+    RunMessage,
+    RunRecord,
+    definition_hash,
+)
 
 pytestmark = pytest.mark.anyio
 BODY = {"steps": [{"name": "a", "tool": "s.pay"}]}

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import httpx2
 
@@ -17,6 +18,7 @@ from tests.cluster.node.http_tap import Tap, tap
 from tests.gateway.bridge_lab import Lab, Raw, pipe_entry
 from toolway.catalog.pins import PinMode
 from toolway.cluster.db.instances import Ownership
+from toolway.cluster.lease_clock import LeaseSettings
 from toolway.cluster.node import ClusterNode
 from toolway.cluster.node_auth import issue_node_credential
 from toolway.cluster.options import ClusterOptions
@@ -36,6 +38,7 @@ Json = dict[str, Any]
 KEY: Final = b"c" * 32
 TOKEN: Final = "tw_the-token-of-all-gateways"
 SETTLED: Final = 40.0  # seconds
+LEASE: Final = LeaseSettings(ttl=60.0, hold=50.0)  # outlasts a pause of a busy machine: none of these tests loses one
 FULL: Final = {"full": pipe_entry("legacy")}
 
 
@@ -155,7 +158,8 @@ async def _node(
     approve: Json | None,
     policy: str | None,
 ) -> AsyncIterator[Node]:
-    replica = ClusterNode(options, TOKEN)
+    with patch("toolway.cluster.node.DEFAULT_LEASE_SETTINGS", LEASE):
+        replica = ClusterNode(options, TOKEN)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(replica.close)
         await replica.open(file)

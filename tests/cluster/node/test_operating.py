@@ -104,13 +104,13 @@ async def test_a_cluster_is_looked_after_through_any_of_its_gateways(cluster: Cl
         assert (shown.returncode, shown.stdout.count("ready"), f"{ids['two']} *" in shown.stdout) == (0, 2, True)
         owned = json.loads((await cluster.toolway("two", "cluster", "nodes", "one", "--json")).stdout)["owns"]
         server = owned[0]["server"]
-        assert f"owner       {ids['one']}\n" in (await cluster.toolway("two", "status", server)).stdout
+        assert f"owner       {ids['one']}\n" in (await cluster.toolway("two", "show", server)).stdout
         listed = (await cluster.toolway("two", "ls")).stdout.splitlines()
         assert [line.split()[4] for line in listed if line.startswith(f"{server} ")] == [ids["one"]]
 
         heads = (await cluster.toolway("two")).stdout.splitlines()[0].split()
         assert heads == ["server", "tools", "state", "owner", "why"]
-        for words in (("ls",), ("status",), ()):
+        for words in (("ls",), ("show",), ()):
             rows = json.loads((await cluster.toolway("two", *words, "--json")).stdout)["servers"]
             assert {row["server"]: row["nodes"] for row in rows}[server] == [ids["one"]]
         overview = (await two.get("/admin/overview"))[1]

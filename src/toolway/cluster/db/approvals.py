@@ -9,6 +9,7 @@ can replay an answer that a client itself gave.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
@@ -32,6 +33,7 @@ from toolway.gateway.approvals.records import (
 )
 
 T = TypeVar("T")
+_log = logging.getLogger("toolway.cluster")
 _HEAD = (ApprovalRow.id, ApprovalRow.key, ApprovalRow.state, ApprovalRow.caller, ApprovalRow.until, ApprovalRow.mac)
 
 
@@ -104,7 +106,7 @@ class DbApprovalStore:
                 state = await self._integrity.read_state(db, self._tenant, newest)
                 rows = (await db.execute(select(ApprovalRow).where(ApprovalRow.tenant == self._tenant))).all()
                 self._integrity.check(state, self._tenant, "approvals", map(self._mark, rows))
-                found = [self._open(row) for row in rows if row.until > self._now()]
+                found = [each for row in rows if row.until > self._now() if (each := self._try_open(row)) is not None]
             return sorted(found, key=lambda each: each.asked_at)
 
         return await _reporting(work())
@@ -150,6 +152,14 @@ class DbApprovalStore:
             raise StoreError(f"the request {row.id[:40]!r} was changed without the key of the cluster")
         return found
 
+    def _try_open(self, row: Row[Any]) -> ApprovalRequest | None:
+        """Return the request in a row; None, and a line in the log, if the row was changed without the key."""
+        try:
+            return self._open(row)
+        except StoreError as exc:
+            _log.error("E-APPROVAL-STORE: a request for approval is ignored: %s", exc)
+            return None
+
 
 class _Change:
     """One transaction that changes requests for approval. `heads` are their rows by id, without encrypted content."""
@@ -165,6 +175,11 @@ class _Change:
         query = select(ApprovalRow).where(ApprovalRow.tenant == self._store._tenant, ApprovalRow.id == head.id)
         return self._store._open((await self._db.execute(query)).one())
 
+    async def _find(self, head: Row[Any]) -> ApprovalRequest | None:
+        """Return the request of a head; None if its row was changed without the key."""
+        query = select(ApprovalRow).where(ApprovalRow.tenant == self._store._tenant, ApprovalRow.id == head.id)
+        return self._store._try_open((await self._db.execute(query)).one())
+
     async def write(self, request: ApprovalRequest) -> None:
         store, sealed = self._store, self._store._sealer.seal(request)
         content = (request.id, request.key, request.state, request.caller, request.until)
@@ -179,7 +194,8 @@ class _Change:
     async def remove_expired(self, now: float) -> Sequence[ApprovalRequest]:
         """Remove expired requests for approval. Return those of them that no operator has answered."""
         over = [each for each in self.heads.values() if each.until <= now]
-        unanswered = [replace(await self.read(each), state="expired") for each in over if each.state == "pending"]
+        pending = [await self._find(each) for each in over if each.state == "pending"]
+        unanswered = [replace(each, state="expired") for each in pending if each is not None]
         for each in over:
             ours = and_(ApprovalRow.tenant == self._store._tenant, ApprovalRow.id == each.id)
             await self._db.execute(delete(ApprovalRow).where(ours))

@@ -168,7 +168,7 @@ class SessionStateStore:
             await insert_if_absent(db, SessionRow, {"tenant": tenant, "id": id, "facts": {}, "until": until})
             before = (await db.execute(select(SessionRow.facts).where(is_session).with_for_update())).scalar_one()
             state = modify(_to_session_state(before))
-            fields: dict[str, Any] = {**before, **msgspec.to_builtins(state)}
+            fields: dict[str, Any] = {**(before if isinstance(before, dict) else {}), **msgspec.to_builtins(state)}
             await db.execute(update(SessionRow).where(is_session).values(facts=fields, until=until))
             expired = select(SessionRow.id).where(SessionRow.tenant == tenant, SessionRow.until < db_now())
             is_expired = (SessionRow.tenant == tenant) & SessionRow.id.in_(
@@ -178,8 +178,12 @@ class SessionStateStore:
         return state
 
 
-def _to_session_state(fields: dict[str, Any]) -> SessionState:
-    return msgspec.convert(fields, SessionState)
+def _to_session_state(fields: Any) -> SessionState:
+    """Return the stored state of a session. A session whose state cannot be read has ended."""
+    try:
+        return msgspec.convert(fields, SessionState)
+    except msgspec.ValidationError:
+        return SessionState(ended=True)
 
 
 # -- rate-limit buckets -----------------------------------------------------------------------------------------------

@@ -2,19 +2,25 @@
 
 A stopped node must not block other nodes. So the database ends idle transactions before the waiters for their locks
 time out. An acknowledged commit is on the database's disk.
+
+A hostile or hanging database must not block a node for ever either. It keeps the time limits of statements itself, so
+a node has one of its own: a connection on which nothing is answered is cut.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, LiteralString, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, LiteralString, TypeAlias
 
+import msgspec
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -29,8 +35,14 @@ from sqlalchemy.sql.expression import FunctionElement
 from toolway.cluster.db.tables import Base, TenantStateRow
 from toolway.errors import ConfigError
 
+if TYPE_CHECKING:
+    from psycopg import AsyncConnection as PsycopgConnection
+
 POOL_SIZE: Final = 5  # connections of one node
 DATABASE_TIMEOUT_S: Final = 2.0  # seconds for a connection, a statement, a lock
+ANSWER_TIMEOUT_S: Final = 15.0  # seconds for the answer to one statement, with all its rows, by our own clock
+PAUSE_GRACE_S: Final = 5.0  # seconds more, to read an answer that arrived while this process did not run
+UPGRADE_TIMEOUT_S: Final = 3600.0  # seconds for one statement of a schema upgrade
 PING_AFTER_IDLE_S: Final = 1.0  # seconds of idling after which a pooled connection is pinged before use
 IDLE_TRANSACTION_TIMEOUT_S: Final = 1.2  # seconds that a transaction may idle before the database ends it
 #: Detect a database host that disappeared without closing: limit unacknowledged data, send keepalives.
@@ -60,7 +72,9 @@ def open_engine(url: str) -> AsyncEngine:
     target = make_url(url)
     if target.get_backend_name() == "sqlite":
         engine = create_async_engine(
-            target.set(drivername="sqlite+aiosqlite"), connect_args={"timeout": DATABASE_TIMEOUT_S}
+            target.set(drivername="sqlite+aiosqlite"),
+            connect_args={"timeout": DATABASE_TIMEOUT_S},
+            json_deserializer=_decode_json,
         )
         event.listen(engine.sync_engine, "do_connect", partial(_make_private, Path(target.database or "")))
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
@@ -71,12 +85,59 @@ def open_engine(url: str) -> AsyncEngine:
         pool_size=POOL_SIZE,
         max_overflow=0,
         pool_timeout=DATABASE_TIMEOUT_S,
-        connect_args=postgresql_options(),
+        connect_args=postgresql_options(async_creator_fn=connection_class().connect),
+        json_deserializer=_decode_json,
     )
     event.listen(engine.sync_engine, "connect", _prepare_postgresql)
     event.listen(engine.sync_engine, "checkin", _set_last_use)
     event.listen(engine.sync_engine, "checkout", partial(_ping_if_idle, engine.dialect))
     return engine
+
+
+@cache
+def connection_class() -> type[PsycopgConnection[Any]]:
+    """Return the class of connections to PostgreSQL, which are cut if nothing is answered for `ANSWER_TIMEOUT_S`.
+
+    A statement then fails with `psycopg.OperationalError`, as after any lost connection.
+    """
+    import psycopg  # here, because a cluster on SQLite does not need it
+
+    class BoundedConnection(psycopg.AsyncConnection[Any]):
+        answer_timeout_s = ANSWER_TIMEOUT_S
+
+        async def wait(self, *args: Any, **options: Any) -> Any:
+            loop = asyncio.get_running_loop()
+            timers: list[asyncio.TimerHandle] = []
+
+            def check() -> None:
+                # After a pause of this process, the answer may be there, and is only not read yet.
+                timers.append(loop.call_later(PAUSE_GRACE_S, self._cut))
+
+            timers.append(loop.call_later(self.answer_timeout_s, check))
+            try:
+                return await super().wait(*args, **options)
+            finally:
+                for timer in timers:
+                    timer.cancel()
+
+        def _cut(self) -> None:
+            """End the connection below psycopg, which then reads its end: a cancelled query waits for an answer too."""
+            with suppress(OSError, psycopg.Error), socket.socket(fileno=socket.dup(self.fileno())) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+
+    return BoundedConnection
+
+
+def _decode_json(stored: str | bytes) -> Any:
+    """Decode the value of a JSON column; None if it is not readable.
+
+    PostgreSQL accepts JSON that no decoder does: numbers of any length, half a character, any depth. An error here
+    would be one of the whole query, with all its other rows.
+    """
+    try:
+        return msgspec.json.decode(stored)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def postgresql_options(**more: Any) -> dict[str, Any]:
@@ -125,6 +186,8 @@ def _prepare_postgresql(connection: Any, connection_record: Any) -> None:
 
 def _set_last_use(connection: Any, connection_record: Any) -> None:
     connection_record.info["used"] = time.monotonic()
+    if connection is not None:
+        vars(connection_record.driver_connection).pop("answer_timeout_s", None)  # set by `lock_schema`
 
 
 def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, proxy: Any) -> None:
@@ -199,6 +262,8 @@ async def lock_schema(db: AsyncConnection) -> None:
         await db.execute(text("SET LOCAL statement_timeout = 0"))
         await db.execute(text("SET LOCAL lock_timeout = 0"))
         await db.execute(text("SET LOCAL idle_in_transaction_session_timeout = '60s'"))
+        driver: Any = (await db.get_raw_connection()).driver_connection
+        driver.answer_timeout_s = UPGRADE_TIMEOUT_S  # until the connection is back in the pool
         await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
 
 

@@ -137,7 +137,7 @@ class DbIdempotencyStore:
         try:
             async with self._autocommit.begin() as db:
                 is_interrupted = and_(self._where_key(id), IdempotencyRow.state == "interrupted")
-                values = {"state": "running", **self._claimant(claim)}
+                values = {"state": "running", "until": db_now() + self._keep, **self._claimant(claim)}
                 changed = await db.execute(update(IdempotencyRow).where(is_interrupted).values(values))
                 is_claimed = changed.rowcount == 1
         except (SQLAlchemyError, OSError) as exc:
@@ -236,7 +236,7 @@ class DbIdempotencyStore:
             return IdempotencyRecord(found.state, found.fingerprint)
         binding = ("outcome", self._tenant, found.id)
         return IdempotencyRecord(
-            found.state, found.fingerprint, self._envelopes.decrypt(found.outcome.decode(), *binding)
+            found.state, found.fingerprint, self._envelopes.decrypt(found.outcome.decode("ascii", "replace"), *binding)
         )
 
     # -- ending -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ settings, API keys, logins, pins, approvals) the sum of the marks of all rows. A
 and content.
 Every change replaces the marks of what it changed and counts the state up, in the same transaction. A node that loads
 the rows adds up their marks: if one was changed, removed or put back, the sum differs, and what was loaded is not used.
-The whole state of a tenant can only be put back as a whole. A running node notices that too, by the count.
+The whole state of a tenant can only be put back as a whole. A running node notices that too, by the count, and from
+then on takes only the newest state that it has seen, and what is made from that.
 
 The sums are encrypted: who knew them could look for other valid rows with the same sum.
 """
@@ -74,6 +75,7 @@ class Integrity:
         self._mark_key = derive_key(tenant_key, "row mark")
         self._sealer = Sealer(derive_key(tenant_key, "tenant state"), time.time)
         self._newest: dict[str, TenantState] = {}  # by tenant
+        self._put_back: set[str] = set()  # tenants with an older state than one seen before
         self._findings: dict[str, dict[str, str]] = {}  # by table and row
         self.on_finding = on_finding
         self.on_resolved: Callable[[], None] | None = None
@@ -84,8 +86,13 @@ class Integrity:
         """Return the MAC of a row. `content` is the identity of the row, and all its fields on which nodes act."""
         return hmac.digest(self._mac_key, _encode(table, content), "sha256").hex()
 
-    def is_signed(self, mac: str, table: str, *content: Any) -> bool:
-        return hmac.compare_digest(mac.encode(), self.sign(table, *content).encode())
+    def is_signed(self, mac: object, table: str, *content: Any) -> bool:
+        """Return True if `mac` is the MAC of a row. It is not if the row has a value that no node can have written."""
+        try:
+            signature = self.sign(table, *content)
+        except (ValueError, OverflowError, RecursionError):
+            return False
+        return isinstance(mac, str) and hmac.compare_digest(mac.encode(), signature.encode())
 
     def mark(self, kind: MarkedKind, tenant: str, id: str, content: str | int) -> int:
         """Return the mark of a row: a keyed hash of its name and content, as a number."""
@@ -130,13 +137,26 @@ class Integrity:
         if value is None:
             raise self._refused(tenant, "state", _WRONG_KEY)
         state = TenantState(value[0], value[1], {kind: int(number, 16) for kind, number in value[2].items()})
-        if newest is not None and (state.lineage != newest.lineage or state.count < newest.count):
+        if newest is not None and not self._follows(tenant, state, newest):
             detail = f"change {newest.count} was seen before, and the database is at change {state.count}"
             raise self._refused(tenant, "state", detail)
         if state.lineage and (newest is None or state.count > newest.count):
             self._newest[tenant] = state
         self.report("state", {})
         return state
+
+    def _follows(self, tenant: str, state: TenantState, newest: TenantState) -> bool:
+        """Return True if the stored state is `newest`, the newest one seen so far, or one that was made from it.
+
+        A node that started after an old state was put back takes it, and counts up from there. So after an older state,
+        no later one is taken before `newest` itself is there again.
+        """
+        if state == newest:
+            self._put_back.discard(tenant)
+            return True
+        if state.lineage != newest.lineage or state.count <= newest.count:
+            self._put_back.add(tenant)
+        return tenant not in self._put_back
 
     def check(self, state: TenantState, tenant: str, kind: MarkedKind, marks: Iterable[int]) -> None:
         """Raise `StateRefused` if the marks (keyed hashes) of the rows of a kind do not add up to the stored sum."""
@@ -189,7 +209,9 @@ class StateRefused(ConfigError):
 
     def __init__(self, tenant: str, what: str, detail: str) -> None:
         restore = "if you restored a backup, restart all nodes; otherwise see: toolway cluster trust --help"
-        other_key = "start this node with the key of the other nodes: --cluster-key-file"
+        other_key = (
+            "use the key of the other nodes: --cluster-key-file; after a change of the key: toolway cluster trust"
+        )
         super().__init__(
             f"cluster database refused: {what} of tenant {tenant} differ from what was written last",
             detail=detail,

@@ -18,7 +18,7 @@ import hashlib
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, LiteralString, NamedTuple
 
@@ -28,25 +28,31 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import make_url
 
-from toolway.cluster.db.engine import postgresql_options, require_sync_commit
+from toolway.cluster.db.engine import connection_class, postgresql_options, require_sync_commit
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, LeaseSettings
 from toolway.types import Json
 from toolway.workflows.journal import (
     ACTIVE_STATES,
     FINAL_STATES,
     MAX_BODY_BYTES,
+    RESUMABLE_STATES,
+    RUN_STATES,
     Entry,
     JournalError,
     NewerRun,
     RunChange,
+    RunDamaged,
     RunLost,
     RunMessage,
     RunRecord,
+    damaged_record,
+    definition_hash,
 )
 
 MAX_GROUP: Final = 200  # runs in one statement
 MAX_TAKEN: Final = 50  # runs taken at once, so that other nodes take some too
 LISTEN_RETRY_S: Final = 1.0
+LISTEN_CHECK_S: Final = 10.0  # seconds without news after which a listener sees whether the database answers
 CHANNEL: Final = "toolway_runs"  # of NOTIFY; the payload is the tenant
 _NONCE_BYTES: Final = 12
 _log = logging.getLogger("toolway.cluster")
@@ -156,12 +162,12 @@ class PostgresJournal:
             results = [await db.execute(each, values) for each in (_RUN, _DEFINITION, _ENTRIES, _MESSAGES)]
             row, body = await results[0].fetchone(), await results[1].fetchone()
             entries, messages = await results[2].fetchall(), await results[3].fetchall()
-        if row is None or body is None:
+        if row is None:
             raise KeyError(run)
         record = self._codec.open_run(row)
-        definition: Json = msgspec.json.decode(body[0])
-        if definition_hash(definition) != record.definition:
-            raise JournalError("the definition of the run was changed in the database", detail=run)
+        if record.state == "damaged" and not record.definition:
+            raise RunDamaged(run, str((record.error or {}).get("detail", "")).removeprefix(f"{run}: "))
+        definition = _open_definition(record, body[0] if body is not None else b"")
         found = [self._codec.open_entry(run, *each) for each in entries]
         return record, definition, found, self._codec.open_messages(run, messages)
 
@@ -186,7 +192,8 @@ class PostgresJournal:
             "tenant": self._tenant,
             "run": run,
             "body": self._codec.seal(run, "message", message),
-            "final": sorted(FINAL_STATES - {"stuck"} if message.kind == "resume" else FINAL_STATES),
+            "final": sorted(FINAL_STATES - RESUMABLE_STATES if message.kind == "resume" else FINAL_STATES),
+            "resumed": sorted(RESUMABLE_STATES if message.kind == "resume" else ()),
             "channel": CHANNEL,
             "result": self._codec.seal_result(run, [], None, None) if message.kind == "resume" else None,
         }
@@ -275,12 +282,13 @@ class PostgresJournal:
         while True:
             with contextlib.suppress(JournalError):
                 async with self._listener.use() as db:
-                    await db.execute(f"LISTEN {CHANNEL}")
-                    async for notice in db.notifies():
-                        if notice.payload == self._tenant:
-                            self._has_news = True
-                            if self.on_changed is not None:
-                                self.on_changed()
+                    while True:
+                        await db.execute(f"LISTEN {CHANNEL}")  # again, to see that the database still answers
+                        async for notice in db.notifies(timeout=LISTEN_CHECK_S):
+                            if notice.payload == self._tenant:
+                                self._has_news = True
+                                if self.on_changed is not None:
+                                    self.on_changed()
             await asyncio.sleep(LISTEN_RETRY_S)
 
 
@@ -355,7 +363,7 @@ class _Connection:
         async with self._lock:
             try:
                 if self._db is None:
-                    self._db = await psycopg.AsyncConnection.connect(
+                    self._db = await connection_class().connect(
                         self._url, autocommit=True, **postgresql_options(application_name="toolway-runs")
                     )
                     await self._db.execute(require_sync_commit())
@@ -427,24 +435,33 @@ class _RunCodec:
         except msgspec.ValidationError as exc:
             raise NewerRun("the run was continued by a newer version", detail=run, hint="update this node") from exc
         except (InvalidTag, ValueError) as exc:
-            raise JournalError(
-                "a value of the run cannot be decrypted",
-                detail=f"{run}: {place}",
-                hint="all nodes need the same cluster key; otherwise the row was changed or copied",
-            ) from exc
+            raise RunDamaged(run, f"{place} cannot be decrypted, because the row was changed or copied") from exc
 
     def seal_start(self, run: RunRecord) -> bytes:
-        return self.seal(run.id, "start", [run.input, run.variables, run.definition, run.caller])
+        return self.seal(run.id, "start", [run.input, run.variables, run.definition, run.workflow, run.key, run.caller])
 
     def seal_result(self, run: str, asks: list[Json], output: Any, error: Json | None) -> bytes:
         return self.seal(run, "result", [asks, output, error])
 
     def open_run(self, row: Sequence[Any]) -> RunRecord:
+        """Return the run in a row; if the row was changed, a record in the state `damaged`. It never raises."""
         columns = _Columns(*row)
-        input, variables, definition, caller = self.open(columns.id, "start", columns.start)
+        try:
+            return self._open_run(columns)
+        except RunDamaged as exc:
+            detail = exc.detail.removeprefix(f"{columns.id}: ")
+        except (TypeError, ValueError) as exc:
+            detail = str(exc)
+        return damaged_record(columns.id, columns.workflow, columns.created, detail)
+
+    def _open_run(self, columns: _Columns) -> RunRecord:
+        start = self.open(columns.id, "start", columns.start)
+        input, variables, definition, workflow, key, caller = start
         asks, output, error = self.open(columns.id, "result", columns.result)
-        if (definition, caller) != (columns.definition, columns.caller):
-            raise JournalError("the run was changed in the database", detail=columns.id)
+        if (definition, workflow, key, caller) != (columns.definition, columns.workflow, columns.key, columns.caller):
+            raise RunDamaged(columns.id, "its workflow, definition, key or starter was changed")
+        if columns.state not in RUN_STATES:
+            raise RunDamaged(columns.id, "its state was changed")
         return RunRecord(
             id=columns.id,
             workflow=columns.workflow,
@@ -478,9 +495,15 @@ class _RunCodec:
         return [msgspec.structs.replace(self.open(run, "message", body, RunMessage), id=id) for id, body in rows]
 
 
-def definition_hash(body: Mapping[str, Any]) -> str:
-    """Return the hash of the body of a workflow definition, as `workflows/reader.py` computes it."""
-    return hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()
+def _open_definition(record: RunRecord, body: bytes) -> Json:
+    """Return the definition of a run, which its hash proves to be the one that the run was started with."""
+    try:
+        definition: Json = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError as exc:
+        raise RunDamaged(record.id, f"its definition: {exc}") from exc
+    if definition_hash(definition) != record.definition:
+        raise RunDamaged(record.id, "its definition was changed")
+    return definition
 
 
 # -- statements -------------------------------------------------------------------------------------------------------
@@ -497,7 +520,7 @@ _IS_LEFT_BEHIND: Final = (
 _CREATE: Final = """
 WITH stored AS (
     INSERT INTO run_definitions (tenant, hash, name, body) VALUES (%(tenant)s, %(hash)s, %(workflow)s, %(body)s)
-    ON CONFLICT DO NOTHING
+    ON CONFLICT (tenant, hash) DO UPDATE SET body = excluded.body WHERE run_definitions.body <> excluded.body
 )
 INSERT INTO runs (tenant, id, workflow, definition, key, caller, state, due, start, result, created)
 VALUES (%(tenant)s, %(id)s, %(workflow)s, %(hash)s, %(key)s, %(caller)s, %(state)s, %(due)s, %(start)s, %(result)s,
@@ -551,9 +574,9 @@ stored AS (
     INSERT INTO run_messages (tenant, run, body) SELECT %(tenant)s, id, %(body)s FROM known RETURNING id
 ),
 woken AS (
-    UPDATE runs SET due = 0, state = CASE state WHEN 'stuck' THEN 'ready' ELSE state END,
-        ended = CASE state WHEN 'stuck' THEN NULL ELSE ended END,
-        result = CASE state WHEN 'stuck' THEN %(result)s ELSE result END
+    UPDATE runs SET due = 0, state = CASE WHEN state = ANY(%(resumed)s) THEN 'ready' ELSE state END,
+        ended = CASE WHEN state = ANY(%(resumed)s) THEN NULL ELSE ended END,
+        result = CASE WHEN state = ANY(%(resumed)s) THEN %(result)s ELSE result END
     WHERE tenant = %(tenant)s AND id = %(run)s AND state <> ALL(%(final)s)
 )
 SELECT id, pg_notify(%(channel)s, %(tenant)s) FROM stored

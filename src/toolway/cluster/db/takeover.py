@@ -159,9 +159,10 @@ class _Takeover:
         for row in (await self._db.execute(query)).all():
             where = (ApiKeyRow.tenant == self._tenant) & (ApiKeyRow.id == row.id)
             content = (row.tenant, row.id, row.facts, row.revision, row.revoked_at is not None)
-            mac = self._integrity.sign("api_keys", *content)
-            is_kept = self._is_unsigned or row.mac == mac
+            is_signed = self._integrity.is_signed(row.mac, "api_keys", *content)
+            is_kept = isinstance(row.facts, dict) and (self._is_unsigned or is_signed)
             if is_kept:
+                mac = self._integrity.sign("api_keys", *content)
                 await self._db.execute(update(ApiKeyRow).where(where).values(mac=mac))
                 self._add("keys", row.id, mac)
             else:

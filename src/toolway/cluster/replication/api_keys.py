@@ -60,8 +60,9 @@ class DbApiKeyStore(ApiKeyStore):
         expires: float | None = None,
         budgets: Sequence[CallBudget] = (),
         concurrent: int | None = None,
+        made_by: str = "",
     ) -> tuple[str, ApiKey]:
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
         await self._add(key)
         return token, key
 

@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from toolway.cluster.db.config_store import ConfigDiff, ConfigStore
+from toolway.config.approval.held_entries import MODEL_URLS_NAME, HeldEntry, held_agents
 from toolway.config.editing import jsonc
 from toolway.config.loader import (
     SERVER_MAP_KEYS,
@@ -27,7 +29,7 @@ from toolway.config.loader import (
 from toolway.types import Json
 
 
-def read_document(file: str, held: Collection[str] = (), workflows: Sequence[Json] = ()) -> tuple[Json, str]:
+def read_document(file: str, held: Collection[HeldEntry] = (), workflows: Sequence[Json] = ()) -> tuple[Json, str]:
     """Read a configuration file. Return its normalised document and a digest of the content.
 
     The entries `held`, which wait for approval, are left out. White space and comments do not change the digest.
@@ -40,9 +42,32 @@ def read_document(file: str, held: Collection[str] = (), workflows: Sequence[Jso
     block = find_toolway_block(found)
     if isinstance(block, dict) and "workflows" in block:
         block = {**block, "workflows": list(workflows)}
-    entries = {name: entry for name, entry in entries.items() if name not in held}
+    if isinstance(block, dict):
+        block = _without_held_settings(block, held)
+    waiting = {each.name for each in held if each.kind == "server"}
+    entries = {name: entry for name, entry in entries.items() if name not in waiting}
     document = {SERVER_MAP_KEYS[0]: entries} | ({TOOLWAY_BLOCK: block} if block else {})
     return document, hashlib.sha256(msgspec.json.encode(document, order="deterministic")).hexdigest()
+
+
+def _without_held_settings(block: Json, held: Iterable[HeldEntry]) -> Json:
+    """Return a `toolway` block without the agents, and the addresses of models, that wait for approval.
+
+    An agent that calls one of them is left out too.
+    """
+    names = {each.name for each in held}
+    found = {key: value for key, value in block.items() if key != "modelUrls" or MODEL_URLS_NAME not in names}
+    waiting = set(held_agents(held))
+    agents = found.get("agents")
+    while waiting and isinstance(agents, dict):
+        found["agents"] = agents = {name: each for name, each in agents.items() if name not in waiting}
+        waiting = {name for name, each in agents.items() if _called_agents(each) - agents.keys()}
+    return found
+
+
+def _called_agents(agent: Any) -> set[str]:
+    called = agent.get("agents") if isinstance(agent, dict) else None
+    return {str(each) for each in called} if isinstance(called, list) else set()
 
 
 def parse_document(document: Json, source: str, variables: Mapping[str, str] | None = None) -> LoadedConfig:

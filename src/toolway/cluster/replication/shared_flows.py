@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from toolway.cluster.db.engine import insert_if_absent
 from toolway.cluster.db.tables import FlowWindowRow
 from toolway.config.call_rules.flow_labels import WINDOW_S, Window
-from toolway.gateway.flows.store import Change, FlowStoreError, decode_window, encode_window
+from toolway.gateway.flows.store import Change, FlowStoreError, decode_window, decode_windows, encode_window
 
 
 class DbFlowStore:
@@ -47,7 +47,7 @@ class DbFlowStore:
                 rows = (await db.execute(select(FlowWindowRow.key, FlowWindowRow.entries).where(is_current))).all()
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
             raise FlowStoreError(type(exc).__name__) from exc
-        return {row.key: decode_window(row.entries) for row in rows}
+        return decode_windows((row.key, row.entries) for row in rows)
 
     async def remove(self, caller: str) -> bool:
         is_caller = (FlowWindowRow.tenant == self._tenant) & (FlowWindowRow.key == caller)

@@ -73,6 +73,7 @@ class LinkCallTicket(msgspec.Struct, frozen=True, array_like=True):
     expires: float  # wall time until which the call may begin
     idempotency_key: str | None = None
     request_id: str = ""
+    approved_by: str = ""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -86,9 +87,12 @@ def encode_call(head: LinkCallHead, ticket: LinkCallTicket) -> bytes:
     return _LENGTHS.pack(len(first), len(second)) + first + second
 
 
-def new_ticket(call_id: str, use_id: str, idempotency_key: str | None, request_id: str) -> LinkCallTicket:
+def new_ticket(
+    call_id: str, use_id: str, idempotency_key: str | None, request_id: str, approved_by: str = ""
+) -> LinkCallTicket:
     """Return the ticket (the part of a link message for one call only) of a call that is sent now."""
-    return LinkCallTicket(call_id, use_id, time.time() + CALL_TOKEN_LIFETIME_S, idempotency_key, request_id)
+    expires = time.time() + CALL_TOKEN_LIFETIME_S
+    return LinkCallTicket(call_id, use_id, expires, idempotency_key, request_id, approved_by)
 
 
 def switch_request(address: str) -> bytes:
@@ -229,6 +233,7 @@ class LinkServer:
             ticket.request_id,
             "",
             ticket.use_id,
+            ticket.approved_by,
         )
         return token, ticket.expires, bytes(content[end:])
 

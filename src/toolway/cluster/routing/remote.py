@@ -346,7 +346,7 @@ class RemoteTransport(OwnerTransportBase):
             transport = self._node_transports.get(peer) or await self._open_once(peer, self._http_transport(peer))
             return await transport.request(forwarded_request(request, params, token, self._context.sealer))
         head = link_head(ownership, info.principal, info.caller, info.principal_name, info.endpoint)
-        ticket = new_ticket(info.call_id, use_id, info.idempotency_key, info.request_id)
+        ticket = new_ticket(info.call_id, use_id, info.idempotency_key, info.request_id, info.approved_by)
         sent = Request(request.method, params, request.call_state)
         return await link.wait(link.start(encode_call(head, ticket), sent, self._inbound, None))
 
@@ -420,6 +420,7 @@ class ForwardingInfo(msgspec.Struct, frozen=True, gc=False):
     deadline: float  # on the loop's clock; 0 = none
     is_forwarded: bool = False  # received from another node
     request_id: str = ""  # `X-Request-ID` that the client sent
+    approved_by: str = ""  # who approved the call at this node
 
 
 NO_FORWARDING_INFO: Final = ForwardingInfo("", "", "", "", "", None, 0.0)
@@ -442,6 +443,7 @@ def forwarding_info_for(call: Call) -> ForwardingInfo:
         call.deadline,
         is_forwarded,
         call.state.request_id,
+        call.state.approved_by,
     )
 
 
@@ -464,6 +466,7 @@ def token_for_call(info: ForwardingInfo, ownership: Ownership, sender: str, use_
         info.request_id,
         new_call_key(),
         use_id,
+        info.approved_by,
     )
 
 

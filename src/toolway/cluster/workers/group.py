@@ -302,8 +302,10 @@ class WorkerKeyStore(FileApiKeyStore):
         expires: float | None = None,
         budgets: Sequence[CallBudget] = (),
         concurrent: int | None = None,
+        made_by: str = "",
     ) -> tuple[str, ApiKey]:
-        created = await super().create_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent)
+        limits = (rate, search, expires, budgets, concurrent)
+        created = await super().create_key(name, scopes, admin, now, *limits, made_by)
         await self._announce()
         return created
 

@@ -112,6 +112,20 @@ async def test_ended_logins_of_a_person_are_known_at_all_gateways_in_less_than_a
         await _until(lambda: all(each.keyring.ended_logins().keys() == {"user:bob"} for each in (a, b, c)))
 
 
+@pytest.mark.attack("A2-W7")
+async def test_all_gateways_know_who_made_a_key(engine: AsyncEngine) -> None:
+    async with _gateways(engine, None) as (a, b):
+        _, boss = await a.keyring.create_key("boss", None, True, 5.0)
+        root = f"key:{boss.id}"
+        _, second = await a.keyring.create_key("second", None, True, 5.0, made_by=a.keyring.person_of(root))
+        token, third = await a.keyring.create_key(
+            "third", None, True, 5.0, made_by=a.keyring.person_of(f"key:{second.id}")
+        )
+        await _until(lambda: b.keyring.authenticate(token) is not None)
+        for each in (a, b):
+            assert [each.keyring.person_of(f"key:{key.id}") for key in (boss, second, third)] == [root] * 3
+
+
 async def test_without_nats_it_takes_about_a_second(engine: AsyncEngine) -> None:
     async with _gateways(engine, None) as (a, b):
         token, key = await a.keyring.create_key("ci", None, False, 5.0)
