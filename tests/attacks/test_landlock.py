@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -9,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.test_sandbox import SHELL, Lab, succeeded
+from tests.attacks.test_sandbox import SHELL, Lab, read_output, succeeded
 from toolway import Hub
-from toolway.config.schema import SandboxGrants
+from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock, seatbelt, syscall_filter
 from toolway.upstream.process.confinement import SandboxError, confine
+from toolway.upstream.process.spawner import Spawner
 
 pytestmark = pytest.mark.anyio
 needs_landlock = pytest.mark.skipif(
@@ -58,6 +61,53 @@ async def test_a_real_server_works_without_bubblewrap_and_its_private_folder_is_
     assert not private.exists() and (granted / "file").exists()
 
 
+#: What a server tries on the process that it is told of; it prints what it got.
+INSPECT = """
+import ctypes, json, os, sys
+pid, device, tag = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+libc = ctypes.CDLL(None, use_errno=True)
+def environ():
+    return tag in open(f"/proc/{pid}/environ", "rb").read().decode()
+def attach():
+    return libc.ptrace(16, pid, 0, 0) == 0
+def memory():
+    return bool(open(f"/proc/{pid}/mem", "rb"))
+def disk():
+    os.mknod(device, 0o060600, os.stat("/").st_dev)
+    return True
+def powers():
+    lines = open("/proc/self/status").read().splitlines()
+    return any(int(line.split()[1], 16) for line in lines if line.startswith(("CapEff", "CapPrm", "CapAmb")))
+got = []
+for attack in (environ, attach, memory, disk, powers):
+    try:
+        got += [attack.__name__] if attack() else []
+    except OSError:
+        pass
+print(json.dumps(got), flush=True)
+"""
+
+
+@pytest.mark.skipif(landlock.abi_version() < landlock.MIN_ABI, reason="this kernel has no Landlock")
+@pytest.mark.attack("A2-W12")
+@pytest.mark.parametrize("sibling", ["guard", "off"])
+async def test_read_the_variables_of_another_server_as_root_without_bubblewrap(
+    tmp_path: Path, sibling: Sandbox
+) -> None:
+    own = tmp_path / "home/.local/state/toolway"
+    own.mkdir(parents=True)
+    (tmp_path / "beside").mkdir()
+    env, secret = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}, "canary-of-a-sibling"
+    spawner = Spawner(None, [own])
+    try:
+        other = await spawner.start(["sleep", "100"], {**env, "SECRET": secret}, None, sibling)
+        arguments = [str(other.pid), str(tmp_path / "beside/disk"), secret]
+        process = await spawner.start([sys.executable, "-I", "-S", "-c", INSPECT, *arguments], env, None, "guard")
+        assert json.loads(await read_output(process)) == []
+    finally:
+        await spawner.close()
+
+
 @pytest.mark.parametrize(
     ("grants", "reason"),
     [
@@ -92,7 +142,11 @@ def run_filter(program: bytes, architecture: int, number: int, argument: int) ->
         if code == syscall_filter.LOAD:
             value = struct.unpack_from("=I", data, operand)[0]
         else:
-            matches = value == operand if code == syscall_filter.JUMP_EQUAL else value >= operand
+            matches = {
+                syscall_filter.JUMP_EQUAL: value == operand,
+                syscall_filter.JUMP_AT_LEAST: value >= operand,
+                syscall_filter.JUMP_ANY_BIT: bool(value & operand),
+            }[code]
             place += if_true if matches else if_false
 
 

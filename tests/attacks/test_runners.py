@@ -31,7 +31,7 @@ from toolway.config.settings import parse_gateway
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("B3"), pytest.mark.attack("H4")]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-UVX: Final = shutil.which("uvx") or shutil.which("uvx", path=str(ROOT / ".interop/uv/bin"))
+UVX: Final = shutil.which("uvx") or shutil.which("uvx", path=str(ROOT / ".uv/bin"))  # of scripts/install
 NODE_SERVER: Final = """#!/usr/bin/env node
 require("readline").createInterface({input: process.stdin}).on("line", line => {
   const {id, method} = JSON.parse(line);
@@ -200,7 +200,7 @@ async def test_make_npx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) ->
     assert (lab.attacker.paths, marker.exists()) == ([], False)
 
 
-@pytest.mark.skipif(UVX is None, reason="uvx is not installed (the package uv of PyPI, or make interop)")
+@pytest.mark.skipif(UVX is None, reason="uvx is not installed (the package uv of PyPI, or make setup)")
 async def test_make_uvx_fetch_or_run_something_else(lab: Lab, tmp_path: Path) -> None:
     evil = f"http://127.0.0.1:{lab.attacker.port}/simple"
     marker = tmp_path / "marker"

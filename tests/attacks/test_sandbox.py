@@ -17,6 +17,7 @@ import pytest
 
 from toolway import Hub
 from toolway.cli.commands.approvals.sandbox import find_missing, suggest_entry
+from toolway.config.identity.exposure import find_rules
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.config.server_entry import parse_entry
 from toolway.config.settings import parse_gateway
@@ -25,6 +26,7 @@ from toolway.network.policy import ALLOW_ALL
 from toolway.upstream.process import bubblewrap, landlock
 from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.host_proxy import HostProxy
+from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
 pytestmark = pytest.mark.anyio
@@ -204,7 +206,7 @@ def test_an_entry_without_a_sandbox_has_that_of_its_gateway(
 def test_a_gateway_with_a_login_guards_its_servers_unless_it_is_set_otherwise(
     block: dict[str, Any], default: str
 ) -> None:
-    assert parse_gateway({"gateway": block}, {}).default_sandbox == default
+    assert find_rules(parse_gateway({"gateway": block}, {})).default_sandbox == default
 
 
 @needs_bubblewrap
@@ -361,15 +363,15 @@ def test_the_files_of_a_program_are_found(tmp_path: Path) -> None:
     shutil.copy("/bin/true", tmp_path / "bin/node")
     (module / "server.js").write_text("#!/usr/bin/env node\n")
     (module / ".bin/server").symlink_to("../server.js")
-    found = bubblewrap.program_paths([str(module / ".bin/server")], env, None)
+    found = program_paths([str(module / ".bin/server")], env, None)
     assert found == [str(module), str(tmp_path / "bin")]
     script = tmp_path / "app/main.js"
     script.write_text("")
-    assert bubblewrap.program_paths(["node", str(script)], env, None) == [str(tmp_path / "bin"), str(tmp_path / "app")]
+    assert program_paths(["node", str(script)], env, None) == [str(tmp_path / "bin"), str(tmp_path / "app")]
     (tmp_path / "main.js").write_text("")
-    assert str(tmp_path) not in bubblewrap.program_paths(["node", str(tmp_path / "main.js")], env, None)
+    assert str(tmp_path) not in program_paths(["node", str(tmp_path / "main.js")], env, None)
     with pytest.raises(FileNotFoundError):
-        bubblewrap.program_paths(["no-such-program"], env, None)
+        program_paths(["no-such-program"], env, None)
 
 
 def test_the_folders_that_a_server_misses_become_its_entry(tmp_path: Path) -> None:

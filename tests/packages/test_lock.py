@@ -1,4 +1,4 @@
-"""`toolway lock` with real npm and pip, and a registry on loopback: what starts, and what does not."""
+"""`toolway trust lock` with real npm and pip, and a registry on loopback: what starts, and what does not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     with serving() as registry:
         lab = Lab(tmp_path_factory.mktemp("lock"), registry)
         lab.write(**ENTRIES)
-        lab.locked("lock", "--min-age", "0")
+        lab.locked("trust", "lock", "--min-age", "0")
         yield lab
 
 
@@ -72,7 +72,7 @@ def test_the_lock_has_hashes_and_no_address_and_a_second_lock_changes_nothing(la
     assert "http" not in text and str(lab.registry.port) not in text and str(lab.folder) not in text
     assert text.count("sha512-") == 2 and text.count("sha256:") == 2
     lab.registry.paths.clear()
-    done = lab.locked("lock")
+    done = lab.locked("trust", "lock")
     assert [each["state"] for each in done["servers"]] == ["unchanged", "unchanged"]
     assert (lab.lock.read_text(), lab.registry.paths) == (text, [])
     assert not Path("/tmp/never-run").exists()  # the install script of each package
@@ -114,19 +114,21 @@ def test_no_start_with_a_file_more_or_less_another_link_or_mode(lab: Lab, name: 
     command = lab.start(name)
     assert command is not None
     tree = lab.trees / Path(command[0]).relative_to(lab.trees).parts[0]
-    module = next(path for path in tree.rglob("*") if path.name in ("index.js", "acme_helper.py"))
-    writable(module)
-    (module.parent / "new.js").write_text("x")
-    assert "new.js" in lab.refusal(name)
-    (module.parent / "new.js").unlink()
-    text = module.read_bytes()
-    module.unlink()
-    assert lab.refusal(name)
-    module.write_bytes(text)
-    module.chmod(0o700 if not os.access(module, os.X_OK) else 0o600)
-    assert lab.refusal(name)
-    module.chmod(0o555 if module.name == "index.js" and module.parent.name == "acme-tiny" else 0o444)
-    assert lab.start(name) == command
+    modules = sorted(path for path in tree.rglob("*") if path.name in ("index.js", "acme_helper.py"))
+    for module in modules:  # a program and a file for npm, whose order on the disk is by chance
+        is_program = os.access(module, os.X_OK)
+        writable(module)
+        (module.parent / "new.js").write_text("x")
+        assert "new.js" in lab.refusal(name)
+        (module.parent / "new.js").unlink()
+        text = module.read_bytes()
+        module.unlink()
+        assert lab.refusal(name)
+        module.write_bytes(text)
+        module.chmod(0o600 if is_program else 0o700)
+        assert lab.refusal(name)
+        module.chmod(0o555 if is_program else 0o444)
+        assert lab.start(name) == command
     link = next(path for path in tree.rglob("*") if path.is_symlink())
     target = os.readlink(link)
     link.parent.chmod(0o755)
@@ -145,8 +147,8 @@ def test_a_damaged_tree_is_installed_again_by_lock_with_the_same_digest(lab: Lab
     assert command is not None
     tree = lab.trees / Path(command[0]).relative_to(lab.trees).parts[0]
     writable(next(path for path in tree.rglob("*") if path.name in ("index.js", "acme_tiny.py"))).write_text("evil")
-    assert "toolway lock" in lab.refusal(name)
-    assert [each["state"] for each in lab.locked("lock", name)["servers"]] == ["installed"]
+    assert "toolway trust lock" in lab.refusal(name)
+    assert [each["state"] for each in lab.locked("trust", "lock", name)["servers"]] == ["installed"]
     assert (lab.start(name), lab.lock.read_text()) == (command, lock)
 
 
@@ -155,13 +157,13 @@ def test_no_start_of_an_entry_that_is_not_in_the_lock_or_differs_from_it(lab: La
     changed = {"command": "npx", "args": ["-y", "acme-tiny@1.0.0", "hello"]}
     odd = {"command": "npx", "args": ["--node-options=x", "acme-tiny"]}
     lab.write(npm=changed, new=new, odd=odd, bun={"command": "bunx", "args": ["x"]}, own={"command": "ls", "args": []})
-    assert "is not in" in lab.refusal("new") and "toolway lock" in lab.refusal("new")
+    assert "is not in" in lab.refusal("new") and "toolway trust lock" in lab.refusal("new")
     assert "was changed since" in lab.refusal("npm")
     assert "cannot be locked" in lab.refusal("odd")
     assert "cannot be locked" in lab.refusal("bun")
     assert lab.start("own") is None
     assert lab.start("new", exempt=True) is None  # "lock": false
-    result = lab.toolway("lock", "--check", "--json")
+    result = lab.toolway("trust", "lock", "--check", "--json")
     states = {each["server"]: each["state"] for each in json.loads(result.stdout)["servers"]}
     assert states == {
         "npm": "changed",
@@ -186,7 +188,7 @@ def test_arguments_of_the_program_may_change_without_a_new_lock(lab: Lab) -> Non
 def test_no_start_with_a_lock_file_that_cannot_be_read(lab: Lab, damage: str) -> None:
     lab.lock.write_text(damage, encoding="latin-1")
     assert lab.refusal("npm").startswith("E-LOCK ")
-    assert lab.toolway("lock", "--check").exit_code == 3
+    assert lab.toolway("trust", "lock", "--check").exit_code == 3
 
 
 def test_a_lock_cannot_name_a_program_outside_of_its_tree_or_an_address(lab: Lab) -> None:
@@ -213,7 +215,7 @@ async def test_the_error_of_a_refused_start_has_code_and_fix(lab: Lab) -> None:
     lab.write(new={"command": "npx", "args": ["-y", "other"]})
     with pytest.raises(ServerUnavailable) as caught:
         await lab.call("new")
-    assert "E-LOCK" in str(caught.value) and "toolway lock" in str(caught.value)
+    assert "E-LOCK" in str(caught.value) and "toolway trust lock" in str(caught.value)
 
 
 def test_a_record_of_the_tree_that_is_missing_or_damaged_refuses_the_start(lab: Lab) -> None:
@@ -240,7 +242,7 @@ def test_a_registry_that_changed_a_package_cannot_install_it(lab: Lab, name: str
     shutil.rmtree(cache)
     lab.registry.tampered = {"acme-helper-1.0.0.tgz", "acme_helper-1.0.0-py3-none-any.whl"}
     try:
-        result = lab.toolway("lock", name, "--json")
+        result = lab.toolway("trust", "lock", name, "--json")
         (row,) = json.loads(result.stdout)["servers"]
         assert (result.exit_code, row["state"]) == (1, "failed")
         assert "EINTEGRITY" in row["problem"] or "hash" in row["problem"].lower()
@@ -309,7 +311,7 @@ asyncio.run(main())
 
 def test_a_company_sees_which_packages_are_locked_and_compared(lab: Lab) -> None:
     def evidence(server: str) -> list[tuple[str, str]]:
-        found = json.loads(lab.toolway("doctor", "--company", "--json").stdout)["statements"][1]
+        found = json.loads(lab.toolway("doctor", "--security", "--json").stdout)["statements"][1]
         rows = [each for each in found["evidence"] if each["name"] == server and "lock" in each["message"]]
         return [(each["state"], f"{each['message']} {each['detail']} {each['copy']}") for each in rows]
 
@@ -317,4 +319,4 @@ def test_a_company_sees_which_packages_are_locked_and_compared(lab: Lab) -> None
     assert state == "ok" and "acme-tiny is locked" in text and str(lab.lock) in text
     lab.write(**{**ENTRIES, "npm": {**ENTRIES["npm"], "args": ["-y", "another", "hello"]}})
     [(state, text)] = evidence("npm")
-    assert state == "fail" and "which was changed since" in text and text.endswith("toolway lock npm")
+    assert state == "fail" and "which was changed since" in text and text.endswith("toolway trust lock npm")

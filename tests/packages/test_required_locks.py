@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.edge_lab import edge
+from toolway.config.identity.exposure import find_rules
 from toolway.config.loader import load_file
 from toolway.config.settings import GatewaySettings, parse_gateway
 from toolway.doctor.command_lookup import CommandMatch
@@ -32,7 +33,7 @@ ISSUER = {"issuer": "https://login.example", "audience": "https://tools.example/
     ],
 )
 def test_a_gateway_with_a_login_requires_a_lock_unless_it_is_set_otherwise(block, required: bool) -> None:
-    assert parse_gateway({"gateway": block}, {}).requires_lock == required
+    assert find_rules(parse_gateway({"gateway": block}, {})).requires_lock == required
 
 
 def test_the_least_age_is_three_days_and_can_be_set() -> None:
@@ -67,7 +68,7 @@ def test_the_doctor_offers_a_lock(tmp_path: Path) -> None:
     file.write_text(json.dumps({"mcpServers": {"a": {"command": "npx", "args": ["x"]}}}))
     server = load_file(file).servers["a"]
     check = check_command(CheckTarget("a", server), server, CommandMatch("/usr/bin/npx"))
-    assert (check.state, "toolway lock a" in check.message) == ("ok", True)
+    assert (check.state, "toolway trust lock a" in check.message) == ("ok", True)
     entry = LockedEntry("npm", ("x",), "node_modules/.bin/x")
     write_lock(str(tmp_path / "toolway.lock"), {"a": entry})
     locked = load_file(file).servers["a"]
@@ -113,5 +114,5 @@ async def test_the_doctor_starts_no_unlocked_package_if_a_lock_is_required(
     [start] = [check for subject in report.subjects for check in subject.checks if check.name == "start"]
     assert start.state == state, start
     if state == "fail":
-        assert (start.code, start.copy) == ("E-LOCK", "toolway lock a")
+        assert (start.code, start.copy) == ("E-LOCK", "toolway trust lock a")
         assert "the gateway requires a lock" in start.message

@@ -1,4 +1,4 @@
-"""The age of packages, and `toolway update`: what would change, and what is taken."""
+"""The age of packages, and `toolway trust update`: what would change, and what is taken."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def version(lab: Lab, package: str = "acme-tiny") -> str:
 
 def test_a_package_that_is_too_young_or_of_unknown_age_is_not_locked(lab: Lab) -> None:
     lab.registry.versions["acme-tiny"] = {"1.0.0": OLD, "1.1.0": YOUNG}
-    lab.locked("lock")
+    lab.locked("trust", "lock")
     assert version(lab) == "1.0.0"  # the newest that is old enough
     lab.write(npm={"command": "npx", "args": ["-y", "acme-tiny@1.1.0"]})
     shutil.rmtree(lab.folder / "home/.cache")
-    result = lab.toolway("lock", "--json")
+    result = lab.toolway("trust", "lock", "--json")
     assert result.exit_code == 1
     assert "1.1.0" in result.stdout
     lab.write(npm={"command": "npx", "args": ["-y", "acme-tiny"]})
     lab.lock.unlink()
     shutil.rmtree(lab.folder / "home/.cache")
     lab.registry.versions["acme-helper"] = {"1.0.0": None}  # of a dependency
-    (row,) = json.loads(lab.toolway("lock", "--json").stdout)["servers"]
+    (row,) = json.loads(lab.toolway("trust", "lock", "--json").stdout)["servers"]
     assert (row["state"], row["code"]) == ("failed", "E-LOCK-AGE")
     assert "acme-helper 1.0.0" in row["problem"] and "--min-age 0" in row["problem"]
     assert not lab.lock.exists()
@@ -54,24 +54,24 @@ def test_a_package_that_is_too_young_or_of_unknown_age_is_not_locked(lab: Lab) -
 @pytest.mark.slow
 def test_update_shows_the_changes_and_takes_them_only_if_confirmed(lab: Lab) -> None:
     lab.registry.versions["acme-helper"] = {"1.0.0": None}
-    lab.locked("lock", "--min-age", "0")
+    lab.locked("trust", "lock", "--min-age", "0")
     lab.registry.versions = {"acme-tiny": {"1.0.0": OLD, "1.1.0": OLD}, "acme-helper": {"1.0.0": OLD, "1.2.0": OLD}}
     shutil.rmtree(lab.folder / "home/.cache")
     text = lab.lock.read_text()
-    lab.locked("lock")
+    lab.locked("trust", "lock")
     assert lab.lock.read_text() == text  # a lock is not an update
     changes = [
         {"package": "acme-helper", "before": "1.0.0", "after": "1.2.0"},
         {"package": "acme-tiny", "before": "1.0.0", "after": "1.1.0"},
     ]
     for words in (("--dry-run",), ()):
-        result = lab.toolway("update", "npm", *words, "--json")
+        result = lab.toolway("trust", "update", "npm", *words, "--json")
         assert result.exit_code == (0 if words else 2)  # without a terminal it needs --yes
         assert lab.lock.read_text() == text
-    (row,) = lab.locked("update", "npm", "--yes")["servers"]
+    (row,) = lab.locked("trust", "update", "npm", "--yes")["servers"]
     assert (row["changes"], row["taken"]) == (changes, True)
     assert (version(lab), version(lab, "acme-helper")) == ("1.1.0", "1.2.0")
-    (row,) = lab.locked("update", "npm", "--yes")["servers"]
+    (row,) = lab.locked("trust", "update", "npm", "--yes")["servers"]
     assert (row["changes"], row["taken"]) == ([], False)
 
 
@@ -83,18 +83,18 @@ def test_uv_and_pip_install_the_same_tree_and_uv_compares_times(lab: Lab) -> Non
     lab.environ["PATH"] = f"{Path(UV).parent}:{path}"
     lab.write(python={"command": "uvx", "args": ["--python", f"3.{sys.version_info.minor}", "acme-tiny"]})
     lab.registry.versions["acme-tiny"] = {"1.0.0": OLD, "1.1.0": YOUNG}
-    (row,) = lab.locked("lock")["servers"]
+    (row,) = lab.locked("trust", "lock")["servers"]
     assert (row["version"], row["packages"]) == ("1.0.0", 2)
     assert lab.refusal("python") == ""
     lock = lab.lock.read_text()
     lab.environ["PATH"] = path
     shutil.rmtree(lab.trees)
-    (row,) = lab.locked("lock")["servers"]
+    (row,) = lab.locked("trust", "lock")["servers"]
     assert (row["state"], lab.lock.read_text(), lab.refusal("python")) == ("installed", lock, "")
     lab.environ["PATH"] = f"{Path(UV).parent}:{path}"
     lab.lock.unlink()
     lab.registry.versions["acme-helper"] = {"1.0.0": None}
-    (row,) = json.loads(lab.toolway("lock", "--json").stdout)["servers"]
+    (row,) = json.loads(lab.toolway("trust", "lock", "--json").stdout)["servers"]
     assert row["state"] == "failed" and not lab.lock.exists()
 
 
@@ -103,5 +103,5 @@ def test_pip_that_cannot_compare_times_locks_nothing(lab: Lab) -> None:
     if shutil.which("uv", path=lab.environ["PATH"]) is not None or pip_version(lab.environ) not in range(1, 26):
         pytest.skip("there is uv, a newer pip or none")
     lab.write(python=ENTRIES["python"])
-    (row,) = json.loads(lab.toolway("lock", "--json").stdout)["servers"]
+    (row,) = json.loads(lab.toolway("trust", "lock", "--json").stdout)["servers"]
     assert (row["state"], row["code"]) == ("failed", "E-LOCK-AGE")

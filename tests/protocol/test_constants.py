@@ -24,5 +24,5 @@ def test_a_constant_is_the_sdks(name: str) -> None:
 def test_no_error_code_or_meta_key_is_missing() -> None:
     assert {name for name in vars(mcp_types) if name.endswith("_META_KEY")} <= set(NAMES)
     codes = {name for name, value in vars(mcp_types.jsonrpc).items() if name.isupper() and type(value) is int}
-    # Not sent by Toolway: its own conditions have other codes, and the last one is an error of the legacy era.
-    assert codes - set(NAMES) == {"CONNECTION_CLOSED", "REQUEST_TIMEOUT", "URL_ELICITATION_REQUIRED"}
+    # Not sent by Toolway: its own conditions have other codes.
+    assert codes - set(NAMES) == {"CONNECTION_CLOSED", "REQUEST_TIMEOUT"}

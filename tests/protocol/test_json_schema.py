@@ -43,10 +43,9 @@ def test_references_inside_the_schema_work_and_one_recursion_is_fine() -> None:
         {"$ref": "#/nowhere"},
         {"$id": "https://example.com/s", "$ref": "#/x", "x": {}},
         {"properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}}},
-        {"properties": {"a": {"pattern": "(?=look)ahead"}}},
         {"type": 17},
     ],
-    ids=["doubling", "remote", "dangling", "id", "branching", "lookahead", "invalid"],
+    ids=["doubling", "remote", "dangling", "id", "branching", "invalid"],
 )
 def test_what_cannot_be_bounded_is_not_evaluated(schema: dict[str, Any]) -> None:
     began = time.perf_counter()

@@ -61,7 +61,9 @@ class Conn:
                 pass
 
     def reset(self) -> None:
-        """Close so that the client sees a reset, not an end."""
+        """Close so that the client sees a reset, not an end. Does nothing if the connection is closed already."""
+        if self.writer.transport.is_closing():
+            return
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()

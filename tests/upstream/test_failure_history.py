@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolway.config.schema import RestartPolicy, Server
 from toolway.types import Certainty
 from toolway.upstream.start_policy import FailureHistory, start_failure
@@ -58,7 +60,7 @@ def test_the_status_says_when_and_why() -> None:
 def test_the_hint_about_a_sandbox_names_the_server() -> None:
     one = past()
     one.record_end(Disconnect("x was not started: no user namespaces", "E-SANDBOX"), 0.0, 100.0)
-    assert one.build_status("git", SERVER, State.FAILED, None, None, 100.0).hint.endswith("toolway sandbox try git")
+    assert one.build_status("git", SERVER, State.FAILED, None, None, 100.0).hint.endswith("toolway trust sandbox git")
 
 
 def test_why_a_start_failed() -> None:
@@ -72,3 +74,45 @@ def test_why_a_start_failed() -> None:
         "start it",
         False,
     )
+
+
+# -- a server at a URL that cannot be reached --------------------------------------------------------------------------
+
+REFUSED = Disconnect("cannot connect", "E-HTTP-CONNECT")
+
+
+def away(server: Server) -> FailureHistory:
+    """Give up on it at 101.0, for 30 seconds."""
+    found = FailureHistory(server, lambda: 1.0, 100.0)
+    for _ in range(3):
+        found.record_end(REFUSED, 0.0, 101.0)
+    found.state_since = 101.0
+    return found
+
+
+@pytest.mark.attack("A2-D5")
+def test_a_server_that_could_not_be_reached_is_tried_twice_a_second_while_calls_want_it() -> None:
+    one = away(Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart))
+    assert (one.next_start(101.1), one.retry_at) == (131.0, 131.0)
+    one.wanted_until = 106.0
+    assert one.next_start(101.1) == 101.5
+    assert one.next_start(106.0) == 131.0  # nobody wants it any more
+
+
+def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing() -> None:
+    one = away(Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart))
+    for _ in range(20):
+        one.is_early = True
+        assert one.record_end(REFUSED, 0.0, 102.0) is StateEvent.GAVE_UP
+    assert (one.retry_at, one.backoff.total) == (131.0, 3)
+    one.is_early = True
+    assert one.record_end(Disconnect("401", "E-AUTH-TOKEN"), 0.0, 102.0) is StateEvent.GAVE_UP
+    assert one.backoff.total == 4
+
+
+def test_a_process_and_a_server_that_was_reached_are_not_started_before_their_time() -> None:
+    for server, end in ((SERVER, CRASH), (Server(url="http://127.0.0.1:9/mcp"), Disconnect("hangs", "E-HEALTH"))):
+        one = away(server)
+        one.record_end(end, 0.0, 102.0)
+        one.wanted_until = 200.0
+        assert one.next_start(103.0) == one.retry_at

@@ -53,4 +53,21 @@ def test_a_tail_of_many_small_writes_is_the_end_of_them() -> None:
     tail = StderrTail(100)
     for n in range(10_000):
         tail.feed(b"%d " % (n % 10))
-    assert tail.text() == ("0 1 2 3 4 5 6 7 8 9 " * 5).rstrip()
+    assert tail.text() == "…" + ("0 1 2 3 4 5 6 7 8 9 " * 5).rstrip()
+
+
+def test_a_tail_of_many_short_lines_is_the_end_of_them() -> None:
+    tail = StderrTail(100)
+    for n in range(10_000):
+        tail.feed(b"%d\n" % (n % 10))
+    assert tail.text() == "…" + ("0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n" * 5).rstrip()
+
+
+def test_a_line_of_stdout_stands_between_lines_of_stderr() -> None:
+    tail = StderrTail(10_000)
+    tail.feed(b"first\nsec")
+    tail.add_line(b"noise")
+    tail.feed(b"ret\nlast")
+    assert tail.text() == "first\nnoise\nsecret\nlast"
+    tail.add_line(b"x" * 2000)
+    assert tail.text() == f"first\nnoise\nsecret\n{'x' * 1000}…\nlast"

@@ -217,7 +217,7 @@ async def test_junk_is_counted_and_its_last_piece_is_kept_for_people() -> None:
         await linked.call("bad", mode="garbage")
         info = linked.link.info()
         assert info.invalid_lines == 4  # text, a list, bytes that are no text, a binary message; a blank one is nothing
-        assert info.stderr == "a binary message of 3 bytes, which begins with 00 01 ff"
+        assert info.stderr == "a binary message of 3 bytes, which begins with 0001ff"
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_an_export_says_that_tls_settings_are_left_out() -> None:
     entry = {"url": "https://x/mcp", "tls": {"caFile": "ca.pem"}}
     written, [issue] = denormalize_entry(claude.name, claude.title, claude.dialect, "own", entry)
     assert written == {"type": "http", "url": "https://x/mcp"}
-    assert "--via-gateway" in issue.hint
+    assert "toolway connect" in issue.hint
 
 
 def test_a_server_added_through_the_gateway_names_no_files() -> None:

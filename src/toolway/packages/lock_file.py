@@ -230,6 +230,6 @@ def _unusable(path: str, detail: str) -> ConfigError:
         f"{path} cannot be used",
         file=path,
         detail=detail,
-        hint="restore it, or remove it and lock again: toolway lock",
+        hint="restore it, or remove it and lock again: toolway trust lock",
         code=LOCK_CODE,
     )

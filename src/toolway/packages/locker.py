@@ -114,7 +114,7 @@ class Locker:
                 raise LockError(
                     f"the tree of {command.packages[0]} differs from its lock",
                     detail=f"installed {digest}, locked {expected}",
-                    hint="if the registry changed a package, do not use it; else lock it again: toolway update",
+                    hint="if the registry changed a package, do not use it; else lock it again: toolway trust update",
                 )
             if python is not None:
                 pypi.complete(folder, self.store.folder(digest, platform), modules, python, self.environ)
@@ -145,14 +145,14 @@ class Locker:
             raise LockError(
                 f"{len(young)} packages are younger than {days} days",
                 detail=_shorten(young),
-                hint="wait, or accept packages of any age: toolway lock --min-age 0",
+                hint="wait, or accept packages of any age: toolway trust lock --min-age 0",
                 code=AGE_CODE,
             )
         if unknown:
             raise LockError(
                 "the age of packages cannot be checked",
                 detail=f"the registry does not say when these were published: {_shorten(unknown)}",
-                hint="use a registry with times, or accept packages of any age: toolway lock --min-age 0",
+                hint="use a registry with times, or accept packages of any age: toolway trust lock --min-age 0",
                 code=AGE_CODE,
             )
 

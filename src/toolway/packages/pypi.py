@@ -207,7 +207,7 @@ def _resolve_with_pip(
             raise LockError(
                 "the age of packages cannot be checked",
                 detail=f"pip {version} cannot compare times of publication",
-                hint="install uv or a newer pip, or accept packages of any age: toolway lock --min-age 0",
+                hint="install uv or a newer pip, or accept packages of any age: toolway trust lock --min-age 0",
                 code="E-LOCK-AGE",
             )
         extra = ["--uploaded-prior-to", before.isoformat()]

@@ -41,17 +41,19 @@ def locked_command(
         _reject_named_malware(command, malware)
         return None
     if lock is None or not has_lock:
-        raise _refusal(f"{command.packages[0]} is not locked", "the gateway requires a lock", "toolway lock")
+        raise _refusal(f"{command.packages[0]} is not locked", "the gateway requires a lock", "toolway trust lock")
     if lock.problem:
-        raise _refusal(f"{lock.file} cannot be used", lock.problem, "restore it, or remove it and run: toolway lock")
+        raise _refusal(
+            f"{lock.file} cannot be used", lock.problem, "restore it, or remove it and run: toolway trust lock"
+        )
     entry = lock.entry
     if entry is None:
-        raise _refusal(f"{command.packages[0]} is not locked", f"it is not in {lock.file}", "toolway lock")
+        raise _refusal(f"{command.packages[0]} is not locked", f"it is not in {lock.file}", "toolway trust lock")
     if not matches(entry, command):
         raise _refusal(
             f"{command.packages[0]} is not locked",
             f"{lock.file} has {' '.join(entry.packages)} for this entry, which was changed since",
-            "toolway lock",
+            "toolway trust lock",
         )
     return tree_command(entry, command, malware, environ)
 
@@ -68,12 +70,14 @@ def tree_command(
         raise _refusal(
             f"{command.packages[0]} is not locked for this platform",
             f"locked for {', '.join(sorted(entry.trees)) or 'none'}; this is {machine_platform()}",
-            "toolway lock",
+            "toolway trust lock",
         )
     reject_malware(entry, platform, malware)
     problem = store.check(entry.trees[platform], platform)
     if problem:
-        raise _refusal(f"the locked tree of {command.packages[0]} is not usable", problem, "install it: toolway lock")
+        raise _refusal(
+            f"the locked tree of {command.packages[0]} is not usable", problem, "install it: toolway trust lock"
+        )
     folder = os.fspath(store.folder(entry.trees[platform], platform))
     program = os.path.join(folder, entry.program)
     if entry.ecosystem == "npm":

@@ -11,6 +11,8 @@ from typing import Final
 from toolway.errors import ToolwayError
 
 RUN_TIMEOUT_S: Final = 900.0  # the largest trees have thousands of packages
+#: The caller's own folder may be a project of strangers: uv would use its settings and its `.venv`, and pip its pip.py.
+NEUTRAL_FOLDER: Final = os.sep
 _MAX_SHOWN_CHARS: Final = 1500
 #: Settings of the calling environment that could make a package manager run code of packages, or skip hashes.
 _DROPPED: Final = ("npm_config_ignore_scripts", "PIP_NO_BINARY", "UV_NO_BINARY", "UV_NO_BUILD", "PIP_REQUIRE_HASHES")
@@ -24,13 +26,14 @@ class LockError(ToolwayError):
 
 def find_tool(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the path of a program on PATH, or None if it is not installed."""
-    return shutil.which(name, path=environ.get("PATH", os.defpath))
+    found = shutil.which(name, path=environ.get("PATH", os.defpath))
+    return os.path.abspath(found) if found else None
 
 
 def run_tool(
     argv: Sequence[str], environ: Mapping[str, str], *, folder: str | None = None, text: str = "", what: str = ""
 ) -> str:
-    """Run a package manager and return its stdout.
+    """Run a package manager and return its stdout. It runs in `folder`, or else in one without files of a project.
 
     Raises `LockError` with the end of its messages if it fails, or does not end in time.
     """
@@ -40,7 +43,7 @@ def run_tool(
     try:
         done = subprocess.run(
             list(argv),
-            cwd=folder,
+            cwd=folder or NEUTRAL_FOLDER,
             env=env,
             input=text,
             capture_output=True,
@@ -56,6 +59,7 @@ def run_tool(
         lines = [
             line for line in (done.stderr or done.stdout).splitlines() if line.strip() and "A complete log" not in line
         ]
-        detail = "\n".join(lines)[-_MAX_SHOWN_CHARS:]
+        text = "\n".join(lines)
+        detail = text if len(text) <= _MAX_SHOWN_CHARS else f"…{text[-_MAX_SHOWN_CHARS:]}"
         raise LockError(what or f"{name} failed", detail=detail, hint="correct the package in the entry, or try again")
     return done.stdout

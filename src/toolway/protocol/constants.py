@@ -19,6 +19,8 @@ INTERNAL_ERROR: Final = -32603
 HEADER_MISMATCH: Final = -32020
 MISSING_REQUIRED_CLIENT_CAPABILITY: Final = -32021
 UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+#: A user must visit URLs before the call is repeated; the data of the error has them as `elicitations`.
+URL_ELICITATION_REQUIRED: Final = -32042
 
 #: HTTP status of a response with one of these errors; 200 for every other one.
 ERROR_CODE_HTTP_STATUS: Final[Mapping[int, int]] = {

@@ -1,9 +1,10 @@
 """JSON Schema validation that is skipped if its cost cannot be bounded.
 
 A server sends the schema and may make it slow on purpose: backtracking patterns, references that double at every level,
-branching recursion. Patterns run on a linear-time engine. Before compilation the cost is counted with all references
-followed. A schema that is too expensive, or recursive in more than one position, is not evaluated at all. References
-to other documents are never followed. The draft is that of `$schema`, else 2020-12. `format` is an annotation.
+branching recursion. Patterns run on a linear-time engine; those that it cannot evaluate are dropped, and the rest of
+the schema is validated. Before compilation the cost is counted with all references followed. A schema that is too
+expensive, or recursive in more than one position, is not evaluated at all. References to other documents are never
+followed. The draft is that of `$schema`, else 2020-12. `format` is an annotation.
 
 Whether a value matches is decided quickly. The library takes about 20 µs for each error that it describes, so errors
 are described only if their number is bounded too.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from toolway.protocol.schema_patterns import drop_patterns, find_patterns
 from toolway.types import Json
 
 if TYPE_CHECKING:
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
 MAX_SCHEMA_COST: Final = 20_000  # schema positions, references followed
 MAX_VALIDATION_WORK: Final = 1_000_000  # positions × values of one instance
 MAX_REPORT_WORK: Final = 10_000  # the same, to describe all errors of an instance
+MAX_TRIED_PATTERNS: Final = 200  # patterns that are tried one by one; of more, all are dropped if one is bad
 _UNSUPPORTED_KEYWORDS: Final = ("$dynamicRef", "$recursiveRef", "$id", "id")  # they change the meaning of references
 
 
 class SchemaValidator:
     """Validator for one JSON schema.
 
-    If the schema is too expensive, nothing is validated, and `skip_reason` says why.
+    If the schema is too expensive, nothing is validated, and `skip_reason` says why. `dropped_patterns` are those that
+    are not validated, because only a backtracking engine could do it.
     """
 
     def __init__(self, schema: Json) -> None:
@@ -35,28 +39,44 @@ class SchemaValidator:
         self._cost = 1
         self.schema = schema
         self.skip_reason = ""
-        import jsonschema_rs  # slow to import, and a hub without calls validates nothing
-
+        self.dropped_patterns: tuple[str, ...] = ()
         try:
             self._cost = schema_cost(schema)
-            self._validator = jsonschema_rs.validator_for(
-                schema,
-                validate_formats=False,
-                retriever=_reject_external,
-                pattern_options=jsonschema_rs.RegexOptions(),
-            )
+            try:
+                self._validator = _compile(schema)
+            except ValueError:
+                bad = find_patterns(schema)
+                if len(bad) <= MAX_TRIED_PATTERNS:
+                    bad = {each for each in bad if not _is_linear(each)}
+                if not bad:
+                    raise
+                self.schema = drop_patterns(schema, bad)
+                self._validator = _compile(self.schema)
+                self.dropped_patterns = tuple(sorted(bad))
         except (ValueError, RecursionError) as exc:
             self.skip_reason = str(exc).partition("\n")[0][:200] or type(exc).__name__
 
-    def is_valid(self, instance: Any, text_bytes: int = 0) -> bool:
-        """Return False if `instance` violates the schema; True if it matches or is not validated.
+    @property
+    def max_values(self) -> int:
+        """Return how many JSON values an instance may have to be validated."""
+        return MAX_VALIDATION_WORK // self._cost
 
-        `text_bytes` is the size of a JSON text that holds `instance`, if known: it bounds the number of values. Raises
-        `ValueError` if `instance` contains a value that is not JSON, such as a date.
+    def is_too_large(self, instance: Any) -> bool:
+        """Return True if `instance` has too many values to be validated against this schema."""
+        return self._validator is not None and _count_values(instance, self.max_values) is None
+
+    def is_valid(self, instance: Any, text_bytes: int = 0) -> bool:
+        """Return False if `instance` violates the schema, or is too large to know.
+
+        True if it matches, or if the schema cannot be validated at all. `text_bytes` is the size of a JSON text that
+        holds `instance`, if known: it bounds the number of values. Raises `ValueError` if `instance` contains a value
+        that is not JSON, such as a date.
         """
         validator, max_values = self._validator, MAX_VALIDATION_WORK // self._cost
-        if validator is None or (not 0 < text_bytes <= max_values and _count_values(instance, max_values) is None):
+        if validator is None:
             return True
+        if not 0 < text_bytes <= max_values and _count_values(instance, max_values) is None:
+            return False
         return bool(validator.is_valid(instance))
 
     def errors(self, instance: Any) -> list[jsonschema_rs.ValidationError] | None:
@@ -66,11 +86,31 @@ class SchemaValidator:
         return list(self._validator.iter_errors(instance))
 
     def validate(self, instance: Any) -> str | None:
-        """Return why `instance` violates the schema; None if it matches or is not validated."""
-        if self.is_valid(instance):
+        """Return why `instance` violates the schema; None if it matches, or is too large to be validated."""
+        if self.is_valid(instance) or self.is_too_large(instance):
             return None
         errors = self.errors(instance)
         return errors[0].message[:500] if errors else "it does not match the schema"
+
+
+def _compile(schema: Json) -> Any:
+    import jsonschema_rs  # slow to import, and a hub without calls validates nothing
+
+    return jsonschema_rs.validator_for(
+        schema,
+        validate_formats=False,
+        retriever=_reject_external,
+        pattern_options=jsonschema_rs.RegexOptions(),
+    )
+
+
+def _is_linear(pattern: str) -> bool:
+    """Return True if the linear-time engine can evaluate a pattern."""
+    try:
+        _compile({"pattern": pattern})
+    except ValueError:
+        return False
+    return True
 
 
 def schema_cost(schema: Json) -> int:

@@ -22,6 +22,7 @@ from toolway.errors import (
 from toolway.protocol.jsonrpc import classify_error
 from toolway.protocol.sanitize import map_texts
 from toolway.secrets.detection import is_secret_name
+from toolway.secrets.replacer import mask_and_cut
 from toolway.types import AuthError, Call, Certainty
 from toolway.upstream.status import ServerStatus
 from toolway.upstream.transport import SEND_TOO_LATE, JSONRPCError, TransportError
@@ -136,7 +137,7 @@ def mask_error(exc: BaseException, mask: Callable[[str], str]) -> None:
         chain.append(link)
         links += [link.__context__, link.__cause__]
         if isinstance(link, ToolError):
-            link.detail = mask(link.result.text)[:_MAX_TOOL_ERROR_CHARS]  # before it is cut
+            link.detail = mask_and_cut(link.result.text, _MAX_TOOL_ERROR_CHARS, mask)
         for name in ("args", *_ERROR_TEXTS):
             text: Any = getattr(link, name, None)
             masked = map_texts(text, mask) if text else text

@@ -18,7 +18,7 @@ from toolway.config.schema import Server
 from toolway.events import Event, HealthChanged
 from toolway.types import Certainty
 from toolway.upstream.session import Session
-from toolway.upstream.transport import Disconnect, TransportError
+from toolway.upstream.transport import CONNECTION_CODES, Disconnect, TransportError
 
 TIMER_TOLERANCE_S: Final = 0.001  # a timer may fire early by a rounding error
 MISS_RETRY_DELAY_S: Final = 1.0  # a refused connection fails at once; do not count three of them in a millisecond
@@ -36,6 +36,7 @@ class HealthMonitor:
         self._clock = asyncio.get_running_loop().time
         self._refused_until = 0.0  # the server asked for no requests until then
         self._ping_failure = ""
+        self._ping_code = ""  # of the last failed ping, if the server could not be reached
         self._url_failure = ""
 
     @property
@@ -102,7 +103,7 @@ class HealthMonitor:
             may_restart = not session.in_flight or (is_process and health.during_calls)
             if may_restart and (is_hung or misses >= health.failure_threshold):
                 times = f" ({misses} times in a row)" if misses > 1 else ""
-                return Disconnect(f"{reason}{times}", "E-HEALTH")
+                return Disconnect(f"{reason}{times}", self._ping_code or "E-HEALTH")
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
@@ -118,6 +119,7 @@ class HealthMonitor:
 
     async def _ping(self, session: Session, limit: float) -> str:
         """Ping the server. Return why that failed, or "" if the server sent any message meanwhile."""
+        self._ping_code = ""
         ping = asyncio.ensure_future(session.ping())
         try:
             while True:
@@ -132,6 +134,7 @@ class HealthMonitor:
             return ""
         except TransportError as exc:
             if exc.retry_after is None or exc.certainty is not Certainty.REJECTED:
+                self._ping_code = exc.code if exc.code in CONNECTION_CODES else ""
                 return exc.reason
             self._refused_until = self._clock() + min(exc.retry_after, _MAX_RETRY_AFTER_S)
             return ""  # it answers, and wants fewer requests

@@ -13,6 +13,7 @@ from toolway._async import LightEvent
 from toolway.events import ListKind, ServerLog
 from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.protocol.versions import LIST_METHODS
+from toolway.secrets.replacer import cut_text
 from toolway.types import Json
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.session import Session
@@ -166,7 +167,7 @@ async def fetch_all_pages(
         if not isinstance(cursor, str):
             return items, []
         if cursor in cursors:
-            return items, [f"{method} repeats the cursor {cursor[:40]!r}; the pages after it are left out"]
+            return items, [f"{method} repeats the cursor {cut_text(cursor, 40)!r}; the pages after it are left out"]
         cursors.add(cursor)
         params = {"cursor": cursor}
     return items, [f"{method} has more than {MAX_PAGES} pages; the rest is left out"]

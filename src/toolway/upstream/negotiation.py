@@ -12,13 +12,15 @@ only: no notification, because such servers answer those too.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from toolway._lazy import dataclass
 from toolway.config.schema import EraSetting, Server
 from toolway.protocol import versions
 from toolway.protocol.constants import METHOD_NOT_FOUND, SERVER_INFO_META_KEY
-from toolway.protocol.sanitize import sanitize
+from toolway.protocol.sanitize import map_texts, sanitize
 from toolway.types import Certainty, Era, Json
 from toolway.upstream.transport import JSONRPCError, Request, Transport, TransportError
 
@@ -40,6 +42,16 @@ class NegotiatedProtocol:
     capabilities: Json
     server_info: Json
     instructions: str
+
+
+def mask_description(found: NegotiatedProtocol, mask: Callable[[str], str]) -> NegotiatedProtocol:
+    """Return the protocol with secrets masked in what the server says about itself: a gateway passes it on."""
+    return replace(
+        found,
+        capabilities=map_texts(found.capabilities, mask),
+        server_info=map_texts(found.server_info, mask),
+        instructions=mask(found.instructions),
+    )
 
 
 def _bare_protocol() -> NegotiatedProtocol:

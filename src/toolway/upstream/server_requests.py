@@ -14,9 +14,11 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from toolway._lazy import compile_pattern
 from toolway.protocol.constants import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
-from toolway.protocol.sanitize import browser_url_problem
+from toolway.protocol.sanitize import browser_url_problem, map_texts, remove_invisible
 from toolway.protocol.versions import CALLBACK_CAPABILITIES, log_verbosity
 from toolway.types import Call, CallbackError, CallState, ClientCallbacks, Json
 from toolway.upstream.transport import JSONRPCError
@@ -24,6 +26,7 @@ from toolway.upstream.transport import JSONRPCError
 MAX_REQUESTS_PER_CALL: Final = 64  # unless the limits of the server say otherwise
 USER_ANSWER_TIMEOUT_S: Final = 900.0  # for a caller to answer one server request
 MAX_ASKING_TOOLS: Final = 1000  # remembered names of tools that send requests
+_PLAIN_HOST: Final = compile_pattern(r"[A-Za-z0-9._:\[\]-]+")  # with a port, or an IPv6 address in brackets
 _log = logging.getLogger(__name__)
 
 
@@ -40,12 +43,41 @@ class RejectedServerRequest(CallbackError):
 
 
 def check_server_request(method: str, params: Json) -> None:
-    """Raise `RejectedServerRequest` if an elicitation leads the user to a URL that is not http(s)."""
-    if method == "elicitation/create" and params.get("mode") == "url":
-        problem = browser_url_problem(str(params.get("url")))
-        if problem:
-            hint = "report it to the maintainer of the server; the user was not asked"
-            raise RejectedServerRequest(f"the URL of the elicitation {problem}", "E-ELICIT-URL", hint)
+    """Raise `RejectedServerRequest` if an elicitation leads the user to a URL that is not http(s), or to a lookalike.
+
+    A client may follow a `url` in another mode, too, so it is checked in every mode.
+    """
+    if method != "elicitation/create":
+        return
+    mode = params.get("mode") or "form"
+    problem = ""
+    if mode not in ("form", "url"):
+        problem = "the mode of the elicitation is unknown"
+    elif mode == "url" or "url" in params:
+        url = str(params.get("url"))
+        problem = browser_url_problem(url) or _host_problem(url)
+        problem = problem and f"the URL of the elicitation {problem}"
+    if problem:
+        hint = "report it to the maintainer of the server; the user was not asked"
+        raise RejectedServerRequest(problem, "E-ELICIT-URL", hint)
+
+
+def _host_problem(url: str) -> str:
+    """Return the problem of a URL whose host can be taken for another one by a user or by a browser; "" if it cannot.
+
+    Letters of other scripts, such as a Cyrillic a, have an ASCII form (`xn--…`), which a user does not mistake.
+    """
+    is_plain = _PLAIN_HOST.fullmatch(urlsplit(url).netloc) is not None
+    return "" if is_plain else "names its host in other characters than ASCII letters, digits, hyphens and dots"
+
+
+def clean_server_request(params: Json) -> Json:
+    """Return the params of a server request without control, direction and invisible characters.
+
+    A user reads all of its texts, also the labels and values of a form: by such characters, any of them could hide the
+    name of the server that asks, or show something else. `_meta` is for programs, and stays.
+    """
+    return {name: value if name == "_meta" else map_texts(value, remove_invisible) for name, value in params.items()}
 
 
 class ServerRequestRouter:
@@ -181,7 +213,8 @@ class ServerRequestRouter:
         call.state.begin_user_wait(loop.time())
         try:
             async with asyncio.timeout(USER_ANSWER_TIMEOUT_S):
-                return await self._callbacks_for(call).handle_request(self._server, method, params)
+                callbacks = self._callbacks_for(call)
+                return await callbacks.handle_request(self._server, method, clean_server_request(params))
         finally:
             call.state.end_user_wait(loop.time())
 

@@ -19,6 +19,7 @@ from toolway._version import __version__
 from toolway.config.schema import EraSetting
 from toolway.protocol import versions
 from toolway.protocol.constants import LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
+from toolway.secrets.server_secrets import secrets_of
 from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallbacks, Era, Json, ProgressCallback
 from toolway.upstream import negotiation
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
@@ -115,7 +116,7 @@ class Session:
         self._uses_turns = negotiated.era == "legacy" and shares_stream
         self._is_bare = negotiated.era == "bare"
         self._starting_transport = self.transport if isinstance(self.transport, StartingTransport) else None
-        self.negotiated = negotiated
+        self.negotiated = negotiation.mask_description(negotiated, secrets_of(self._server).mask)
 
     async def _negotiate(self, setting: EraSetting, era_hint: Era | None) -> negotiation.NegotiatedProtocol:
         if self.transport.info().peer_is_modern:
@@ -382,9 +383,8 @@ class Session:
             self._session_lost = True
             self.transport.reset_session()
             try:
-                self.negotiated = await negotiation.initialize(
-                    self.transport, CLIENT_INFO, self._callbacks.capabilities
-                )
+                found = await negotiation.initialize(self.transport, CLIENT_INFO, self._callbacks.capabilities)
+                self.negotiated = negotiation.mask_description(found, secrets_of(self._server).mask)
             except (TransportError, JSONRPCError) as exc:
                 raise TransportError(f"no new session: {exc}", Certainty.NOT_SENT, code="E-HTTP-SESSION-NEW") from exc
             self._initialize_count += 1

@@ -22,8 +22,17 @@ from toolway.upstream.process.spawner import SANDBOX_CODE
 from toolway.upstream.session import Session
 from toolway.upstream.state import State, StateEvent
 from toolway.upstream.status import ServerStatus, describe_state
-from toolway.upstream.transport import SERVER_MOVED, Disconnect, JSONRPCError, TransportError, TransportInfo
+from toolway.upstream.transport import (
+    CONNECTION_CODES,
+    SERVER_MOVED,
+    Disconnect,
+    JSONRPCError,
+    TransportError,
+    TransportInfo,
+)
 
+RECONNECT_INTERVAL_S: Final = 0.5  # between starts of a server that cannot be reached, while calls want it
+WANTED_S: Final = 5.0  # seconds for which such a server is tried after the last call that wanted it
 EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connection is no failure
 
 
@@ -31,7 +40,10 @@ class FailureHistory:
     """Failures of one upstream: why it last ended, when it starts next, and the status that follows from both."""
 
     __slots__ = (
+        "_gave_up",
+        "_has_url",
         "backoff",
+        "is_early",
         "last_failure",
         "last_transport_info",
         "messages_received",
@@ -39,6 +51,7 @@ class FailureHistory:
         "retry_at",
         "start_failures",
         "state_since",
+        "wanted_until",
     )
 
     def __init__(self, server: Server, random: Callable[[], float], now: float) -> None:
@@ -50,6 +63,10 @@ class FailureHistory:
         self.start_failures = 0  # since the last successful start
         self.retry_at = 0.0
         self.state_since = now  # start of the current state
+        self.is_early = False  # the start in progress is before `retry_at`, because calls want the server
+        self.wanted_until = now  # as far as calls have shown
+        self._gave_up = False
+        self._has_url = server.transport != "stdio"
 
     def record_transport(self, info: TransportInfo) -> None:
         """Keep the last information about a closed transport, and add its message counts to the totals."""
@@ -63,13 +80,31 @@ class FailureHistory:
         `ready_for` is the number of seconds that the server was ready, 0 for a failed start.
         """
         self.last_failure = disconnect
+        is_early, self.is_early = self.is_early, False
+        if is_early and self._is_unreachable:  # as if it had not been tried
+            return StateEvent.GAVE_UP if self._gave_up else StateEvent.ENDED
         if disconnect.expected and ready_for >= EXPECTED_LIFETIME_S:
             self.backoff.reset()
         wait, gave_up = self.backoff.next_delay(now, ready_for)
         if disconnect.code.startswith("E-CONFIG-"):  # each start fails until the configuration is changed
             wait, gave_up = self.backoff.failed_retry_interval, True
         self.retry_at = now + wait
+        self._gave_up = gave_up
         return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
+
+    def next_start(self, now: float) -> float:
+        """Return the time of the next start. It may be before `retry_at`.
+
+        A server that could not be reached at its URL is tried often while calls want it: the connection costs little,
+        and the server is used again as soon as it is back. The start of a process costs much more.
+        """
+        if self._has_url and self._is_unreachable and now < self.wanted_until:
+            return min(self.state_since + RECONNECT_INTERVAL_S, self.retry_at)
+        return self.retry_at
+
+    @property
+    def _is_unreachable(self) -> bool:
+        return self.last_failure is not None and self.last_failure.code in CONNECTION_CODES
 
     def is_terminal(self, max_wait: float, now: float) -> bool:
         """Return True if calls must not wait: the last start failed, or the next is over `max_wait` seconds away."""
@@ -127,7 +162,7 @@ class FailureHistory:
 
 def sandbox_hint(name: str) -> str:
     """Return the hint for a server that did not start because of its sandbox."""
-    return f"see what it needs: toolway sandbox try {name}"
+    return f"see what it needs: toolway trust sandbox {name}"
 
 
 def start_failure(exc: Exception, limit: float) -> Disconnect:

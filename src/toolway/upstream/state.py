@@ -74,12 +74,3 @@ def step(state: State, event: StateEvent) -> State:
         return TRANSITIONS[state][event]
     except KeyError:
         raise IllegalEvent(f"{event} in {state}") from None
-
-
-def diagram() -> str:
-    """Return the table of states and events as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.IDLE}"]
-    for state, row in TRANSITIONS.items():
-        lines += [f"    {state} --> {after}: {event}" for event, after in row.items()]
-    lines.append(f"    {State.STOPPED} --> [*]")
-    return "\n".join(lines)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from toolway._lazy import dataclass
+from toolway.secrets.replacer import cut_text
 from toolway.types import Era
 from toolway.upstream.state import State
 from toolway.upstream.transport import Disconnect
@@ -152,7 +153,7 @@ def _describe_failure(failure: Disconnect | None, cause: str, stderr: str) -> st
     if failure is None:
         return ""
     last = stderr.strip().splitlines()[-1:] if failure.exit_code is not None else []
-    parts = [failure.reason, *([f"stderr: {last[0].strip()[:200]}"] if last else [])]
+    parts = [failure.reason, *([f"stderr: {cut_text(last[0].strip(), 200)}"] if last else [])]
     if cause:
         parts.append(f"likely cause: {cause}")
     return ", ".join(parts)

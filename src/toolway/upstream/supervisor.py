@@ -25,7 +25,7 @@ from toolway.upstream.health import HealthMonitor
 from toolway.upstream.lists import ListSync
 from toolway.upstream.negotiation import may_be_legacy_sse
 from toolway.upstream.session import DELIVERED_LOG_MARKER, Session
-from toolway.upstream.start_policy import FailureHistory, StartPermit, start_failure
+from toolway.upstream.start_policy import WANTED_S, FailureHistory, StartPermit, start_failure
 from toolway.upstream.state import State, StateEvent, step
 from toolway.upstream.status import ServerStatus, with_check_error
 from toolway.upstream.subscriptions import Subscriptions
@@ -63,6 +63,7 @@ class Supervisor:
         self.check_requested = LightEvent()  # a call could not reach the server
         self.first_start_done = LightEvent()  # the first start has succeeded or failed
         self._urgent = LightEvent()  # a call waits for the start
+        self._wanted = LightEvent()  # a call failed because the server is not there
         self._use_legacy_sse = False  # the URL speaks HTTP+SSE, which is then tried first
         self._predecessor: asyncio.Task[None] | None = None  # the previous upstream, which must stop before our start
 
@@ -169,10 +170,12 @@ class Supervisor:
         finally:
             permit.release()
         self.history.start_failures = 0
+        self.history.is_early = False
         self.health.on_started()
         self.last_used = self._loop.time()
         protocol = session.protocol
-        self.era_hint = protocol.era
+        if not session.transport.info().peer_is_modern:
+            self.era_hint = protocol.era  # else it is that of another node, and the server may move here
         self._use_legacy_sse = session.transport.info().transport == "sse"
         self.context.emit(Connected(self.name, protocol.era, protocol.version, session.transport.info().pid))
         return StateEvent.CONNECTED
@@ -289,12 +292,25 @@ class Supervisor:
         return self.history.record_end(disconnect, ready_for, self._loop.time())
 
     async def _waiting_for_retry(self) -> StateEvent:
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(self.history.retry_at):
-                await wait_unless(self.stop_requested, self.restart_requested.wait())
+        while self._loop.time() < (due := self.history.next_start(self._loop.time())):
+            self._wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await wait_unless(self.stop_requested, self._wait_restart_or_wanted())
+            if self.restart_requested.is_set():
+                break
         if self.stop_requested.is_set():  # a timeout in the past skips the check of the event
             raise Interrupted
+        self.history.is_early = not self.restart_requested.is_set() and self._loop.time() < self.history.retry_at
         return StateEvent.DUE
+
+    async def _wait_restart_or_wanted(self) -> None:
+        waits = [self.restart_requested.future(), self._wanted.future()]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def _stopping(self) -> StateEvent:
         await self._close_session()
@@ -342,6 +358,8 @@ class Supervisor:
         if urgent:
             self._urgent.set()
         if self._should_fail_now():
+            self.history.wanted_until = self._loop.time() + WANTED_S
+            self._wanted.set()
             raise self.create_unavailable_error()
         return await self.waiters.wait()
 
@@ -368,7 +386,10 @@ class Supervisor:
     def create_unavailable_error(self) -> CallError:
         """Return the error for a call that cannot be sent now; it explains the server's state."""
         failure = self.history.last_failure
-        return unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
+        error = unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
+        if error.retry_after is not None:
+            error.retry_after = max(0.0, self.history.next_start(self._loop.time()) - self._loop.time())
+        return error
 
     def status(self) -> ServerStatus:
         status = self.history.build_status(

@@ -47,6 +47,21 @@ from toolway.upstream.process.spawner import Spawner
 
 SERVER_MOVED: Final = "E-MOVED"  # the server moved to another node, so this failed start says nothing about it
 SEND_TOO_LATE: Final = "E-WORKFLOW-LOST"  # the caller of the call may no longer send it
+CONNECT_TIMEOUT_CODE: Final = "E-HTTP-TIMEOUT"  # if nothing was sent; else a request or response takes too long
+#: The server, or the node that owns it, could not be reached, or the connection to it was lost. A restart does that.
+CONNECTION_CODES: Final = frozenset(
+    {
+        "E-HTTP-CONNECT",
+        "E-HTTP-DNS",
+        CONNECT_TIMEOUT_CODE,
+        "E-HTTP-RESET",
+        "E-HTTP-CUT",
+        "E-SSE-ENDED",
+        "E-WS-CLOSED",
+        "E-OWNER-LOST",
+        "E-NO-OWNER",
+    }
+)
 WRONG_NODE: Final = "E-NOT-HERE"  # the sender must find the node that runs the server
 
 

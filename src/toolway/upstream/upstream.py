@@ -35,6 +35,10 @@ MAX_MOVES: Final = 10  # of a server to another node, while one call waits to be
 _READY: Final = State.READY  # an attribute of an enum class is slow
 
 
+class EraChanged(Exception):
+    """Raised if a server turned out to be a legacy one when a call that was meant for a modern one was to be sent."""
+
+
 class Upstream:
     """One supervised server as the hub uses it: its calls, lists, subscriptions and status."""
 
@@ -105,7 +109,7 @@ class Upstream:
         """Send a call and return its result. Waits for a server that is starting.
 
         If the call was sent already, `sent` is the session and the exchange that it waits for. Raises `CallError` if
-        the server is not available, or if the call fails.
+        the server is not available, or if the call fails, and `EraChanged` if it must not use the server's session.
         """
         supervisor, clock = self._supervisor, self._clock
         for retries in range(MAX_MOVES + 1):
@@ -115,6 +119,8 @@ class Upstream:
                 (session, exchange), sent = sent, None
             elif session is None or supervisor.state is not State.READY or supervisor.draining:
                 session = await supervisor.wait_session(call.state)
+            if call.state.requires_modern and session.protocol.era == "legacy":
+                raise EraChanged
             supervisor.last_used = clock()
             try:
                 return await session.call(call, input_schema, exchange)
@@ -308,6 +314,12 @@ class Upstream:
         if session is None or session.negotiated is None or supervisor.state is not State.READY:
             return False
         return session.negotiated.era == "modern"
+
+    @property
+    def is_with_peer(self) -> bool:
+        """Return True if the session is with a peer that answers for the server, such as another node."""
+        session = self._supervisor.session
+        return session is not None and session.transport.info().peer_is_modern
 
     @property
     def era(self) -> Era | None:

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,14 @@ from typing import Final
 from toolway.config.schema import SandboxGrants
 from toolway.upstream.process import control_group
 from toolway.upstream.process.limits import ResourceLimits
+from toolway.upstream.process.path_facts import all_places, contains, renamable_ancestors
+from toolway.upstream.process.shown_paths import (
+    SYSTEM_PATHS,
+    find_command,
+    program_paths,
+    readable_paths,
+    writable_paths,
+)
 
 PROGRAM: Final = "bwrap"
 #: In the home folder: keys, logins of clouds and browsers, and settings of MCP clients, which have secrets of servers.
@@ -36,14 +44,12 @@ STARTUP_PATHS: Final = (
     *(".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zshenv", ".zprofile"),
     *(".zlogin", ".config/fish", ".config/autostart", ".config/systemd", ".xprofile", ".xsession"),
 )
-SYSTEM_PATHS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 ETC_PATHS: Final = (
     *("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl", "ca-certificates", "pki", "crypto-policies"),
     *("passwd", "group", "nsswitch.conf", "hosts", "host.conf", "resolv.conf", "localtime", "timezone", "mime.types"),
     *("fonts", "magic", "terminfo", "os-release", "debian_version", "services", "protocols", "gai.conf"),
 )
 PACKAGE_RUNNERS: Final = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx"})  # they ask a registry at each start
-INTERPRETERS: Final = ("python", "node", "deno", "bun", "ruby", "php", "perl", "bash", "sh")
 PRIVATE_FOLDER_BYTES: Final = 1 << 30  # of each private folder in `strict`, which is in memory
 PROXY_FOLDER: Final = "/run/toolway"  # in `strict`, if the entry grants hosts
 FORWARDER: Final = "/run/toolway-forwarder.py"
@@ -92,16 +98,19 @@ def guard_command(
     `hidden` are Toolway's own folders and files, `kept` folders inside of them that servers need. A control group is
     read-only, so that a server cannot lift its limits. Raises `FileNotFoundError` if the program does not exist.
     """
-    _find(argv[0], env, cwd)
+    find_command(argv[0], env, cwd)
     home = env.get("HOME", "")
     command = [program, "--dev-bind", "/", "/", "--unshare-pid", "--unshare-ipc", "--proc", "/proc"]
     command += ["--die-with-parent", "--cap-drop", "ALL"]
-    for name in STARTUP_PATHS if home else ():
-        command += ["--ro-bind-try", f"{home}/{name}", f"{home}/{name}"]
-    own = [*hidden]
-    _create_missing(own)
-    command += _hide([*own, *(f"{home}/{name}" for name in SECRET_PATHS if home)])
-    for path in filter(os.path.isdir, kept):
+    at_home = [f"{home}/{name}" for name in STARTUP_PATHS] if home else []
+    startup = [path for path in all_places(at_home) if path != "/dev/null"]
+    secret = all_places([*hidden, *(f"{home}/{name}" for name in SECRET_PATHS if home)])
+    for folder in renamable_ancestors([*startup, *secret]):
+        command += ["--dev-bind", folder, folder]  # a mount point cannot be renamed
+    for path in startup:
+        command += ["--ro-bind", path, path]
+    command += _hide(secret)
+    for path in filter(os.path.isdir, map(os.path.realpath, kept)):
         command += ["--ro-bind", path, path]
     command += ["--ro-bind", control_group.ROOT, control_group.ROOT] if limits.group else []
     return [*command, "--chdir", cwd or os.getcwd(), "--", *limits.wrap([*argv])]
@@ -135,15 +144,16 @@ def strict_command(
     for path in ("/dev/shm", "/tmp", "/var/tmp", "/run", home):
         command += ["--size", str(PRIVATE_FOLDER_BYTES), "--tmpfs", path]
     command += ["--setenv", "TMPDIR", "/tmp"]
-    readable = [*program_paths(argv, env, cwd), *grants.read, *([cwd] if cwd else [])]
+    readable = readable_paths(argv, env, cwd, grants)
+    writable = writable_paths(grants)
     if proxy_folder:
         readable += program_paths([sys.executable], env, None)
         argv = [sys.executable, "-I", "-S", FORWARDER, f"{PROXY_FOLDER}/proxy.sock", *argv]
-    for option, paths in (("--ro-bind", readable), ("--bind", grants.write)):
-        for path in existing(dict.fromkeys(paths)):
+    for option, paths in (("--ro-bind", readable), ("--bind", writable)):
+        for path in dict.fromkeys(paths):
             command += [option, path, path]
-    shown = [*readable, *grants.write]
-    command += _hide(path for path in hidden if any(contains(each, path) for each in shown))
+    shown = [*readable, *writable]
+    command += _hide(path for path in all_places(hidden) if any(contains(each, path) for each in shown))
     if proxy_folder:
         command += ["--ro-bind", proxy_folder, PROXY_FOLDER]
         command += ["--ro-bind", str(Path(__file__).with_name("forwarder.py")), FORWARDER]
@@ -153,16 +163,7 @@ def strict_command(
 def refuse_package_runner(argv: Sequence[str], grants: SandboxGrants) -> None:
     """Raise `ValueError` if a command (such as npx) needs a package registry at each start and no host is granted."""
     if os.path.basename(argv[0]) in PACKAGE_RUNNERS and not (grants.all_hosts or grants.hosts):
-        raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway lock")
-
-
-def existing(paths: Iterable[str]) -> list[str]:
-    """Check that all paths exist, and return them as a list. Raises `FileNotFoundError` if one does not."""
-    found = [*paths]
-    for path in found:
-        if not os.path.exists(path):
-            raise FileNotFoundError(2, "it does not exist", path)
-    return found
+        raise ValueError(f"{argv[0]} asks a registry at each start: lock the package with toolway trust lock")
 
 
 def _system_path(path: str) -> list[str]:
@@ -181,87 +182,8 @@ def _hide(paths: Iterable[str]) -> list[str]:
     return options
 
 
-def _create_missing(folders: Iterable[str]) -> None:
+def create_missing(folders: Iterable[str]) -> None:
     """Create Toolway's folders that do not exist, so that no server can create them with its own configuration."""
     for folder in folders:
-        if os.path.basename(folder) == "toolway" and os.path.isdir(os.path.dirname(folder)):
-            with suppress(OSError):  # then the server cannot create it, either
-                os.mkdir(folder, 0o700)
-
-
-def contains(folder: str, path: str) -> bool:
-    """Return True if `path` is the folder or inside of it. Symbolic links are followed."""
-    folder, path = os.path.realpath(folder), os.path.realpath(path)
-    return os.path.commonpath([folder, path]) == folder
-
-
-# -- files of a program -----------------------------------------------------------------------------------------------
-
-
-def program_paths(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> list[str]:
-    """Return the files and folders that a program itself needs, if they are not part of the system.
-
-    These are the folder of the executable or its environment (of Python, of Node, `node_modules`), the same for the
-    interpreter of a script, and a script that is named after an interpreter. Raises `FileNotFoundError`.
-    """
-    found: list[str] = []
-    pending = [argv[0]]
-    for _ in range(4):  # a script, its interpreter, the base of a virtual environment
-        if not pending:
-            break
-        path = _find(pending.pop(0), env, cwd)
-        real = os.path.realpath(path)
-        found += [_program_folder(path), _program_folder(real)]
-        pending += _interpreters(real)
-    if os.path.basename(argv[0]).startswith(INTERPRETERS):
-        found += _script_paths(argv[1:], env.get("HOME", ""), cwd)
-    outside = [path for path in dict.fromkeys(found) if not any(contains(each, path) for each in SYSTEM_PATHS)]
-    return [path for path in outside if not any(each != path and contains(each, path) for each in outside)]
-
-
-def _find(name: str, env: Mapping[str, str], cwd: str | None) -> str:
-    if os.sep in name:
-        path: str | None = os.path.join(cwd or os.getcwd(), name)
-        path = path if path is not None and os.path.exists(path) else None
-    else:
-        path = shutil.which(name, path=env.get("PATH", os.defpath))
-    if path is None:
-        raise FileNotFoundError(2, "command not found", name)
-    return os.path.normpath(path)
-
-
-def _program_folder(path: str) -> str:
-    """Return the folder with a program and its libraries: `node_modules`, the parent of `bin`, or its own folder."""
-    parts = path.split(os.sep)
-    if "node_modules" in parts:
-        return os.sep.join(parts[: parts.index("node_modules") + 1])
-    folder = os.path.dirname(path)
-    parent = os.path.dirname(folder)
-    is_environment = os.path.exists(f"{parent}/pyvenv.cfg") or os.path.isdir(f"{parent}/include")
-    return parent if os.path.basename(folder) == "bin" and is_environment else folder
-
-
-def _script_paths(arguments: Sequence[str], home: str, cwd: str | None) -> Iterator[str]:
-    """Yield the folder of the script that an interpreter runs; only the script itself if that folder is too wide.
-
-    That is so for `/`, temporary folders, and a folder that contains the home folder.
-    """
-    script = next((each for each in arguments if not each.startswith("-")), "")
-    path = os.path.join(cwd or os.getcwd(), script)
-    if script and os.path.isfile(path):
-        folder = _program_folder(os.path.normpath(path))
-        is_wide = folder in ("/", "/tmp", "/var/tmp") or (home != "" and contains(folder, home))
-        yield path if is_wide else folder
-
-
-def _interpreters(path: str) -> Iterator[str]:
-    """Yield the interpreter that the first line of a script names."""
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(256)
-    except OSError:
-        return
-    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
-    if words and os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    yield from words[:1]
+        with suppress(OSError):  # then the server cannot create it, either
+            os.makedirs(folder, 0o700, exist_ok=True)

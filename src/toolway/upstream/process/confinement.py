@@ -8,6 +8,7 @@ both use a profile for `sandbox-exec`. If a sandbox is not possible, the program
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
 from toolway.packages import FOLDER_NAME as PACKAGES_FOLDER
 from toolway.upstream.process import landlock
 
+FILTER_FD: Final = 3  # the reaper puts a filter of system calls there, for bubblewrap
 PROGRAM_FOLDERS: Final = ("bundles", PACKAGES_FOLDER)  # in the data folder: programs that servers run
 #: Without bubblewrap there is no own /proc: what programs read there, without the folders of other processes.
 SHARED_PROC: Final = tuple(
@@ -83,7 +85,7 @@ def confine(
         return Confinement([*argv], env, _hide(sandbox, own_folders))
     if sys.platform == "darwin":
         return _with_seatbelt(argv, env, cwd, sandbox, grants, own_folders)
-    from toolway.upstream.process import bubblewrap
+    from toolway.upstream.process import bubblewrap, syscall_filter
     from toolway.upstream.process.limits import plan_limits
 
     program = bubblewrap.find_program()
@@ -92,14 +94,23 @@ def confine(
         if program is None and sandbox == "strict":
             return _with_landlock(argv, env, cwd, grants, own_folders, limits.orders())
         if program is None:
-            return Confinement([*argv], env, {**_hide(sandbox, own_folders), **limits.orders()})
+            _refuse_replaceable([*own_folders, *private_files()])
+            # With capabilities, root reads the variables of other processes, and the disk itself, past Landlock.
+            orders = {**_hide(sandbox, own_folders), **limits.orders(), "powerless": True}
+            return Confinement([*argv], env, orders)
         own = [*own_folders, *private_files()]
-        if sandbox == "guard":
-            kept = [os.path.join(folder, name) for folder in own for name in PROGRAM_FOLDERS]
-            command = bubblewrap.guard_command(program, argv, env, cwd, own, kept, limits)
-        else:
+        if sandbox == "strict":
             command = bubblewrap.strict_command(program, argv, env, cwd, own, grants, proxy_folder, limits)
-        return Confinement(command, env, limits.orders())
+            return Confinement(command, env, {**limits.orders(), **_scope(program, grants)})
+        bubblewrap.create_missing(own_folders)
+        _refuse_replaceable(own)
+        kept = [os.path.join(folder, name) for folder in own for name in PROGRAM_FOLDERS]
+        command = bubblewrap.guard_command(program, argv, env, cwd, own, kept, limits)
+        orders = limits.orders()
+        if syscall_filter.is_supported():
+            command[1:1] = ["--seccomp", str(FILTER_FD)]
+            orders["filter"] = syscall_filter.build_mount_filter(os.uname().machine).hex()
+        return Confinement(command, env, orders)
     except FileNotFoundError as exc:
         if exc.filename == argv[0]:
             raise
@@ -139,11 +150,36 @@ def _hide(sandbox: Sandbox, own_folders: Sequence[str]) -> dict[str, Any]:
         if sandbox == "guard":
             raise SandboxError('this system has no Landlock for "sandbox": "guard" (Linux 5.19 or later)', "ENOSYS")
         return {}
-    folders = [os.path.realpath(folder) for folder in own_folders]
-    files = [os.path.realpath(file) for file in private_files()]
+    folders, files = [os.path.realpath(folder) for folder in own_folders], [*map(os.path.realpath, private_files())]
+    if sandbox == "guard":
+        from toolway.upstream.process.path_facts import all_places
+
+        folders += all_places(folders)
+        files += all_places(files)
     certain = [path for path in (*folders, *files) if landlock.hides_nothing_else(path)]
     hidden = sorted({*folders, *certain}) if sandbox == "guard" else certain
     return {"hidden": hidden, "kept": [os.path.join(folder, name) for folder in hidden for name in PROGRAM_FOLDERS]}
+
+
+def _refuse_replaceable(own: Sequence[str]) -> None:
+    """Raise `ValueError` if a server could exchange a symbolic link on the way to a folder or file of Toolway."""
+    from toolway.upstream.process.path_facts import replaceable_link
+
+    for path in own:
+        if link := replaceable_link(path):
+            raise ValueError(
+                f"{link}, on the way to {path}, is a symbolic link that the server could replace: name the real folder"
+                " with XDG_CONFIG_HOME, XDG_STATE_HOME or XDG_DATA_HOME"
+            )
+
+
+def _scope(program: str, grants: SandboxGrants) -> dict[str, Any]:
+    """Return the order to keep a server with a network from abstract sockets, which belong to the network namespace.
+
+    A bubblewrap with the setuid bit would lose its rights by it.
+    """
+    is_possible = landlock.abi_version() >= landlock.STRICT_ABI and not os.stat(program).st_mode & stat.S_ISUID
+    return {"scoped": True} if grants.all_hosts and is_possible else {}
 
 
 def _with_landlock(
@@ -158,7 +194,7 @@ def _with_landlock(
 
     Raises `ValueError` if that is not possible.
     """
-    from toolway.upstream.process import bubblewrap, syscall_filter
+    from toolway.upstream.process import bubblewrap, path_facts, shown_paths, syscall_filter
 
     lacks = "bubblewrap is not installed or not permitted here, and "
     if landlock.abi_version() < landlock.STRICT_ABI or not syscall_filter.is_supported():
@@ -166,16 +202,18 @@ def _with_landlock(
     if grants.hosts:
         raise ValueError(f"{lacks}without it hosts cannot be granted by name")
     bubblewrap.refuse_package_runner(argv, grants)
-    writable = bubblewrap.existing(grants.write)
-    readable = [*bubblewrap.program_paths(argv, env, cwd), *bubblewrap.existing(grants.read), *([cwd] if cwd else [])]
+    writable = shown_paths.writable_paths(grants)
+    readable = shown_paths.readable_paths(argv, env, cwd, grants)
     for folder in (*readable, *writable):
         for own in (*own_folders, *private_files()):
-            if bubblewrap.contains(folder, own):
+            if path_facts.contains(folder, own):
                 raise ValueError(f"{lacks}without it {own} cannot be hidden in {folder}")
-    system = (*bubblewrap.SYSTEM_PATHS, *(f"/etc/{name}" for name in bubblewrap.ETC_PATHS), *SHARED_PROC)
+    system = (*shown_paths.SYSTEM_PATHS, *(f"/etc/{name}" for name in bubblewrap.ETC_PATHS), *SHARED_PROC)
     private = _create_private_folder()
     allowed = {"read": [*system, *readable], "write": [*writable, private, *DEVICES], "network": grants.all_hosts}
-    return Confinement([*argv], {**env, "HOME": private, "TMPDIR": private}, {**orders, "allowed": allowed}, private)
+    return Confinement(
+        [*argv], {**env, "HOME": private, "TMPDIR": private}, {**orders, "allowed": allowed, "powerless": True}, private
+    )
 
 
 def _create_private_folder() -> str:
@@ -196,7 +234,7 @@ def _with_seatbelt(
 
     Raises `SandboxError` if that is not possible.
     """
-    from toolway.upstream.process import bubblewrap, seatbelt
+    from toolway.upstream.process import bubblewrap, seatbelt, shown_paths
 
     if not os.path.exists(seatbelt.PROGRAM):
         raise SandboxError(f"{seatbelt.PROGRAM} does not exist on this system")
@@ -208,10 +246,10 @@ def _with_seatbelt(
         return Confinement([seatbelt.PROGRAM, "-p", profile, *argv], env, {})
     try:
         bubblewrap.refuse_package_runner(argv, grants)
+        readable, writable = shown_paths.readable_paths(argv, env, cwd, grants), shown_paths.writable_paths(grants)
     except ValueError as exc:
         raise SandboxError(str(exc)) from None
-    readable = [*bubblewrap.program_paths(argv, env, cwd), *bubblewrap.existing(grants.read), *([cwd] if cwd else [])]
     private = _create_private_folder()
-    profile = seatbelt.strict_profile(readable, [*grants.write, private], own, grants.all_hosts)
+    profile = seatbelt.strict_profile(readable, [*writable, private], own, grants.all_hosts)
     command = [seatbelt.PROGRAM, "-p", profile, *argv]
     return Confinement(command, {**env, "HOME": private, "TMPDIR": private}, {}, private)

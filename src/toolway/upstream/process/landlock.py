@@ -92,6 +92,14 @@ def allow_only(readable: Iterable[str], writable: Iterable[str], with_network: b
     _enforce(struct.pack("=QQQ", ALL_RIGHTS, tcp, SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL), rules)
 
 
+def leave_abstract_sockets() -> None:
+    """Deny this process and its descendants abstract Unix sockets and signals of processes outside, and nothing else.
+
+    They can still mount, so bubblewrap can follow. Raises `OSError` if the kernel refuses, or has no Landlock 6.
+    """
+    _enforce(struct.pack("=QQQ", 0, 0, SCOPE_ABSTRACT_SOCKET | SCOPE_SIGNAL), [])
+
+
 def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
     """Create a Landlock ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
     import ctypes

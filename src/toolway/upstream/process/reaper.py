@@ -43,6 +43,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LINUX = sys.platform == "linux"
+FILTER_FD = 3  # where bubblewrap reads a filter of system calls
 TAG_VARIABLE = "TOOLWAY_TAG"
 TERM_GRACE_S = 0.5  # for what a server left behind when it exited, before it is killed
 KILL_ALL_TIMEOUT_S = 1.5  # to kill everything when the hub is gone
@@ -154,7 +155,8 @@ class Reaper:
     def _spawn(self, command: dict, stdio: list[int]) -> None:  # type: ignore[type-arg]
         report_r, report_w = os.pipe()
         parent = os.getpid()
-        for name in ("landlock", "syscall_filter") if command.get("hidden") or command.get("allowed") else ():
+        is_confined = any(command.get(key) for key in ("hidden", "allowed", "powerless", "scoped"))
+        for name in ("landlock", "syscall_filter") if is_confined else ():
             _load(name)  # here, so that no child loads it again
         group = ""
         try:
@@ -332,19 +334,25 @@ def _become_server(
         if command.get("cwd"):
             os.chdir(command["cwd"])
         duplicates = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in stdio]
-        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, 3)
+        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, FILTER_FD + 1)
         for target, fd in enumerate(duplicates):
             os.dup2(fd, target)
         os.closerange(3, report)
         os.closerange(report + 1, 4096)  # the reaper itself never has more than a handful
+        if filtered := command.get("filter"):
+            _pass_filter(bytes.fromhex(filtered))
         if group:
             _load("control_group").join(group)
         _limit_resources(command.get("data", 0), command.get("processes", 0))
         if command.get("hidden"):
             _load("landlock").restrict(command["hidden"], command["kept"])
+        if command.get("scoped"):
+            _load("landlock").leave_abstract_sockets()
         if allowed := command.get("allowed"):
             _load("landlock").allow_only(allowed["read"], allowed["write"], allowed["network"])
+        if command.get("powerless"):
             _load("syscall_filter").drop_capabilities()
+        if allowed:
             _load("syscall_filter").install(allowed["network"])
         os.execvpe(command["argv"][0], command["argv"], command["env"])
     except BaseException as exc:
@@ -353,6 +361,17 @@ def _become_server(
             os.write(report, f"{code} {getattr(exc, 'strerror', None) or exc}".encode()[:4000])
     finally:
         os._exit(127)
+
+
+def _pass_filter(program: bytes) -> None:
+    """Let the program that is started next read a filter of system calls from `FILTER_FD`."""
+    reader, writer = os.pipe()
+    os.write(writer, program)  # less than a page, so that the pipe has room for it
+    os.close(writer)
+    os.dup2(reader, FILTER_FD)
+    if reader != FILTER_FD:
+        os.close(reader)
+    os.set_inheritable(FILTER_FD, True)
 
 
 def _limit_resources(data: int, processes: int) -> None:

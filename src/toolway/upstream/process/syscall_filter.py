@@ -16,16 +16,23 @@ PR_CAPBSET_DROP = 24
 CAPABILITY_VERSION_3 = 0x20080522
 SECCOMP_MODE_FILTER = 2
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06  # instructions of classic BPF
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of classic BPF
 NUMBER_OFFSET, ARCHITECTURE_OFFSET, FIRST_ARGUMENT_OFFSET = 0, 4, 16
 X32_BIT = 0x40000000  # a second numbering of x86-64
 AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
 IO_URING_SETUP = 425  # it creates sockets without a system call of its own
+CLONE3 = 435
+CLONE_NEWNS = 0x20000
 NEW_CALLS = (452, 463, 466)  # fchmodat2, setxattrat, removexattrat: the same on all architectures
 #: By machine: its number for seccomp, `socket`, and what is refused: kernel keys; owner, mode and attributes by path.
 MACHINES = {
     "x86_64": (0xC000003E, 41, (248, 249, 250, 90, 92, 94, 260, 268, 188, 189, 197, 198)),
     "aarch64": (0xC00000B7, 198, (217, 218, 219, 53, 54, 5, 6, 14, 15)),
+}
+#: By machine, for its own programs and those of 32 bits: number for seccomp, `unshare`, `clone`.
+NAMESPACE_CALLS = {
+    "x86_64": ((0xC000003E, 272, 56), (0x40000003, 310, 120)),
+    "aarch64": ((0xC00000B7, 97, 220), (0x40000028, 337, 120)),
 }
 
 
@@ -53,6 +60,33 @@ def build_filter(machine: str, with_network: bool) -> bytes:
     for family in families:
         program += [(JUMP_EQUAL, 0, 1, family), (RETURN, 0, 0, ALLOW)]
     program += [(RETURN, 0, 0, ERRNO | errno.EACCES)]
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def build_mount_filter(machine: str) -> bytes:
+    """Return a seccomp program that refuses mount namespaces, and nothing else; other namespaces stay possible.
+
+    What bubblewrap hides stays hidden in a mount namespace inside. But a process that leaves all mounts there (by
+    `pivot_root`) can rename the folders above what is hidden, and put new ones in their place.
+    """
+    program: list[tuple[int, int, int, int]] = [(LOAD, 0, 0, ARCHITECTURE_OFFSET)]
+    for architecture, unshare, clone in NAMESPACE_CALLS[machine]:
+        section = [
+            (LOAD, 0, 0, NUMBER_OFFSET),
+            (JUMP_AT_LEAST, 0, 1, X32_BIT),
+            (RETURN, 0, 0, ERRNO | errno.ENOSYS),
+            (JUMP_EQUAL, 0, 1, CLONE3),  # its flags are in memory; all libraries use `clone` then
+            (RETURN, 0, 0, ERRNO | errno.ENOSYS),
+            (JUMP_EQUAL, 2, 0, unshare),
+            (JUMP_EQUAL, 1, 0, clone),
+            (RETURN, 0, 0, ALLOW),
+            (LOAD, 0, 0, FIRST_ARGUMENT_OFFSET),
+            (JUMP_ANY_BIT, 0, 1, CLONE_NEWNS),
+            (RETURN, 0, 0, ERRNO | errno.EPERM),
+            (RETURN, 0, 0, ALLOW),
+        ]
+        program += [(JUMP_EQUAL, 0, len(section), architecture), *section]
+    program += [(RETURN, 0, 0, KILL_PROCESS)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 

@@ -19,6 +19,7 @@ from toolway._lazy import compile_pattern
 from toolway.http.client import HeaderBlock, HttpError, HttpResponse, HttpTarget, encode_headers
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import sanitize
+from toolway.secrets.replacer import cut_bytes, cut_text
 from toolway.types import AuthChallenge, AuthError, Authorizer, CallState, Certainty, Json
 from toolway.upstream.error_mapping import PERSONAL_AUTH_CODE
 from toolway.upstream.negotiation import LEGACY_SSE_CODE
@@ -61,6 +62,11 @@ def media_type(headers: Mapping[str, str]) -> str:
     """Return the media type of a response in lower case, without parameters such as charset."""
     value = headers.get("content-type", "")
     return value if value == _JSON_TYPE else value.partition(";")[0].strip().lower()
+
+
+def describe_media_type(headers: Mapping[str, str]) -> str:
+    """Return the media type of a response for a message: as the server wrote it, so that a secret in it is masked."""
+    return sanitize(headers.get("content-type", "").partition(";")[0].strip(), 80) or "no content type"
 
 
 def is_same_id(received: jsonrpc.MessageId | None, ours: int) -> bool:
@@ -125,9 +131,9 @@ def error_for_truncation(reason: str) -> TransportError:
 
 def error_for_missing_response(status: int, headers: Mapping[str, str], start: bytes) -> TransportError:
     """Return the error for a success status without an MCP response, such as a web page."""
-    kind = media_type(headers) or "no content type"
+    kind = describe_media_type(headers)
     return TransportError(
-        f"the server responded {status} with {sanitize(kind, 80)} instead of an MCP response{body_excerpt(start)}",
+        f"the server responded {status} with {kind} instead of an MCP response{body_excerpt(start)}",
         _UNKNOWN,
         code="E-HTTP-CONTENT",
         status=status,
@@ -150,7 +156,7 @@ def error_for_status(
             f"the server no longer knows the session ({status})", _REJECTED, code="E-HTTP-SESSION", status=status
         )
     retry_after = parse_retry_after(headers.get("retry-after"), headers.get("date"))
-    detail = f": {error.message[:_MAX_EXCERPT_CHARS]}" if error is not None else body_excerpt(body)
+    detail = f": {cut_text(error.message, _MAX_EXCERPT_CHARS)}" if error is not None else body_excerpt(body)
     has_known_meaning = status in _REJECTION_STATUSES and status not in _EXPLAINED_STATUSES
     if error is not None and status < 500 and not has_known_meaning:
         return JSONRPCError(error.code, error.message, error.data, status=status)
@@ -228,7 +234,7 @@ def error_for_redirect_loop() -> TransportError:
 
 def body_excerpt(body: bytes) -> str:
     """Return a short, sanitized start of an error response's body, as a suffix for a message."""
-    text = " ".join(sanitize(body[: 4 * _MAX_EXCERPT_CHARS].decode("utf-8", "replace"), _MAX_EXCERPT_CHARS).split())
+    text = " ".join(sanitize(cut_bytes(body, 4 * _MAX_EXCERPT_CHARS), _MAX_EXCERPT_CHARS).split())
     return f": {text}" if text else ""
 
 

@@ -496,9 +496,9 @@ def error_for_missing_stream(status: int, headers: Mapping[str, str], body: byte
     """
     if status >= 400:
         return http_responses.error_for_notification(status, headers, body, in_session=False)
-    kind = http_responses.media_type(headers) or "no content type"
+    kind = http_responses.describe_media_type(headers)
     return TransportError(
-        f"the server responded to a GET with {status} and {sanitize(kind, 80)} instead of an event stream",
+        f"the server responded to a GET with {status} and {kind} instead of an event stream",
         Certainty.REJECTED,
         code="E-SSE-STREAM",
         status=status,

@@ -18,6 +18,7 @@ from toolway.config.schema import Server
 from toolway.errors import ToolwayError
 from toolway.packages.runner_command import is_runner
 from toolway.protocol import jsonrpc
+from toolway.secrets.replacer import CUT, cut_bytes
 from toolway.types import Certainty
 from toolway.upstream.process.spawner import SANDBOX_CODE, Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, TransportError, TransportInfo, TransportServices
@@ -31,6 +32,8 @@ READ_BYTES: Final = 64 * 1024  # bytes: the capacity of a pipe, and the limit of
 EXIT_GRACE_S: Final = 0.2  # seconds after the process ended, to read its last output
 EXIT_CODE_TIMEOUT_S: Final = 0.4  # seconds after a pipe broke, to learn the exit code, which says more
 STDIN_CLOSE_TIMEOUT_S: Final = 2.0  # seconds after stdin was closed
+MAX_STDERR_LINES: Final = 20
+MAX_NOISE_BYTES: Final = 1000  # bytes of a line of stdout that is not a message
 SIGTERM_TIMEOUT_S: Final = 3.0  # seconds after SIGTERM
 
 # A message after other text on the same line: only if its first key is one of JSON-RPC.
@@ -54,6 +57,7 @@ class StdioTransport(MessageStream):
         self._framer = Framer(server.limits.max_message_bytes)
         self._stderr_tail = StderrTail(server.limits.stderr_bytes)
         self._mask: Callable[[str], str] | None = None  # hides the values of `env`; built when there is any stderr
+        self._shown_stderr = ("", "")  # the last one, as it is and masked
         self._readers: dict[int, Callable[[bytes], None]] = {}
         self._process: Process | None = None
         self._writer: PipeWriter | None = None
@@ -153,14 +157,15 @@ class StdioTransport(MessageStream):
         )
 
     def _masked_stderr(self) -> str:
-        """Return the last lines of the server's stderr, with secrets masked.
-
-        They are masked before a line is shortened: a part of a secret would not be found.
-        """
+        """Return the last lines of the server's stderr, with secrets masked before lines are left out."""
         text = self._stderr_tail.text()
-        if text and self._mask is None:
+        if not text:
+            return ""
+        if self._mask is None:
             self._mask = build_masker([self._server])
-        return self._mask(text) if self._mask is not None else text
+        if self._shown_stderr[0] != text:
+            self._shown_stderr = (text, "\n".join(self._mask(text).splitlines()[-MAX_STDERR_LINES:]))
+        return self._shown_stderr[1]
 
     def _close_stream(self) -> None:
         if self._writer is not None:
@@ -255,11 +260,11 @@ class StdioTransport(MessageStream):
     def _on_bad_frame(self, frame: bytes, bad: jsonrpc.InvalidMessage) -> None:
         embedded = _EMBEDDED_MESSAGE.search(frame)
         if embedded is not None and embedded.start() > 0 and not frame.startswith(b"\xef\xbb\xbf"):
-            self._stderr_tail.feed(frame[: embedded.start()] + b"\n")
+            self._stderr_tail.add_line(frame[: embedded.start()])
             self._invalid_messages += 1
             self._on_frame(frame[embedded.start() :])  # the server printed text without a newline before the message
             return
-        self._stderr_tail.feed(frame[:1000] + b"\n")
+        self._stderr_tail.add_line(frame)
         super()._on_bad_frame(frame, bad)
 
     def _on_oversized(self, line: OversizedLine) -> None:
@@ -270,29 +275,56 @@ class StdioTransport(MessageStream):
 
 
 class StderrTail:
-    """Buffer that keeps only the last `limit` bytes of a server's stderr."""
+    """Buffer that keeps the last `limit` bytes of a server's stderr, and the lines of stdout that are not messages.
+
+    A line of stdout never splits one of stderr: the halves of a secret would not be found.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._chunks: deque[bytes] = deque()
+        self._lines: deque[bytes] = deque()  # chunks of whole lines
         self._size = 0
+        self._open = bytearray()  # of stderr: the line that has not ended yet
+        self._is_cut = False  # True if the beginning was dropped
 
     def feed(self, chunk: bytes) -> None:
+        """Add what was read from stderr: any part of its lines."""
         if not self._limit:
             return
-        chunk = chunk[-self._limit :]
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        while self._size - len(self._chunks[0]) >= self._limit:
-            self._size -= len(self._chunks.popleft())
-        if len(self._chunks) > 256:  # many small writes: keep the overhead bounded too
-            self._chunks = deque([b"".join(self._chunks)[-self._limit :]])
-            self._size = len(self._chunks[0])
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            self._add(bytes(self._open) + chunk[:end])
+            self._open.clear()
+        self._open += chunk[end:]
+        if len(self._open) > 2 * self._limit:
+            self._is_cut = True
+            self._lines, self._size = deque(), 0
+            del self._open[: -self._limit]
 
-    def text(self, lines: int = 20) -> str:
-        """Return the last lines of the server's stderr as text."""
-        whole = b"".join(self._chunks).decode("utf-8", "replace")
-        return "\n".join(whole.rstrip().splitlines()[-lines:])
+    def add_line(self, line: bytes) -> None:
+        """Add a line of stdout, shortened, so that it does not push out all of stderr."""
+        if self._limit:
+            self._add(cut_bytes(line, MAX_NOISE_BYTES).encode() + b"\n")
+
+    def _add(self, lines: bytes) -> None:
+        if len(lines) > self._limit:
+            self._is_cut = True
+            lines = lines[-self._limit :]
+        self._lines.append(lines)
+        self._size += len(lines)
+        while self._size - len(self._lines[0]) >= self._limit:
+            self._is_cut = True
+            self._size -= len(self._lines.popleft())
+        if len(self._lines) > 256:  # many small writes: keep the overhead bounded too
+            joined = b"".join(self._lines)
+            self._is_cut |= len(joined) > self._limit
+            self._lines, self._size = deque([joined[-self._limit :]]), min(len(joined), self._limit)
+
+    def text(self) -> str:
+        """Return the kept end of the server's stderr, with `…` before it if the beginning was dropped."""
+        kept = b"".join((*self._lines, self._open))
+        mark = CUT if self._is_cut or len(kept) > self._limit else ""
+        return f"{mark}{kept[-self._limit :].decode('utf-8', 'replace').rstrip()}"
 
 
 def describe_exit(code: int) -> str:

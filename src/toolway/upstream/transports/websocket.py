@@ -17,6 +17,7 @@ from toolway.http.client import HeaderBlock, HttpError, HttpTarget, encode_heade
 from toolway.http.dialer import Dialer, proxy_for
 from toolway.protocol import jsonrpc
 from toolway.protocol.sanitize import sanitize
+from toolway.secrets.replacer import cut_bytes, cut_text
 from toolway.types import Authorizer, Certainty
 from toolway.upstream.transport import Disconnect, InboundHandler, TransportError, TransportInfo, TransportServices
 from toolway.upstream.transports import http_responses
@@ -187,7 +188,7 @@ class WebSocketTransport(MessageStream):
     def on_binary(self, message: bytes) -> None:
         """Count a binary message, and keep its first bytes for operators: MCP has text messages only."""
         self._invalid_messages += 1
-        self._junk = f"a binary message of {len(message)} bytes, which begins with {message[:16].hex(' ')}"
+        self._junk = f"a binary message of {len(message)} bytes, which begins with {cut_text(message.hex(), 32)}"
         self._count_bad_message()
 
     def on_received(self, size: int) -> None:
@@ -199,7 +200,7 @@ class WebSocketTransport(MessageStream):
         self._disconnect_after(disconnect, 0.0)
 
     def _on_bad_frame(self, frame: bytes, bad: jsonrpc.InvalidMessage) -> None:
-        self._junk = sanitize(frame[: 4 * MAX_SHOWN_JUNK_CHARS].decode("utf-8", "replace"), MAX_SHOWN_JUNK_CHARS)
+        self._junk = sanitize(cut_bytes(frame, 4 * MAX_SHOWN_JUNK_CHARS), MAX_SHOWN_JUNK_CHARS)
         super()._on_bad_frame(frame, bad)
 
 

@@ -48,7 +48,7 @@ _USEFUL_HEADERS: Final = (
     "location",
     "retry-after",
 )
-_MAX_HEADER_CHARS: Final = 2000  # characters of a header value
+_MAX_HEADER_CHARS: Final = 2000  # characters of a header value; a longer one is left out: a part misleads
 _DEFAULT_TYPE: Final = "application/octet-stream"
 
 
@@ -108,7 +108,7 @@ def is_declared_type(operation: Operation, headers: Mapping[str, str]) -> bool:
 
 
 def _base_result(status: int, headers: Mapping[str, str], content: list[Json]) -> Json:
-    useful = {name: headers[name][:_MAX_HEADER_CHARS] for name in _USEFUL_HEADERS if name in headers}
+    useful = {name: headers[name] for name in _USEFUL_HEADERS if 0 < len(headers.get(name, "")) <= _MAX_HEADER_CHARS}
     if status >= 300:
         content = [_text_block(f"{status_phrase(status)}{_location_suffix(headers)}"), *content]
     elif not content:
@@ -124,7 +124,7 @@ def _base_result(status: int, headers: Mapping[str, str], content: list[Json]) -
 
 
 def _location_suffix(headers: Mapping[str, str]) -> str:
-    return f": {headers['location'][:_MAX_HEADER_CHARS]}" if "location" in headers else ""
+    return f": {headers['location']}" if 0 < len(headers.get("location", "")) <= _MAX_HEADER_CHARS else ""
 
 
 def _content_block(operation: Operation, headers: Mapping[str, str], body: bytes) -> Json:

@@ -29,7 +29,6 @@ from toolway.openapi.models import Operation, UnencodableArguments
 from toolway.openapi.request_encoder import EncodedRequest, encode_operation
 from toolway.protocol import jsonrpc, versions
 from toolway.protocol.constants import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
-from toolway.protocol.sanitize import sanitize
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.transport import (
@@ -45,6 +44,7 @@ from toolway.upstream.transports import streamable_http
 from toolway.upstream.transports.http_responses import (
     NO_AUTH_HEADER,
     body_excerpt,
+    describe_media_type,
     error_from_http,
     send_with_auth,
     watch_send,
@@ -305,7 +305,7 @@ class OpenApiTransport:
             body = response.take_complete(limit) or await response.read(limit)
         if not body or not responses.is_json(headers):
             if body and not responses.is_declared_type(operation, headers):
-                kind = sanitize(responses.media_type(headers) or "no content type", 80)
+                kind = describe_media_type(headers)
                 raise responses.error_for_bad_response(
                     f"it is {kind}, but the document promises JSON{body_excerpt(body)}"
                 )
