@@ -1,4 +1,4 @@
-"""`top`, `calls`, `trace`, `call --replay` and `ui`: the side of the dashboard in a terminal, against a gateway."""
+"""`top`, `calls`, `calls show`, `calls replay` and `ui`: the side of the dashboard in a terminal, against a gateway."""
 
 import json
 import os
@@ -52,20 +52,20 @@ def test_calls_are_listed_and_chosen(toolway):
 
 def test_a_call_is_drawn_as_a_waterfall(toolway):
     call = made(toolway, "fake.echo", "text=hello")
-    shown = toolway("trace", call["id"]).stdout
+    shown = toolway("calls", "show", call["id"]).stdout
     assert shown.startswith("fake.echo") and "attempt 1  ok" in shown and re.search(r"server +·*█+", shown)
-    facts = json.loads(toolway("trace", call["id"], "--json", "-q").stdout)
+    facts = json.loads(toolway("calls", "show", call["id"], "--json", "-q").stdout)
     assert facts["arguments"] == {"text": "hello"} and facts["attempt_details"]
-    nothing = toolway("trace", "none")
+    nothing = toolway("calls", "show", "none")
     assert nothing.exit_code == 1 and "toolway calls" in nothing.stderr
 
 
 def test_a_call_is_made_again_but_only_as_meant(toolway):
     call = made(toolway, "fake.echo", "text=once more")
-    result = toolway("call", "--replay", call["id"], "--yes")
-    assert result.stdout == "once more\n" and "toolway trace" in result.stderr
+    result = toolway("calls", "replay", call["id"], "--yes")
+    assert result.stdout == "once more\n" and "toolway calls show" in result.stderr
     if call["effect"] == "unsafe":
-        refused = toolway("call", "--replay", call["id"])
+        refused = toolway("calls", "replay", call["id"])
         assert refused.exit_code == 3 and "E-REPLAY" in refused.stderr
 
 
@@ -98,7 +98,7 @@ def test_the_link_of_the_dashboard_works_once(toolway, gateway):
 
 
 def test_without_a_gateway_it_is_said_how_to_start_one(machine):
-    for words in (("top",), ("calls",), ("trace", "x"), ("call", "--replay", "x"), ("ui",)):
+    for words in (("top",), ("calls",), ("calls", "show", "x"), ("calls", "replay", "x"), ("ui",)):
         result = machine.toolway(*words)
         assert result.exit_code == 4 and "toolway serve" in result.stderr, words
 

@@ -29,7 +29,7 @@ def test_its_era_is_shown_and_advice_is_given(entry):
     (listed,) = json.loads(entry.toolway("ls", "--json").stdout)["servers"]
     assert (listed["state"], listed["era"], listed["protocol"]) == ("ready", "bare", None)
     assert "bare" in entry.toolway("ls").stdout
-    assert "era bare" in entry.toolway("status", "mail").stdout
+    assert "era bare" in entry.toolway("show", "mail").stdout
     examined = entry.toolway("doctor", "mail")
     assert examined.exit_code == 0, examined.output
     assert "era bare" in examined.stdout and '"era": "bare"' in examined.stdout
@@ -54,5 +54,5 @@ def test_a_server_that_knows_neither_method_says_so(entry):
     entry.write(
         ".config/toolway/mcp.json", {"mcpServers": {"odd": {"command": sys.executable, "args": ["-c", script]}}}
     )
-    status = json.loads(entry.toolway("status", "odd", "--json").stdout)
+    status = json.loads(entry.toolway("show", "odd", "--json").stdout)
     assert "toolway explain E-START-REFUSED" in json.dumps(status)

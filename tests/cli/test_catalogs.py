@@ -143,9 +143,9 @@ def test_tools_prompts_resources_and_clients_of_a_configured_server(ready):
     assert ready.toolway("prompts", "greet").exit_code == 2
     assert ready.toolway("resources", "fake://text").stdout == "hello, world\n"
     assert "toolway resources" in ready.toolway("resources", "fake://none").stderr
-    written = ready.toolway("codegen", "python", "fake", "--out", "client.py")
+    written = ready.toolway("tools", "codegen", "python", "fake", "--out", "client.py")
     assert written.exit_code == 0 and "class FakeClient:" in (ready.project / "client.py").read_text()
-    assert ready.toolway("codegen", "cobol", "fake").exit_code == 2
+    assert ready.toolway("tools", "codegen", "cobol", "fake").exit_code == 2
 
 
 def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_server_is_used_by_its_url_without_a_file(machine, monkeypatch):
     report = machine.toolway("doctor", url)
     assert report.exit_code == 4 and "connection refused" in report.stdout and f"toolway doctor {url}" in report.stdout
     other = "http://127.0.0.1:9/mcp"  # it was never asked, so that no list of it is cached
-    assert f"toolway doctor {other}" in machine.toolway("codegen", "python", other).stderr
+    assert f"toolway doctor {other}" in machine.toolway("tools", "codegen", "python", other).stderr
 
 
 def test_a_url_and_files_are_not_checked_together(machine):
@@ -185,7 +185,7 @@ def test_a_url_and_files_are_not_checked_together(machine):
     [
         ("list its tools: toolway tools --server acme", "list its tools: toolway tools 'https://a.example/mcp?x=1'"),
         ("show it: toolway tools acme.add; then", "show it: toolway tools 'https://a.example/mcp?x=1' add; then"),
-        ("find the cause: toolway status acme", "find the cause: toolway doctor 'https://a.example/mcp?x=1'"),
+        ("find the cause: toolway show acme", "find the cause: toolway doctor 'https://a.example/mcp?x=1'"),
         ("toolway login acme", "toolway add acme 'https://a.example/mcp?x=1' && toolway login acme"),
         ("toolway login acme2", "toolway login acme2"),
     ],

@@ -56,7 +56,7 @@ def test_import_names_the_keys_that_it_keeps_and_that_have_no_effect(machine):
     machine.write(
         ".cursor/mcp.json", {"mcpServers": {"fs": {"command": "fs", "autoApprove": ["a"], "envFile": ".env"}}}
     )
-    result = json.loads(machine.toolway("import", "--yes", "--json").stdout)
+    result = json.loads(machine.toolway("clients", "import", "--yes", "--json").stdout)
     assert {(p["server"], p["message"]) for p in result["problems"]} == {
         ("email", "key 'headersHelper' has no effect"),
         ("fs", "key 'autoApprove' of cursor has no effect"),
@@ -90,22 +90,22 @@ def test_init_without_any_client_says_what_to_do(machine):
 
 def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
     clients(machine)
-    machine.toolway("import", "cursor", "--plain")
+    machine.toolway("clients", "import", "cursor", "--plain")
     assert machine.entries()["github"]["env"] == {"GITHUB_TOKEN": TOKEN}
-    result = machine.toolway("import", "cursr")
+    result = machine.toolway("clients", "import", "cursr")
     assert "did you mean 'cursor'?" in result.stderr
     assert result.exit_code == 3
 
 
 def test_where_nobody_can_be_asked_a_token_is_not_copied_into_one_more_file(machine):
     clients(machine)
-    result = machine.toolway("import", "cursor")
+    result = machine.toolway("clients", "import", "cursor")
     assert TOKEN not in machine.own.read_text() + result.output
 
 
 def test_a_client_may_have_a_name_inside_and_what_it_needs_here_is_said(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"build": {"url": "http://build.internal:8000/mcp"}}})
-    result = machine.toolway("import", "cursor")
+    result = machine.toolway("clients", "import", "cursor")
     assert result.exit_code == 0 and machine.entries()["build"]["url"] == "http://build.internal:8000/mcp"
     assert '"toolway": {"addresses": {"allow": ["build.internal"]}}' in " ".join(result.stderr.split())
 
@@ -114,30 +114,30 @@ def test_two_accounts_of_one_server_are_two_servers(machine):
     clients(machine)
     entry = {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": TOKEN[::-1]}}
     machine.write(".claude.json", {"mcpServers": {"github": entry}})
-    machine.toolway("import", "--plain")
+    machine.toolway("clients", "import", "--plain")
     tokens = {name: entry["env"]["GITHUB_TOKEN"] for name, entry in machine.entries().items() if "env" in entry}
     assert tokens == {"github": TOKEN[::-1], "github-cursor": TOKEN}
 
 
 def test_a_project_s_file_is_taken_only_when_that_is_said(machine):
     machine.write("project/.cursor/mcp.json", {"mcpServers": {"local": {"command": "./run"}}})
-    machine.toolway("import")
+    machine.toolway("clients", "import")
     assert not machine.own.exists()
-    digest = json.loads(machine.toolway("import", "--project", "--json").stdout)["untrusted"]["digest"]
-    machine.toolway("import", "--project", "--digest", digest)
+    digest = json.loads(machine.toolway("clients", "import", "--project", "--json").stdout)["untrusted"]["digest"]
+    machine.toolway("clients", "import", "--project", "--digest", digest)
     assert machine.entries()["local"] == {"command": "./run", "cwd": str(machine.project)}
 
 
 def test_an_export_is_shown_asked_about_and_then_made(machine):
     before = clients(machine)
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"files": {"command": "npx", "args": ["-y", "files"]}}})
-    shown = machine.toolway("export", "cursor", "--dry-run")
+    shown = machine.toolway("clients", "export", "cursor", "--dry-run")
     assert '+    "files": {' in shown.stdout
     assert TOKEN not in shown.output
-    refused = machine.toolway("export", "cursor")
+    refused = machine.toolway("clients", "export", "cursor")
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
     assert same(machine, before)
-    made = machine.toolway("export", "cursor", "--yes")
+    made = machine.toolway("clients", "export", "cursor", "--yes")
     text = (machine.home / ".cursor/mcp.json").read_text()
     assert made.exit_code == 0
     assert text.startswith(CURSOR[: CURSOR.index('    "docs"')])
@@ -149,28 +149,28 @@ def test_an_export_is_shown_asked_about_and_then_made(machine):
 def test_what_a_client_cannot_be_told_is_named(machine):
     clients(machine)
     machine.toolway("add", "k", "-e", f"API_KEY={TOKEN}", "--", "x")
-    result = machine.toolway("export", "cursor", "-n")
+    result = machine.toolway("clients", "export", "cursor", "-n")
     assert "env.API_KEY" in result.stderr
-    facts = json.loads(machine.toolway("export", "cursor", "-n", "--json").stdout)["clients"][0]
+    facts = json.loads(machine.toolway("clients", "export", "cursor", "-n", "--json").stdout)["clients"][0]
     assert facts["losses"][0]["code"] == "E-CLIENT-FIELD"
     assert facts["changed"] is False
 
 
 def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
     clients(machine)
-    machine.toolway("import", "cursor")
-    machine.toolway("export", "cursor", "--via-gateway", "-y")
+    machine.toolway("clients", "import", "cursor")
+    machine.toolway("connect", "cursor", "-y")
     text = (machine.home / ".cursor/mcp.json").read_text()
     assert "// mine" in text
     entries = json.loads(text.replace("// mine", ""))["mcpServers"]
     assert entries == {"toolway": build_hub_entry()}
-    result = machine.toolway("import", "cursor", "--json")
+    result = machine.toolway("clients", "import", "cursor", "--json")
     assert json.loads(result.stdout)["found"] == []  # we do not take ourselves
 
 
 def test_sync_gives_everybody_everything_once(machine):
     clients(machine)
-    machine.toolway("sync", "--yes")
+    machine.toolway("clients", "sync", "--yes")
     claude = json.loads((machine.home / ".claude.json").read_text())
     assert claude["numStartups"] == 3
     assert claude["mcpServers"].keys() == {"gh", "github", "docs", "docs-cursor"}
@@ -179,20 +179,20 @@ def test_sync_gives_everybody_everything_once(machine):
     docs = {"docs": "https://docs.example.com/mcp", "docs-2": "https://other.example.com/mcp"}
     assert addresses == {"github": None, "gh": None, **docs}  # each keeps its name
     assert cursor["github"]["env"] == {"GITHUB_TOKEN": TOKEN}  # what it knows itself stays
-    again = json.loads(machine.toolway("sync", "--yes", "--json").stdout)
+    again = json.loads(machine.toolway("clients", "sync", "--yes", "--json").stdout)
     assert [client["changed"] for client in again["clients"]] == [False, False]
 
 
 def test_without_a_client_it_is_asked_which(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {}})
-    assert machine.toolway("export").exit_code == 2
-    assert machine.toolway("export", "--all").exit_code == 0
+    assert machine.toolway("clients", "export").exit_code == 2
+    assert machine.toolway("clients", "export", "--all").exit_code == 0
 
 
 def test_the_hub_is_told_which_file_it_is_for_where_one_was_named(machine):
     clients(machine)
     file = machine.write("mine.json", {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}}})
-    machine.toolway("export", "cursor", "--via-gateway", "-y", "-c", str(file))
+    machine.toolway("connect", "cursor", "-y", "-c", str(file))
     text = (machine.home / ".cursor/mcp.json").read_text().replace("// mine", "")
     entry = json.loads(text)["mcpServers"]["toolway"]
     assert entry["args"][-4:] == ["serve", "--stdio", "--config", str(file)]
@@ -205,11 +205,11 @@ def test_a_server_with_an_environment_is_not_the_one_without(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"memory": memory}})
     machine.toolway("init", "--yes")
     assert machine.entries() == {"memory": {**memory, "env": {"MEMORY_FILE": "/a.json"}}, "memory-cursor": memory}
-    machine.toolway("export", "cursor", "--yes")
+    machine.toolway("clients", "export", "cursor", "--yes")
     exported = json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"]
     assert exported["memory"] == memory and "MEMORY_FILE" in json.dumps(exported)
     machine.toolway("rm", "memory-cursor")
-    machine.toolway("export", "cursor", "--via-gateway", "--yes")
+    machine.toolway("connect", "cursor", "--yes")
     kept = json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"]
     assert kept["memory"] == memory  # our file has no such server, so nothing replaces it
 
@@ -217,7 +217,7 @@ def test_a_server_with_an_environment_is_not_the_one_without(machine):
 def test_a_changed_environment_changes_the_entry_of_the_client(machine):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"a": {"command": "x", "env": {"DEBUG": "1"}}}})
     machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}}})
-    machine.toolway("export", "cursor", "--yes")
+    machine.toolway("clients", "export", "cursor", "--yes")
     assert json.loads((machine.home / ".cursor/mcp.json").read_text())["mcpServers"] == {
         "a": {"command": "x", "env": {"DEBUG": "1"}}
     }
@@ -227,11 +227,11 @@ def test_sync_does_not_bring_a_removed_server_back(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}})
     machine.toolway("init", "--yes")
     machine.toolway("rm", "a")
-    found = json.loads(machine.toolway("sync", "--yes", "--json").stdout)
+    found = json.loads(machine.toolway("clients", "sync", "--yes", "--json").stdout)
     assert machine.entries().keys() == {"b"}
     assert [row["status"] for row in found["imported"]["found"]] == ["removed", "known"]
     assert "x" not in (machine.home / ".local/state/toolway/removed.json").read_text().split('"')
-    machine.toolway("import", "cursor")
+    machine.toolway("clients", "import", "cursor")
     assert machine.entries().keys() == {"a", "b"}
-    machine.toolway("sync", "--yes")
+    machine.toolway("clients", "sync", "--yes")
     assert machine.entries().keys() == {"a", "b"}

@@ -32,7 +32,7 @@ def toolway(tmp_path, monkeypatch):
 
 
 def test_list_shows_every_server_with_era_and_tools(toolway):
-    result = toolway({"new": FAKE, "old": OLD}, "list")
+    result = toolway({"new": FAKE, "old": OLD}, "ls")
     rows = [line.split() for line in result.stdout.splitlines()]
     assert rows[0] == ["server", "state", "tools", "era", "why"]
     assert [(row[0], row[1], row[3]) for row in rows[1:]] == [("new", "ready", "modern"), ("old", "ready", "legacy")]
@@ -41,7 +41,7 @@ def test_list_shows_every_server_with_era_and_tools(toolway):
 
 
 def test_a_failing_server_never_hides_the_others_and_says_why(toolway):
-    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}, "list")
+    result = toolway({"broken": BROKEN, "fake": FAKE, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}, "ls")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert states["fake"] == "ready"
     assert states.keys() == {"broken", "fake", "absent"}
@@ -67,7 +67,7 @@ def test_list_with_check_asks_every_server_now(toolway):
 
 
 def test_list_as_json_is_one_document_with_stable_keys(toolway):
-    result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "list", "--json")
+    result = toolway({"fake": FAKE, "broken": BROKEN, "Odd Name": FAKE}, "ls", "--json")
     document = json.loads(result.stdout)
     assert [server["server"] for server in document["servers"]] == ["fake", "broken", "odd-name"]
     keys = [
@@ -93,32 +93,32 @@ def test_list_as_json_is_one_document_with_stable_keys(toolway):
 
 def test_a_slow_server_is_waited_for_only_so_long(toolway):
     slow = {**FAKE, "args": [*FAKE["args"], "--mode", "slow_start=20"]}
-    result = toolway({"fake": FAKE, "slow": slow}, "list", "--wait", "3", "--json")
+    result = toolway({"fake": FAKE, "slow": slow}, "ls", "--wait", "3", "--json")
     states = {server["server"]: server["state"] for server in json.loads(result.stdout)["servers"]}
     assert states == {"fake": "ready", "slow": "starting"}
     assert result.exit_code == 8
 
 
 def test_where_no_server_works_the_exit_code_says_so(toolway):
-    assert toolway({"absent": ABSENT}, "list").exit_code == 4
-    assert toolway({"bad": {"command": 5}}, "list").exit_code == 3
+    assert toolway({"absent": ABSENT}, "ls").exit_code == 4
+    assert toolway({"bad": {"command": 5}}, "ls").exit_code == 3
 
 
 def test_a_file_without_servers_is_no_error(toolway):
-    result = toolway({}, "list")
+    result = toolway({}, "ls")
     assert "no servers in" in result.stderr
     assert result.exit_code == 0
 
 
 def test_a_disabled_server_is_shown_and_not_started(toolway):
-    result = toolway({"fake": FAKE, "off": {**ABSENT, "enabled": False}}, "list", "--json")
+    result = toolway({"fake": FAKE, "off": {**ABSENT, "enabled": False}}, "ls", "--json")
     assert [server["state"] for server in json.loads(result.stdout)["servers"]] == ["ready", "disabled"]
     assert result.exit_code == 0
 
 
 def test_status_of_one_server_starts_no_other(toolway, tmp_path):
     trap = {"command": sys.executable, "args": ["-c", f"open({str(tmp_path / 'started')!r}, 'w')"]}
-    result = toolway({"fake": FAKE, "trap": trap}, "status", "fake")
+    result = toolway({"fake": FAKE, "trap": trap}, "show", "fake")
     assert result.stdout.startswith("fake: ready\n")
     for label in ("why", "transport", "era", "pid", "tools", "in flight", "restarts", "since"):
         assert f"\n  {label}" in result.stdout
@@ -127,7 +127,7 @@ def test_status_of_one_server_starts_no_other(toolway, tmp_path):
 
 
 def test_status_of_a_broken_server_tells_all(toolway):
-    result = toolway({"broken": BROKEN, "fake": FAKE}, "status", "broken", "--json")
+    result = toolway({"broken": BROKEN, "fake": FAKE}, "show", "broken", "--json")
     [server] = json.loads(result.stdout)["servers"]
     assert server["state"] in ("backing_off", "starting", "failed")
     assert "missing GITHUB_TOKEN ***" in server["stderr"]
@@ -137,14 +137,14 @@ def test_status_of_a_broken_server_tells_all(toolway):
 
 
 def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
-    result = toolway({"github": FAKE}, "status", "githib")
+    result = toolway({"github": FAKE}, "show", "githib")
     assert "did you mean github?" in result.stderr
     assert result.exit_code == 1
 
 
 def test_asking_for_an_entry_that_cannot_be_used_tells_what_is_wrong_with_it(toolway):
     servers = {"My Server": {"type": "odd", "url": "https://x"}}
-    for words in (("status", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
+    for words in (("show", "my-server"), ("call", "my-server.x"), ("tools", "-s", "My Server")):
         result = toolway(servers, *words)
         assert "unknown server type 'odd'" in result.stderr
         assert "mcp.json:1" in result.stderr
@@ -250,16 +250,16 @@ def test_an_error_of_a_call_as_json_says_whether_it_was_executed(toolway):
 def test_a_file_that_is_no_json_is_told_with_its_line(tmp_path):
     file = tmp_path / "bad.json"
     file.write_text('{\n"mcpServers": {,}\n}')
-    result = CliRunner().invoke(app, ["list", "-c", str(file)])
+    result = CliRunner().invoke(app, ["ls", "-c", str(file)])
     assert "bad.json:2" in result.stderr
     assert result.exit_code == 3
-    result = CliRunner().invoke(app, ["list", "-c", str(file), "--json"])
+    result = CliRunner().invoke(app, ["ls", "-c", str(file), "--json"])
     assert json.loads(result.stdout)["error"]["line"] == 2
 
 
 def test_without_a_file_the_error_says_where_it_looked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["list"])
+    result = CliRunner().invoke(app, ["ls"])
     assert str(tmp_path / "mcp.json") in result.stderr
     assert result.exit_code == 3
 

@@ -1,4 +1,4 @@
-"""`toolway doctor --company` on whole machines: one where all five statements hold, and a laptop as it is installed."""
+"""`toolway doctor --security` on whole machines: one where all five guarantees hold, and a laptop as installed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def gateway(machine, *options: str, pinned: bool = True) -> Iterator[str]:
 
 
 def company(machine, *options: str):
-    result = machine.toolway("doctor", "--company", "--json", *options)
+    result = machine.toolway("doctor", "--security", "--json", *options)
     document = json.loads(result.stdout)
     assert [each["id"] for each in document["statements"]] == IDS
     return result.exit_code, {each["id"]: each for each in document["statements"]}, document
@@ -154,11 +154,11 @@ def test_a_laptop_as_it_is_installed_is_told_what_is_missing_and_how_to_fix_it(m
     assert {name: each["verdict"] for name, each in found.items()} == dict.fromkeys(IDS, "does not hold")
     fixes = [each["copy"] for statement in found.values() for each in statement["evidence"] if each["state"] == "fail"]
     assert all(fixes)
-    for fix in ("toolway lock npx", '"sandbox": "guard"', "toolway secrets set fake.GITHUB_TOKEN"):
+    for fix in ("toolway trust lock npx", '"sandbox": "guard"', "toolway secrets set fake.GITHUB_TOKEN"):
         assert fix in fixes
     assert "'old laptop'" in "".join(evidence(found["identity"], "keys"))
     assert "args" in "".join(evidence(found["isolation"], "npx"))
-    text = machine.toolway("doctor", "--company")
+    text = machine.toolway("doctor", "--security")
     assert text.exit_code == 9
     assert "✗ What was done is signed: does not hold" in text.output
     assert TOKEN not in text.output and TOKEN not in json.dumps(document)
@@ -200,7 +200,7 @@ async def test_of_a_gateway_on_another_machine_only_the_first_statement_can_be_r
     assert [each.verdict for each in found] == 5 * ["cannot be determined"]
     messages = " ".join(f"{check.message} {check.detail}" for check in found[0].checks)
     assert "the gateway rejects the token" in messages and "https://login.example" in messages
-    assert "run toolway doctor --company there" in found[3].checks[0].message
+    assert "run toolway doctor --security there" in found[3].checks[0].message
     assert facts.not_checked and "https://tools.example" in facts.checked[0]
 
 
@@ -220,4 +220,4 @@ def test_a_running_gateway_without_authentication_and_a_named_file_are_found(mac
 
 @pytest.mark.parametrize("option", [["--tools"], ["--fix"], ["--all"], ["fake"], ["--client", "cursor"]])
 def test_company_is_not_combined_with_other_checks(machine, option):
-    assert machine.toolway("doctor", "--company", *option).exit_code == 2
+    assert machine.toolway("doctor", "--security", *option).exit_code == 2

@@ -1,4 +1,4 @@
-"""toolway alone, logs, lint, ps, completion, agent-help: without a gateway."""
+"""toolway alone, logs, doctor --tools, ps, completion, help agents: without a gateway."""
 
 import json
 import os
@@ -36,7 +36,9 @@ def test_toolway_alone_knows_what_earlier_runs_saw(machine):
     assert [(s["server"], s["state"]) for s in document["servers"]] == [("fake", "known"), ("off", "disabled")]
     assert document["servers"][0]["tools"] > 10
     assert document["next"]["command"] == "toolway serve"
-    assert "listed just now" in machine.toolway().stdout
+    rows = [line.split()[:3] for line in machine.toolway().stdout.splitlines()]
+    assert rows[0] == ["server", "tools", "state"]
+    assert (rows[1][2], rows[2][2]) == ("idle", "disabled")
 
 
 def test_a_project_s_file_that_waits_is_the_first_thing_to_look_at(machine):
@@ -105,7 +107,7 @@ def test_lint_ends_with_9_where_a_provider_would_refuse_a_tool(machine):
         "        print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], **answer}), flush=True)\n"
     )
     servers(machine, odd={"command": sys.executable, "args": ["-c", program]})
-    result = machine.toolway("lint")
+    result = machine.toolway("doctor", "--tools")
     assert "odd: 1 tool," in result.stdout
     assert "without" in result.stdout
     assert result.exit_code == 9
@@ -209,26 +211,35 @@ def complete(*words):
 def test_names_of_commands_servers_and_tools_are_completed(machine):
     servers(machine, fake=FAKE, other={"command": "x"})
     assert complete("dis") == ["disable"]
-    assert complete("li") == []  # no alias is completed
+    assert complete("li") == []  # no old name is completed
+    assert complete("tru") == ["trust"]
+    assert {"tools", "lock", "update", "sandbox", "fake"} <= set(complete("trust", ""))
+    assert complete("trust", "fake", "") == []
+    assert complete("trust", "tools", "") == ["ls", "diff", "accept"]
+    assert complete("tools", "co") == ["cost", "codegen"]
+    assert complete("tools", "echo", "co") == []
+    assert complete("policy", "flows", "re") == ["reset"]
+    assert complete("help", "trust", "tools", "a") == ["accept"]
+    assert complete("help", "age") == ["agent", "agents"]
     assert complete("keys", "lo") == ["local-token"]
-    assert complete("get", "f") == ["fake"]
+    assert complete("show", "f") == ["fake"]
     assert complete("call", "o") == ["other."]
     machine.toolway("tools", "-s", "fake")
     assert complete("call", "fake.ec") == ["fake.echo"]
     assert complete("tools", "-s", "ot") == ["other"]
-    assert complete("export", "curs") == ["cursor"]
+    assert complete("clients", "export", "curs") == ["cursor"]
     assert complete("explain", "E-STDIO-EN") == ["E-STDIO-ENOENT"]
     assert "revoke" in complete("keys", "")
 
 
 def test_completion_says_nothing_where_something_is_wrong(machine):
     machine.write(".config/toolway/mcp.json", "{,")
-    assert complete("get", "f") == []
+    assert complete("show", "f") == []
 
 
 def test_a_program_is_told_everything_on_one_page(machine):
-    text = machine.toolway("agent-help").stdout
+    text = machine.toolway("help", "agents").stdout
     assert all(word in text for word in ("toolway call", "--json", "executed", "toolway explain", "130"))
-    facts = json.loads(machine.toolway("agent-help", "--json").stdout)
+    facts = json.loads(machine.toolway("help", "agents", "--json").stdout)
     assert {"call", "keys create", "config rollback", "secrets set"} <= facts["commands"].keys()
     assert facts["exits"]["9"] == "lint"

@@ -16,42 +16,43 @@ BROKEN = '{"mcpServers": {"a": {"env": {"GITHUB_TOKEN": "A-SECRET"},,}}}'.replac
 WORDS = {
     "add": ["new", "-e", f"A_TOKEN={TOKEN[4:]}xyz", "--", "x"],
     "new": ["my-notes"],
-    "export": ["cursor", "--yes"],
-    "sync": ["--yes"],
-    "get": ["fake"],
+    "clients export": ["cursor", "--yes"],
+    "connect": ["cursor", "--yes"],
+    "clients sync": ["--yes"],
+    "show": ["fake", "--entry"],
     "rm": ["off"],
     "enable": ["off"],
     "disable": ["fake"],
     "restart": ["fake"],
     "search": ["repeat my text"],
     "call": ["fake.echo", "text=hello"],
-    "codegen": ["python", "fake"],
+    "tools codegen": ["python", "fake"],
     "explain": ["E-USAGE"],
     "login": ["fake"],
     "logout": ["fake"],
     "completion": ["bash"],
     "keys create": ["somebody"],
     "keys revoke": ["nobody"],
-    "sessions end": ["alice"],
-    "pins diff": ["no.tool"],
-    "approvals show": ["no-request"],
+    "users logout": ["alice"],
+    "trust tools diff": ["no.tool"],
+    "approvals show": ["0123456789"],
     "policy why": ["alice", "fake.echo"],
     "policy test": ["no-table.yaml"],
-    "flows reset": ["alice"],
-    "approvals yes": ["no-request"],
-    "approvals no": ["no-request", "why"],
-    "pins approve": ["no.tool"],
-    "sandbox try": ["no-server"],
-    "update": ["no-server"],
+    "policy flows reset": ["alice"],
+    "approvals approve": ["0123456789"],
+    "approvals deny": ["0123456789", "why"],
+    "trust tools accept": ["no.tool"],
+    "trust sandbox": ["no-server"],
+    "trust update": ["no-server"],
     "secrets rm": ["no.SUCH"],
     "secrets set": ["a.TOKEN"],
-    "trace": ["no-call"],
+    "calls show": ["no-call"],
+    "calls replay": ["no-call"],
     "cluster drain": ["no-node"],
     "cluster tenant-key": ["a-tenant"],
     "workflow run": ["no-file.yaml"],
     "workflow check": ["no-file.yaml"],
     "workflow show": ["no-run"],
-    "workflow approve": ["no-run"],
     "workflow answer": ["no-run", "a=b"],
     "workflow settle": ["no-run", "--happened"],
     "workflow resume": ["no-run"],
@@ -61,27 +62,38 @@ WORDS = {
     "workflow import": ["no-file.yaml"],
     "agent run": ["hello", "--model", "no-such-provider:m"],
     "agent show": ["no-run"],
-    "agent approve": ["no-run"],
     "agent resume": ["no-run"],
     "agent replay": ["no-run"],
 }
 WRONG = {"restart": 4, "keys revoke": 1, "secrets rm": 1, "config diff": 1, "config rollback": 1, "edit": 2}
-WRONG |= dict.fromkeys(("pins diff", "pins approve"), 1)  # nothing waits
-WRONG |= {"sandbox try": 1, "update": 1}  # there is no such server
+WRONG |= dict.fromkeys(("trust tools diff", "trust tools accept"), 1)  # nothing waits
+WRONG |= {"trust sandbox": 1, "trust update": 1}  # there is no such server
 WRONG |= dict.fromkeys(("policy check", "policy why", "policy test"), 3)  # the file names no policy
 WRONG |= dict.fromkeys(("login", "logout"), 6)  # nobody can log in to a command
 WRONG |= dict.fromkeys(
-    ("top", "calls", "trace", "ui", "cluster nodes", "cluster drain", "who", "sessions ls", "sessions end"), 4
+    (
+        "top",
+        "calls",
+        "calls show",
+        "calls replay",
+        "ui",
+        "cluster nodes",
+        "cluster drain",
+        "whoami",
+        "users ls",
+        "users logout",
+    ),
+    4,
 )  # they ask a gateway, and none runs
-WRONG["budgets"] = 4  # as those
-WRONG |= dict.fromkeys((f"flows {name}" for name in ("suggest", "show", "reset")), 4)  # as those
-WRONG |= dict.fromkeys((f"approvals {name}" for name in ("ls", "show", "yes", "no")), 4)  # as those
+WRONG["keys budgets"] = 4  # as those
+WRONG |= dict.fromkeys((f"policy flows {name}" for name in ("suggest", "show", "reset")), 4)  # as those
+WRONG |= dict.fromkeys((f"approvals {name}" for name in ("show", "approve", "deny")), 4)  # a call waits at a gateway
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
-WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export"), 3)  # none is kept
+WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export", "audit restart"), 3)  # none is kept
 WRONG |= dict.fromkeys(("audit check", "audit prove"), 2)  # there is no such file
 WRONG |= dict.fromkeys(("workflow run", "workflow check", "workflow import"), 3)  # there is no such file
-WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "approve", "answer", "settle", "resume", "cancel")), 1)
-WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "approve", "resume", "replay")), 1)
+WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "answer", "settle", "resume", "cancel")), 1)
+WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "resume", "replay")), 1)
 ENDLESS = {"serve"}
 
 
@@ -127,7 +139,7 @@ def test_with_q_nothing_but_data_and_errors_is_written(ready, name):
     assert TOKEN[::-1] not in result.output
 
 
-@pytest.mark.parametrize("name", ["ls", "tools", "get", "rm", "enable", "disable", "config validate", "lint", "call"])
+@pytest.mark.parametrize("name", ["ls", "tools", "show", "rm", "enable", "disable", "config validate", "call"])
 def test_a_file_that_cannot_be_read_ends_with_3_wherever_it_is_needed(machine, name):
     machine.write(".config/toolway/mcp.json", BROKEN)
     result = run(machine, name)
@@ -135,7 +147,7 @@ def test_a_file_that_cannot_be_read_ends_with_3_wherever_it_is_needed(machine, n
     assert TOKEN not in result.output
 
 
-@pytest.mark.parametrize("name", ["status", "get", "rm", "enable", "disable", "edit", "logs", "lint", "doctor"])
+@pytest.mark.parametrize("name", ["show", "rm", "enable", "disable", "edit", "logs", "doctor"])
 def test_a_misspelt_server_is_answered_with_the_right_name(ready, name):
     result = ready.toolway(name, "fkae")
     assert "did you mean fake?" in result.stderr

@@ -9,7 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
-from toolway.cli.table import ALIASES, COMMANDS, SECTIONS
+from toolway.cli.help.other_names import ALIASES, RENAMED, RENAMED_OPTIONS
+from toolway.cli.help.pages import FIRST_COMMANDS, all_commands, find_command
+from toolway.cli.table import COMMANDS
 
 ROOT = typer.main.get_command(app)
 
@@ -17,6 +19,8 @@ ROOT = typer.main.get_command(app)
 def every_command(group=ROOT, table=COMMANDS, path=()):
     for name, entry in table.items():
         command = group.get_command(None, name)
+        if entry.takes_words:
+            yield pytest.param((*path, name), group.own_command(name), entry, id=" ".join((*path, name)))
         if entry.subcommands is not None:
             yield from every_command(command, entry.subcommands, (*path, name))
         else:
@@ -38,16 +42,53 @@ def test_every_command_can_be_loaded_and_talks_in_the_same_way(path, command, en
 def test_the_help_of_every_command_fits_in_80_columns(path, command, entry):
     result = toolway(*path, "--help")
     assert result.exit_code == 0
-    assert entry.help in result.stdout
+    assert entry.help in " ".join(result.stdout.split())
     assert [line for line in result.stdout.splitlines() if len(line) > 80] == []
 
 
-def test_every_visible_command_stands_in_one_section():
-    shown = [name for names in SECTIONS.values() for name in names]
-    assert sorted(shown) == sorted(name for name, entry in COMMANDS.items() if not entry.hidden)
-    text = toolway("--help").stdout
-    assert all(f"\n  {name} " in text for name in shown)
+def test_the_first_page_fits_in_a_small_terminal():
+    lines = toolway("--help").stdout.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "One reliable way to call every MCP server."
+    assert toolway("help").stdout.splitlines() == lines
+
+
+def test_the_first_page_shows_14_commands_in_four_groups():
+    text = toolway("-h").stdout
+    names = [name for commands in FIRST_COMMANDS.values() for name in commands]
+    assert (len(FIRST_COMMANDS), len(names)) == (4, 14)
+    assert all(f"\n  {name} " in text for name in names)
+    assert set(names) <= COMMANDS.keys()
+    for part in ("toolway help --all", "toolway help COMMAND", "toolway explain CODE", "-c FILE", "--json"):
+        assert part in text
+
+
+def test_help_all_names_every_command_once():
+    text = toolway("help", "--all").stdout
     assert max(map(len, text.splitlines())) <= 80
+    paragraphs = " ".join(text.split())
+    for path, entry in all_commands():
+        group, _, name = path.rpartition(" ")
+        row = f"\n  {path}  "
+        if row in text:
+            assert text.count(row) == 1
+            assert entry.help.rstrip(".") in paragraphs
+        else:  # named in the row of its group
+            parent = find_command(group)
+            assert parent is not None, path
+            listed = paragraphs.partition(parent.help.rstrip(".") + ": ")[2].partition(".")[0]
+            assert name in listed.split(", "), path
+
+
+def test_help_of_a_command_is_that_of_its_option():
+    for path, _ in all_commands():
+        assert toolway("help", *path.split()).stdout == toolway(*path.split(), "--help").stdout
+    assert toolway("help", "--json").exit_code == 0
+    refused = toolway("help", "toools")
+    assert (refused.exit_code, "did you mean" in refused.stderr) == (2, True)
+    assert toolway("help", "call", "fake").exit_code == 2
+    assert toolway("help", "ls", "--all").exit_code == 2
 
 
 def test_help_has_no_colour_where_nobody_sees_it():
@@ -74,12 +115,20 @@ def test_an_option_that_a_command_has_no_use_for_is_refused_before_it_too():
         (("toools",), "did you mean tools?"),
         (("keys", "craete"), "did you mean create?"),
         (("remove", "x"), "did you mean toolway rm?"),
+        (("approve", "x"), "did you mean toolway approvals approve?"),
+        (("trust", "tools", "ackcept"), "did you mean accept?"),
         (("undo",), "did you mean toolway config rollback?"),
-        (("nothing-like-it",), "list all commands: "),
+        (("nothing-like-it",), "list all commands: toolway help --all"),
         (("tools", "--jsn"), "did you mean --json?"),
         (("call",), "call --help"),
         (("serve", "--port", "many"), "serve --help"),
-        (("call", "fake.add", "--replay", "x"), "--replay ID"),
+        (("call", "fake.add", "--timeout", "often"), "--timeout must be a duration such as 20s or 2m"),
+        (("call", "fake.add", "--timeout", "0s"), "--timeout must be a duration such as 20s or 2m"),
+        (("doctor", "--security", "--fix"), "--fix cannot be combined with --security"),
+        (("show", "github", "--config"), "toolway show NAME --entry"),
+        (("show", "--entry"), "--entry needs the NAME of a server"),
+        (("connect", "cursor", "--search", "--group", "x"), "--search and --group cannot be used together"),
+        (("trust", "x", "--server", "tools"), "--server and a name cannot be used together"),
         (("doctor", "--tools", "--fix"), "--fix cannot be combined with --tools"),
         (("doctor", "--strict"), "--strict requires --tools"),
         (("doctor", "--gateway", "http://127.0.0.1:1"), "--gateway requires --tools"),
@@ -102,6 +151,54 @@ def test_the_words_of_others_lead_to_commands_that_exist():
     for ours in ALIASES.values():
         assert toolway(*ours.split(), "--help").exit_code == 0
     assert not ALIASES.keys() & COMMANDS.keys()
+    assert not ALIASES.keys() & RENAMED.keys()
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one(old, new):
+    assert find_command(old) is None
+    for words in (old.split(), [*old.split(), "x"]):
+        result = toolway(*words)
+        assert (result.stdout, result.exit_code) == ("", 2)
+        assert f"unknown command {old}: use `toolway {new}`" in result.stderr
+    error = json.loads(toolway(*old.split(), "--json").stdout)["error"]
+    assert error["message"] == f"unknown command {old}: use `toolway {new}`"
+    shown = error["hint"].partition(": toolway ")[2].split()
+    assert shown[-1] == "--help" and toolway(*shown).exit_code == 0
+
+
+def test_every_command_before_the_renaming_is_kept_or_renamed():
+    before = "init add new import export sync ls status get rm enable disable edit restart tools search tokens call"
+    before += " prompts resources codegen workflow agent doctor config secrets login logout trust pins policy sandbox"
+    before += " lock update top calls trace logs ps explain serve ui keys who sessions budgets flows approvals audit"
+    before += " cluster completion agent-help list lint"
+    assert set(before.split()) <= COMMANDS.keys() | RENAMED.keys()
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED_OPTIONS.items(), ids=lambda each: "".join(each))
+def test_an_old_option_is_refused_with_the_new_command(old, new):
+    command, option = old
+    result = toolway(*command.split(), "x", option)
+    assert result.exit_code == 2
+    assert f"use `toolway {new}`" in " ".join(result.stderr.split())
+
+
+def test_a_word_after_a_command_with_subcommands_may_be_either(machine):
+    machine.write(".config/toolway/mcp.json", {"mcpServers": {"lock": {"command": "x", "enabled": False}}})
+    assert "unknown server" not in toolway("trust", "lock", "--check").stderr
+    assert json.loads(toolway("tools", "--json", "cost").stdout).keys() >= {"endpoints", "servers"}
+    assert json.loads(toolway("tools", "--json", "--", "cost").stdout)["tools"] == []
+    assert json.loads(toolway("tools", "-s", "lock", "cost", "--json").stdout)["tools"] == []
+    assert json.loads(toolway("--json", "trust", "-c", "x.json", "tools", "ls").stdout)["servers"] == []
+    revoked = json.loads(toolway("trust", "--revoke", "--server", "lock", "--json").stdout)["revoked"]
+    assert [each.split()[0] for each in revoked] == ["lock"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0.5s", 0.5), ("20s", 20), ("2m", 120), ("250ms", 0.25), ("5", 5)])
+def test_the_timeout_of_a_call_is_a_time_as_in_the_file(text, seconds):
+    from toolway.cli.commands.tools import parse_timeout
+
+    assert parse_timeout(text) == seconds
 
 
 def test_a_group_alone_shows_what_it_has():

@@ -64,7 +64,7 @@ def toolway(gateway, monkeypatch, tmp_path):
 
 
 def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
-    result = toolway("list")
+    result = toolway("ls")
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
     assert states["broken"] in ("down", "starting", "failed")
@@ -74,19 +74,19 @@ def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
 
 
 def test_status_is_that_of_the_running_server(toolway):
-    first, second = (json.loads(toolway("status", "fake", "--json", "-q").stdout)["servers"][0] for _ in range(2))
+    first, second = (json.loads(toolway("show", "fake", "--json", "-q").stdout)["servers"][0] for _ in range(2))
     assert first["pid"] == second["pid"]
     assert second["since"] >= first["since"] > 0
 
 
 def test_a_misspelt_server_is_answered_with_the_right_name(toolway):
-    result = toolway("status", "faek")
+    result = toolway("show", "faek")
     assert "did you mean fake?" in result.stderr
     assert result.exit_code == 1
 
 
 def test_secrets_of_a_server_stay_with_the_gateway(toolway, gateway):
-    result = toolway("status", "broken", "--gateway", gateway.url + "/mcp", "--token", gateway.token, "--json")
+    result = toolway("show", "broken", "--gateway", gateway.url + "/mcp", "--token", gateway.token, "--json")
     [server] = json.loads(result.stdout)["servers"]
     assert "missing GITHUB_TOKEN ***" in server["stderr"]
     assert "do-not-show" not in result.output
@@ -168,7 +168,7 @@ def test_another_file_or_no_gateway_is_not_that_gateway(toolway, tmp_path):
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"mcpServers": {"off": {"command": "x", "enabled": False}}}))
     for words in (["-c", str(other)], ["--no-gateway", "-c", str(other)]):
-        result = toolway("list", "--json", *words)
+        result = toolway("ls", "--json", *words)
         assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
         assert result.stderr == ""
 
@@ -183,7 +183,7 @@ def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_p
     file.write_text('{"mcpServers": {"off": {"command": "x", "enabled": false}}}')
     monkeypatch.setenv("TOOLWAY_CONFIG", str(file))
     StateDir.default(os.environ).write_running(RunningGateway("http://127.0.0.1:9", os.getpid(), str(file)))
-    result = CliRunner().invoke(app, ["list", "--json"])
+    result = CliRunner().invoke(app, ["ls", "--json"])
     assert [server["server"] for server in json.loads(result.stdout)["servers"]] == ["off"]
     assert "does not respond" in result.stderr
 
@@ -197,7 +197,7 @@ def test_a_gateway_that_does_not_answer_any_more_is_told_and_its_file_used(tmp_p
     ],
 )
 def test_a_gateway_that_cannot_be_used_is_told_in_four_parts(toolway, words, code, part):
-    for command in (["list"], ["call", "fake.add", "a:=1", "b:=2"], ["keys", "ls"]):
+    for command in (["ls"], ["call", "fake.add", "a:=1", "b:=2"], ["keys", "ls"]):
         result = toolway(*command, *words)
         assert part in result.stderr
         assert re.search(r"^  hint +\S", result.stderr, re.MULTILINE)
@@ -218,7 +218,7 @@ def test_a_key_opens_what_it_was_made_for_until_it_is_revoked(toolway, gateway):
 
     assert call("fake.add").stdout == "3\n"
     assert "E-NOT-FOUND" in call("fake.sleep").stderr
-    assert "E-GATEWAY-ADMIN" in toolway("list", "--token", made["token"]).stderr
+    assert "E-GATEWAY-ADMIN" in toolway("ls", "--token", made["token"]).stderr
     assert toolway("keys", "revoke", made["id"]).exit_code == 0
     assert call("fake.add").exit_code == 6
     assert toolway("keys", "revoke", made["id"]).exit_code == 1
@@ -230,16 +230,23 @@ def test_keys_are_kept_in_the_file_where_no_gateway_runs(tmp_path, monkeypatch):
     def toolway(*words):
         return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
-    assert "there are no keys" in toolway("keys", "ls").stderr
+    assert "no API keys yet" in toolway("keys", "ls").stderr
     made = toolway("keys", "create", "ci", "--admin")
     assert re.fullmatch(r"tw_\S{40,}\n", made.stdout)
     principal = StateDir.default(os.environ).open_key_store().authenticate(made.stdout.strip())
     assert principal is not None and principal.admin
     [row] = toolway("keys", "ls").stdout.splitlines()[1:]
-    assert row.split()[1:5] == ["ci", "everything", "and", "/admin"]
+    assert row.split()[1:6] == ["ci", "everything", "and", "/admin,", "100/s"]
     assert toolway("keys", "revoke", row.split()[0]).exit_code == 0
     assert toolway("keys", "revoke", row.split()[0]).exit_code == 1
     assert toolway("keys", "create", "").exit_code == 2
+    wide, narrow = (
+        toolway("keys", "create", "bot", "--rate", "none"),
+        toolway("keys", "create", "bot", "--scope", "sums"),
+    )
+    assert "no rate limit" in wide.stderr and "it opens every tool; to narrow it" in wide.stderr
+    assert "sums, 100/s" in narrow.stderr and "every tool" not in narrow.stderr
+    assert "everything, no rate limit" in toolway("keys", "ls").stdout
 
 
 def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
@@ -254,26 +261,23 @@ def test_a_key_with_a_rate_is_refused_when_it_calls_too_often(toolway, gateway):
     assert refused.exit_code != 0 and "1/h" in refused.stderr
     assert toolway("keys", "revoke", made["id"]).exit_code == 0
     wrong = toolway("keys", "create", "bot", "--rate", "often")
-    assert wrong.exit_code == 2 and "600/min" in wrong.stderr
+    assert wrong.exit_code == 2 and "600/min" in wrong.stderr and "or none" in wrong.stderr
 
 
-VIA = ("--via-gateway", "--print")
-
-
-def test_an_export_prints_what_each_client_wants(toolway, gateway):
+def test_connect_prints_what_each_client_wants(toolway, gateway):
     url, bearer = f"{gateway.url}/mcp", f"Bearer {gateway.token}"
-    command = toolway("export", "claude-code", *VIA).stdout
+    command = toolway("connect", "claude-code", "--print").stdout
     assert command == f"claude mcp add --transport http toolway {url} --header 'Authorization: {bearer}'\n"
     headers = {"Authorization": bearer}
-    cursor = json.loads(toolway("export", "cursor", *VIA).stdout)
+    cursor = json.loads(toolway("connect", "cursor", "--print").stdout)
     assert cursor == {"mcpServers": {"toolway": {"url": url, "headers": headers}}}
-    vscode = json.loads(toolway("export", "vscode", *VIA, "--group", "sums").stdout)
+    vscode = json.loads(toolway("connect", "vscode", "--print", "--group", "sums").stdout)
     assert vscode == {"servers": {"toolway-sums": {"type": "http", "url": f"{url}/sums", "headers": headers}}}
-    document = json.loads(toolway("export", "generic", *VIA, "--json").stdout)
+    document = json.loads(toolway("connect", "generic", "--print", "--json").stdout)
     assert json.loads(document["text"])["mcpServers"]["toolway"]["url"] == document["url"] == url
-    assert toolway("export", "emacs", *VIA).exit_code == 2
-    assert toolway("export", "codex", *VIA, "--group", "no group").exit_code == 2
-    named = toolway("export", "cursor", *VIA, "--gateway", "http://tools.example:1", "--token", "t").stdout
+    assert toolway("connect", "emacs", "--print").exit_code == 2
+    assert toolway("connect", "codex", "--print", "--group", "no group").exit_code == 2
+    named = toolway("connect", "cursor", "--print", "--gateway", "http://tools.example:1", "--token", "t").stdout
     entry = {"url": "http://tools.example:1/mcp", "headers": {"Authorization": "Bearer t"}}
     assert json.loads(named) == {"mcpServers": {"toolway": entry}}
 
@@ -281,39 +285,38 @@ def test_an_export_prints_what_each_client_wants(toolway, gateway):
 @pytest.mark.parametrize(
     "words",
     [
-        ("cursor", "--print"),
-        ("--all", *VIA),
-        ("cursor", "codex", *VIA),
-        ("cursor", "--via-gateway", "--group", "sums"),
+        ("--all", "--print"),
+        ("cursor", "codex", "--print"),
+        ("cursor", "--group", "sums"),
         ("cursor", "--gateway", "http://tools.example:1"),
     ],
 )
-def test_options_of_an_export_that_do_not_fit_together_are_refused(toolway, words):
-    result = toolway("export", *words)
-    assert (result.exit_code, "toolway export CLIENT --via-gateway --print" in result.stderr) == (2, True)
+def test_connect_refuses_options_that_do_not_fit_together(toolway, words):
+    result = toolway("connect", *words)
+    assert (result.exit_code, "toolway connect CLIENT --print" in result.stderr) == (2, True)
 
 
 def test_what_codex_is_shown_is_toml_that_says_the_same(toolway, gateway):
     import tomllib
 
-    server = tomllib.loads(toolway("export", "codex", *VIA).stdout)["mcp_servers"]["toolway"]
+    server = tomllib.loads(toolway("connect", "codex", "--print").stdout)["mcp_servers"]["toolway"]
     assert server == {"url": f"{gateway.url}/mcp", "http_headers": {"Authorization": f"Bearer {gateway.token}"}}
 
 
-def test_before_the_gateway_runs_an_export_prints_where_it_will_be(tmp_path, monkeypatch):
+def test_connect_before_the_gateway_runs_prints_its_later_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "toolway": {"gateway": {"port": 9999}}}')
     monkeypatch.setenv("TOOLWAY_CONFIG", str(tmp_path / "mcp.json"))
-    result = CliRunner().invoke(app, ["export", "cursor", *VIA])
+    result = CliRunner().invoke(app, ["connect", "cursor", "--print"])
     assert json.loads(result.stdout)["mcpServers"]["toolway"]["url"] == "http://127.0.0.1:9999/mcp"
     assert "toolway serve" in result.stderr
 
 
 def test_a_server_of_the_gateway_is_started_again(toolway):
-    first = json.loads(toolway("status", "old", "--json", "-q").stdout)["servers"][0]
+    first = json.loads(toolway("show", "old", "--json", "-q").stdout)["servers"][0]
     assert json.loads(toolway("restart", "old", "--json", "-q").stdout) == {"restarting": "old"}
     toolway("call", "old.add", "a:=1", "b:=2")
-    again = json.loads(toolway("status", "old", "--json", "-q").stdout)["servers"][0]
+    again = json.loads(toolway("show", "old", "--json", "-q").stdout)["servers"][0]
     assert again["pid"] != first["pid"]
     missing = toolway("restart", "oldd")
     assert "did you mean old?" in missing.stderr
@@ -374,16 +377,16 @@ def test_a_gateway_may_be_below_a_path(address):
 
 
 def test_who_says_whose_token_it_is_and_until_when_it_is_valid(toolway):
-    assert "the owner of this machine's token" in toolway("who").stdout
+    assert "the owner of this machine's token" in toolway("whoami").stdout
     made = json.loads(toolway("keys", "create", "ci", "--scope", "sums", "--expires", "90d", "--json").stdout)
-    result = toolway("who", "--token", made["token"])
+    result = toolway("whoami", "--token", made["token"])
     assert "an API key" in result.stdout and "sums" in result.stdout and made["token"] not in result.output
-    found = json.loads(toolway("who", "--token", made["token"], "--json").stdout)
+    found = json.loads(toolway("whoami", "--token", made["token"], "--json").stdout)
     assert (found["name"], found["kind"], found["expires"]) == ("ci", "key", made["expires"])
     listed = toolway("keys", "ls")
     assert "until" in listed.stdout.splitlines()[0]
     toolway("keys", "revoke", made["id"])
-    assert toolway("who", "--token", made["token"]).exit_code != 0
+    assert toolway("whoami", "--token", made["token"]).exit_code != 0
 
 
 @pytest.mark.parametrize("when", ["yesterday", "0d", "-5d", "2020-01-31", "10x", "d", ""])
@@ -392,7 +395,7 @@ def test_a_key_needs_an_end_that_can_be_read_and_is_to_come(toolway, when):
 
 
 def test_a_gateway_without_a_login_has_no_sessions(toolway):
-    for words in (("sessions", "ls"), ("sessions", "end", "alice")):
+    for words in (("users", "ls"), ("users", "logout", "alice")):
         result = toolway(*words)
         assert result.exit_code == 3 and "E-LOGIN-NONE" in result.stderr
 
@@ -409,8 +412,8 @@ def test_sessions_are_listed_and_ended_by_the_gateway(toolway, monkeypatch):
         return {"sessions": [person], "provider": provider} if method == "GET" else {"ended": "user:1", "known": False}
 
     monkeypatch.setattr(GatewayClient, "request_admin", request)
-    listed = toolway("sessions", "ls")
+    listed = toolway("users", "ls")
     assert "HTTP 404" in listed.stderr and "E-LOGIN-PROVIDER" in listed.stderr
     assert listed.stdout.splitlines()[1].split()[:5] == ["1", "alice@acme", "eng,", "ops", "claude"]
-    result = toolway("sessions", "end", "a/b")
-    assert sent[-1] == ("DELETE", "sessions/a%2Fb") and "taken for a subject" in result.stderr
+    result = toolway("users", "logout", "a/b")
+    assert sent[-1] == ("DELETE", "sessions/a%2Fb") and "treated it as a subject" in result.stderr

@@ -48,21 +48,21 @@ def test_the_version_is_told(folder):
 
 def test_stdout_is_only_json_even_with_warnings(folder):
     (folder / "mcp.json").write_text('{"mcpServers": {"bad": 5, "ok": {"command": "x", "enabled": false}}}')
-    result = subprocess.run([*TOOLWAY, "list", "--json"], cwd=folder, capture_output=True, text=True, timeout=30)
+    result = subprocess.run([*TOOLWAY, "ls", "--json"], cwd=folder, capture_output=True, text=True, timeout=30)
     assert [server["state"] for server in json.loads(result.stdout)["servers"]] == ["disabled"]
     assert result.stderr == ""
     assert result.returncode == 3
 
 
 def test_a_terminal_gets_colour_and_is_told_who_is_waited_for(folder):
-    text, code = at_a_terminal(["list"], folder)
+    text, code = at_a_terminal(["ls"], folder)
     assert "waiting for 1: slow" in text
     assert "\x1b[32mready" in text
     assert code == 0
 
 
 def test_no_color_is_heeded_at_a_terminal(folder):
-    text, _ = at_a_terminal(["list", "-q"], folder, NO_COLOR="1")
+    text, _ = at_a_terminal(["ls", "-q"], folder, NO_COLOR="1")
     assert "\x1b" not in text
 
 

@@ -101,12 +101,12 @@ def test_a_dry_run_shows_and_writes_nothing(machine):
 
 def test_an_entry_is_shown_as_written_without_its_secrets(machine):
     machine.write(".config/toolway/mcp.json", FILE)
-    result = machine.toolway("get", "github", "--json")
+    result = machine.toolway("show", "github", "--entry", "--json")
     document = json.loads(result.stdout)
     assert document["entry"]["env"] == {"GITHUB_TOKEN": "***"}
     assert (document["file"], document["line"]) == (str(machine.own), 4)
-    assert machine.toolway("get", "docs-site").exit_code == 0
-    missing = machine.toolway("get", "githib")
+    assert machine.toolway("show", "docs-site", "--entry").exit_code == 0
+    missing = machine.toolway("show", "githib", "--entry")
     assert ("did you mean github?" in missing.stderr, missing.exit_code) == (True, 1)
 
 

@@ -41,7 +41,7 @@ def loaded_by(*words):
 
 
 @pytest.mark.parametrize(
-    "words", [("tools", "echo"), ("tools", "-s", "fake", "--json"), (), ("get", "fake"), ("config",)]
+    "words", [("tools", "echo"), ("tools", "-s", "fake", "--json"), (), ("show", "fake", "--entry"), ("config",)]
 )
 def test_what_is_on_disk_is_shown_without_loading_the_core(machine, words):
     machine.write(".config/toolway/mcp.json", {"mcpServers": {"fake": FAKE}})

@@ -22,8 +22,8 @@ SYSTEM = "/usr/bin:/bin"
 
 
 def small(*args: str) -> dict[str, Any]:
-    """The entry of a server that works."""
-    return {"command": PYTHON, "args": ["-I", "-S", str(SMALL), *args]}
+    """The entry of a server that works. Tests beside this one have other commands: they may leave processes behind."""
+    return {"command": PYTHON, "args": ["-I", "-S", str(SMALL), *args, f"of-{os.getpid()}"]}
 
 
 @dataclass

@@ -104,7 +104,7 @@ def test_who_has_no_file_of_ours_yet_is_told_of_those_he_has(lab):
     lab.servers(lab.home / ".cursor" / "mcp.json", acme=small())
     result = toolway(lab)
     assert result.stdout.startswith("✓ acme: no problem found\n")
-    assert "no own config file yet" in result.stderr
+    assert "no Toolway config yet" in result.stderr
 
 
 def test_without_any_file_the_fix_is_named(lab):

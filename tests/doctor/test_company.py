@@ -1,4 +1,4 @@
-"""The five statements of `toolway doctor --company`: which fact refutes which one, with which evidence and fix."""
+"""The five statements of `toolway doctor --security`: which fact refutes which one, with which evidence and fix."""
 
 from __future__ import annotations
 
@@ -130,22 +130,22 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
     (identity(cluster=True), "identity", HOLDS, "nodes", "with the cluster key", ""),
     (replace(GOOD, identity=None), "identity", UNKNOWN, "identity", "it was not collected", ""),
     # what runs
-    (approval(requires_lock=False), "content", FAILS, "lock", "there is no login", '"lock": "required"'),
+    (approval(requires_lock=False), "content", FAILS, "lock", "the gateway isn't public", '"lock": "required"'),
     (approval(requires_lock=False, lock_setting="optional"), "content", FAILS, "lock", "'optional'", '"required"'),
     (approval(reload_all=True), "content", FAILS, "reload", "toolway.gateway.reload", '"reload": "approved"'),
     (approval(waiting=("new",)), "content", HOLDS, "new", "waits for approval, and is not started", ""),
     (approval(untrusted_files=("/p/.mcp.json",)), "content", HOLDS, "project", "/p/.mcp.json is not trusted", ""),
     (approval(allowed_commands=("npx",)), "content", HOLDS, "admin", "npx", ""),
-    (server(lock_exempt=True), "content", FAILS, "files", '"lock" is false', "toolway lock files"),
+    (server(lock_exempt=True), "content", FAILS, "files", '"lock" is false', "toolway trust lock files"),
     (
         server(locked="", lock_problem="a file differs"),
         "content",
         FAILS,
         "files",
         "a file differs",
-        "toolway lock files",
+        "toolway trust lock files",
     ),
-    (server(locked=""), "content", FAILS, "files", "it is not in /home/me/toolway.lock", "toolway lock files"),
+    (server(locked=""), "content", FAILS, "files", "it is not in /home/me/toolway.lock", "toolway trust lock files"),
     (server(), "content", HOLDS, "files", "107 packages, tree 3f2a", ""),
     (server(package="", locked=""), "content", HOLDS, "files", "content of the program is not compared", ""),
     (server(approval="unrecorded"), "content", FAILS, "files", "/home/me/mcp.json:3", "toolway trust"),
@@ -175,7 +175,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
         FAILS,
         "files",
         "files.read",
-        "pins approve files",
+        "trust tools accept files",
     ),
     (
         server(pins=PinnedServer(9, noted=("files.rm",))),
@@ -183,7 +183,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
         FAILS,
         "files",
         "and is used",
-        "pins diff files",
+        "trust tools diff files",
     ),
     (server(), "definitions", HOLDS, "files", "7 when first received, 2 by a person", ""),
     # sandboxes
@@ -197,7 +197,7 @@ ROWS: list[tuple[Facts, str, str, str, str, str]] = [
         FAILS,
         "files",
         "no bwrap",
-        "toolway sandbox try files",
+        "toolway trust sandbox files",
     ),
     (
         server(probe=replace(PROBE, readable=("~/.ssh",))),

@@ -53,7 +53,7 @@ def states(found: TrialStart) -> dict[str, str]:
 def test_a_failed_sandbox_leads_to_the_command_for_this_server() -> None:
     failed = TrialStart(30.0, failure=Disconnect("x was not started: no user namespaces", "E-SANDBOX"))
     [check] = check_process(TARGET, Server(command="x"), failed)
-    assert (check.state, check.copy, check.code) == ("fail", "toolway sandbox try git", "E-SANDBOX")
+    assert (check.state, check.copy, check.code) == ("fail", "toolway trust sandbox git", "E-SANDBOX")
 
 
 def test_a_slow_start_and_a_flood_of_stderr_are_warnings() -> None:

@@ -1,4 +1,4 @@
-"""The trial of a sandbox for `toolway doctor --company`: what a program in it can read, and what it cannot."""
+"""The trial of a sandbox for `toolway doctor --security`: what a program in it can read, and what it cannot."""
 
 from __future__ import annotations
 

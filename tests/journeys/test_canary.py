@@ -54,7 +54,6 @@ WORDS: dict[str, list[str]] = {
     "file": [".mcp.json"],
     "target": ["https://me:CANARY-argument@127.0.0.1:1/mcp"],
 }
-PRINT = ["--via-gateway", "--print"]
 MORE: dict[tuple[str, ...], list[list[str]]] = {
     (): [["--no-gateway"], ["--version"], ["nonsense"], ["--config", "~/nowhere.json"]],
     ("doctor",): [["--client", "cursor"], ["--client", "codex"], ["--fix"]],
@@ -62,15 +61,11 @@ MORE: dict[tuple[str, ...], list[list[str]]] = {
     ("config",): [["--origin"], ["--json", "--origin"]],
     ("config", "validate"): [["--config", "~/broken.json"], ["--config", "~/twice.json"]],
     ("ls",): [["--config", "~/broken.json"], ["--config", ".mcp.json"]],
-    ("import",): [["--all"], ["--yes"], ["cursor", "--yes"], ["gemini", "--yes"], ["--dry-run"]],
-    ("export",): [
-        ["cursor", "--yes"],
-        ["cursor", *PRINT],
-        ["claude-code", "--yes"],
-        ["codex", "--yes"],
-        ["--all", "--yes"],
-    ],
-    ("sync",): [["--yes"], ["--dry-run"]],
+    ("clients", "import"): [["--all"], ["--yes"], ["cursor", "--yes"], ["gemini", "--yes"], ["--dry-run"]],
+    ("clients", "export"): [["cursor", "--yes"], ["claude-code", "--yes"], ["codex", "--yes"], ["--all", "--yes"]],
+    ("connect",): [["cursor", "--print"], ["cursor", "--yes"]],
+    ("show",): [["good", "--entry"]],
+    ("clients", "sync"): [["--yes"], ["--dry-run"]],
     ("init",): [["--yes"]],
     ("trust",): [["--digest", "0" * 64]],
     ("secrets", "set"): [["good.NEW"], ["good.NEW", "--json"], ["not a name"]],
@@ -83,15 +78,16 @@ ENDLESS = {("serve",), ("logs",)}
 # They start all servers, which takes seconds of CPU time. Unless LONG, each runs once: some print text, some JSON; the
 # rest of the commands print JSON, and what is worth trying first.
 DEAR: dict[tuple[str, ...], list[str]] = {
-    **{(name,): [] for name in ("ls", "import", "doctor")},
-    **{(name,): ["--json"] for name in ("search", "sync")},
+    **{each: [] for each in (("ls",), ("clients", "import"), ("doctor",))},
+    ("search",): ["--json"],
+    ("clients", "sync"): ["--json"],
     ("serve",): ["--stdio"],  # `test_a_gateway_lets_no_secret_out` runs it with a port
 }
-# Unless LONG: `init` and `sync` import as `import` does, the others list servers as `ls` does. `doctor` has a test of
-# its own in tests/doctor.
+# Unless LONG: `init` and `clients sync` import as `clients import` does, the others list servers as `ls` does.
+# `doctor` has a test of its own in tests/doctor.
 DEAREST = {
-    *(("tools",), ("tokens",), ("status",), ("prompts",), ("resources",), ("init",), ("logs",)),
-    *(("sync",), ("doctor",), ("agent", "replay"), ("cluster", "trust")),
+    *(("tools",), ("tools", "cost"), ("show",), ("prompts",), ("resources",), ("init",), ("logs",)),
+    *(("clients", "sync"), ("doctor",), ("agent", "replay"), ("cluster", "trust")),
 }
 SHOW_THE_TOKEN = {"local-token", "--print"}  # of the gateway: that is what they are for
 
@@ -106,12 +102,7 @@ def all_commands(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tupl
             yield from all_commands(group.get_command(context, name), (*path, name))
 
 
-# An alias runs what its command runs.
-COMMANDS = {
-    path: command
-    for path, command in all_commands()
-    if LONG or not (path in DEAREST or getattr(command, "hidden", False))
-}
+COMMANDS = {path: command for path, command in all_commands() if LONG or path not in DEAREST}
 
 
 def invocations(path: tuple[str, ...], command: Any) -> list[list[str]]:
@@ -250,7 +241,7 @@ def _asked(lab: Lab, log: Path) -> Iterator[bytes]:
         time.sleep(0.05)
     for words in (
         ["ls"],
-        ["status", "--json"],
+        ["show", "--json"],
         ["tools"],
         ["call", "good.add"],
         ["call", "dead.x"],
@@ -261,7 +252,7 @@ def _asked(lab: Lab, log: Path) -> Iterator[bytes]:
         yield run(lab, words)
 
 
-SHOWN = [[], ["doctor", "dead"], ["secrets", "set", "good.NEW"], *([["ls"], ["status"]] if LONG else [])]
+SHOWN = [[], ["doctor", "dead"], ["secrets", "set", "good.NEW"], *([["ls"], ["show"]] if LONG else [])]
 
 
 @pytest.mark.parametrize("words", SHOWN)
@@ -318,7 +309,9 @@ def test_the_lab_would_notice(lab: Lab) -> None:
 
 
 def test_every_command_is_run() -> None:
-    assert {("secrets", "set"), ("trust",), ("import",), ("ls",), ("config", "path"), ("serve",), ()} <= set(COMMANDS)
+    assert {("secrets", "set"), ("trust",), ("clients", "import"), ("ls",), ("config", "path"), ("serve",), ()} <= set(
+        COMMANDS
+    )
     assert all(path in COMMANDS for path in {*MORE, *DEAR} - DEAREST), "a command that has gone"
     assert all(invocations(path, command) for path, command in COMMANDS.items())
 

@@ -41,7 +41,7 @@ def test_from_two_clients_to_one_way_for_both(home):
     tools = json.loads(toolway(home, "tools", "echo", "--json"))["tools"]
     assert {tool["name"] for tool in tools} == {"new.echo", "old.echo"}
     assert toolway(home, "call", "old.add", "a:=1", "b:=2") == "3\n"
-    toolway(home, "export", "--all", "--via-gateway", "--yes")
+    toolway(home, "connect", "--all", "--yes")
     claude = json.loads((home / ".claude.json").read_text())
     cursor = json.loads((home / ".cursor/mcp.json").read_text())
     assert (claude["theme"], list(claude["mcpServers"]), list(cursor["mcpServers"])) == (

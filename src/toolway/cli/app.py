@@ -12,20 +12,23 @@ import typer
 
 from toolway._version import __version__
 from toolway.cli.framework import LazyGroup, run_command
+from toolway.cli.help.pages import first_page
+from toolway.cli.help.text import TAGLINE
 from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
-from toolway.cli.table import ALIASES, COMMANDS, SECTIONS
+from toolway.cli.table import COMMANDS
 
 
 class _Root(LazyGroup):
     table = COMMANDS
-    sections = SECTIONS
-    aliases = ALIASES
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(first_page())
 
 
 app = typer.Typer(
     name="toolway",
     cls=_Root,
-    help="One dependable way to every MCP server.",
+    help=TAGLINE,
     invoke_without_command=True,
     add_completion=False,  # `toolway completion` is ours
     rich_markup_mode=None,  # importing rich takes longer than everything else in `--help`

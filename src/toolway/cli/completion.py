@@ -1,4 +1,4 @@
-"""Shell completion callbacks for typer: names of servers, tools, clients and error codes.
+"""Shell completion callbacks for typer: names of commands, servers, tools, clients and error codes.
 
 A callback that fails suggests nothing.
 """
@@ -17,7 +17,7 @@ Suggestion = tuple[str, str]  # (word, description)
 
 def complete_servers(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
     """Suggest names of configured servers, described by their command or URL."""
-    return _list_or_empty(_suggest_servers(ctx))
+    return [*_suggest_subcommands(ctx), *_list_or_empty(_suggest_servers(ctx))]
 
 
 def complete_tools(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
@@ -25,7 +25,12 @@ def complete_tools(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
 
     A server without a cached list is suggested as `server.`.
     """
-    return _list_or_empty(_suggest_tools(ctx))
+    return [*_suggest_subcommands(ctx), *_list_or_empty(_suggest_tools(ctx))]
+
+
+def complete_commands(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
+    """Suggest the commands that may follow the words after `toolway help`."""
+    return _list_or_empty(_suggest_commands(ctx))
 
 
 def complete_codes(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
@@ -36,6 +41,26 @@ def complete_codes(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
 def complete_clients(ctx: typer.Context, incomplete: str) -> list[Suggestion]:
     """Suggest names of MCP clients that servers can be imported from or exported to."""
     return _list_or_empty(_suggest_clients())
+
+
+def _suggest_subcommands(ctx: typer.Context) -> list[Suggestion]:
+    """Suggest the subcommands of a command that takes words too, if no word is given yet."""
+    given = any(ctx.params.get(param.name) for param in ctx.command.params if param.param_type_name == "argument")
+    commands = {} if given else getattr(ctx.command, "subcommands", {})
+    return [(name, entry.help) for name, entry in commands.items()]
+
+
+def _suggest_commands(ctx: typer.Context) -> Iterator[Suggestion]:
+    from toolway.cli.help.pages import find_command
+    from toolway.cli.table import COMMANDS
+
+    words = ctx.params.get("command") or []
+    entry = find_command(" ".join(words))
+    table = COMMANDS if not words else (entry.subcommands or {}) if entry is not None else {}
+    for name, each in table.items():
+        yield name, each.help
+    if not words:
+        yield "agents", "A page for programs."
 
 
 def _suggest_servers(ctx: typer.Context) -> Iterator[Suggestion]:

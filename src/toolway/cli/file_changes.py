@@ -191,7 +191,7 @@ def confirm(output: Output, question: str, yes: bool) -> bool:
         return True
     if output.as_json or not sys.stdin.isatty() or not sys.stderr.isatty():
         raise UsageError(f"confirmation required: {question}", hint="confirm with --yes; or preview with --dry-run")
-    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.write(f"{output.sanitize(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.cli.help.text import command_help, group_help
 from toolway.cli.options import GATEWAY_OPTIONS, CommandContext, GlobalOptions, option_parameters
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ INTERRUPTED_EXIT_CODE: Final = 130
 _TYPER_SUGGESTION: Final = compile_pattern(
     r"\s*(?:\(Possible options: |Did you mean )([^)?]+)[)?]+"
 )  # typer's wording of a suggestion
+_BRACKETS: Final = compile_pattern(r"[\[\]…]")
 _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 
 
@@ -39,25 +39,29 @@ _CONTEXT_SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 class CommandSpec:
     """Table row of a command or command group: its help line and the path of its function.
 
-    A group has `subcommands`. Its function, if any, runs when no subcommand is given.
+    A group has `subcommands`. Its function, if any, runs when no subcommand is given. With `takes_words` that function
+    has arguments of its own: the first word is a subcommand only if it is the name of one.
     """
 
     help: str
     function_path: str = ""  # "module:function" in `toolway.cli.commands`
     options: frozenset[str] = GATEWAY_OPTIONS
-    hidden: bool = False
     subcommands: Mapping[str, CommandSpec] | None = None
+    takes_words: bool = False
+
+    def all_options(self) -> frozenset[str]:
+        """Return the global options that the command or one of its subcommands accepts."""
+        more = (each.all_options() for each in (self.subcommands or {}).values())
+        return self.options.union(*more)
 
 
 class LazyGroup(TyperGroup):
     """A typer group that imports the module of a command only when the command is used."""
 
     table: Mapping[str, CommandSpec] = {}
-    sections: Mapping[str, Sequence[str]] = {}
-    aliases: Mapping[str, str] = {}  # command names of other programs -> our command
 
     def get_help_option(self, ctx: Any) -> Any:
-        return use_plain_value(super().get_help_option(ctx))
+        return _plain_help_option(super().get_help_option(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.table)
@@ -72,24 +76,29 @@ class LazyGroup(TyperGroup):
             )
         return self.commands[cmd_name]
 
+    def own_command(self, name: str) -> Any:
+        """Return the command of a group that takes words, which runs if the first word is no subcommand."""
+        key = f"{name} -"  # cannot be typed
+        if key not in self.commands:
+            self.commands[key] = _build_command(name, self.table[name])
+        return self.commands[key]
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.table and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from toolway.cli.exit_codes import UsageError, did_you_mean
+            from toolway.cli.help.other_names import unknown_command
 
-            visible = [name for name, entry in self.table.items() if not entry.hidden]
-            alias = self.aliases.get(args[0])
-            suggestion = f"did you mean {ctx.command_path} {alias}?" if alias else did_you_mean(args[0], visible)
-            raise UsageError(
-                f"unknown command {' '.join([*ctx.command_path.split()[1:], args[0]])!r}",
-                hint=suggestion or f"list all commands: {ctx.command_path} --help",
-            )
+            raise unknown_command(ctx.command_path, args, self.table)
+        entry = self.table.get(args[0]) if args else None
+        if entry is not None and entry.takes_words and _first_word(args[1:]) not in (entry.subcommands or {}):
+            return args[0], self.own_command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        rows = {name: entry.help for name, entry in self.table.items() if not entry.hidden}
-        formatter.write(group_help(ctx.command_path, self.help or "", rows, self.sections, self._option_rows(ctx)))
+        rows = [(name, entry.help) for name, entry in self.table.items()]
+        formatter.write(group_help(ctx.command_path, self.help or "", rows, self.option_rows(ctx)))
 
-    def _option_rows(self, ctx: Any) -> list[tuple[str, str]]:
+    def option_rows(self, ctx: Any) -> list[tuple[str, str]]:
+        """Return the options of the group, each with its help."""
         records = (param.get_help_record(ctx) for param in self.get_params(ctx))
         return [record for record in records if record is not None]
 
@@ -111,8 +120,10 @@ class LazyGroup(TyperGroup):
 
 
 class _Command(TyperCommand):
+    subcommands: Mapping[str, CommandSpec] = {}  # of a group that takes words
+
     def get_help_option(self, ctx: Any) -> Any:
-        return use_plain_value(super().get_help_option(ctx))
+        return _plain_help_option(super().get_help_option(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         visible: list[Any] = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
@@ -122,8 +133,33 @@ class _Command(TyperCommand):
             if not _is_argument(param):
                 rows[param.name in GATEWAY_OPTIONS or param.name == "help"].append(_option_row(param, ctx))
         usage = " ".join([ctx.command_path, "[OPTIONS]", *(name for name, _ in arguments)])
-        argument_rows = [(name.strip("[]…"), param.help or "") for name, param in arguments]
-        formatter.write(command_help(usage, self.help or "", argument_rows, rows[False], rows[True]))
+        argument_rows = [(_BRACKETS.sub("", name), param.help or "") for name, param in arguments]
+        commands = [(name, entry.help) for name, entry in self.subcommands.items()]
+        formatter.write(command_help(usage, self.help or "", argument_rows, commands, rows[False], rows[True]))
+
+
+def _plain_help_option(option: Any) -> Any:
+    if option is not None:
+        option.help = "Show this help."
+    return use_plain_value(option)
+
+
+def _first_word(args: Sequence[str]) -> str:
+    """Return the first word after global options; "" if another option is before it, or none follows."""
+    words: Iterator[str] = iter(args)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        if word in _VALUE_OPTIONS:
+            next(words, "")
+        elif word not in _FLAGS and not word.startswith(_VALUE_PREFIXES):
+            return ""
+    return ""
+
+
+_VALUE_OPTIONS: Final = ("--config", "-c", "--gateway", "-g", "--token")
+_VALUE_PREFIXES: Final = ("--config=", "--gateway=", "--token=")
+_FLAGS: Final = ("--no-gateway", "--json", "--quiet", "-q", "--verbose", "-v", "--no-color")
 
 
 def _is_argument(param: Any) -> bool:
@@ -147,12 +183,22 @@ def _build_group(name: str, entry: CommandSpec) -> Any:
         rich_markup_mode=None,
         context_settings=_CONTEXT_SETTINGS,
     )
-    typer_app.callback()(
-        _with_global_options(_load_function(entry.function_path), entry.options)
+    function = (
+        _only_a_subcommand
+        if entry.takes_words
+        else _load_function(entry.function_path)
         if entry.function_path
-        else _show_group_help
+        else None
+    )
+    typer_app.callback()(
+        _with_global_options(function, entry.all_options()) if function is not None else _show_group_help
     )
     return use_plain_values(typer.main.get_command(typer_app))
+
+
+def _only_a_subcommand(context: CommandContext) -> CommandResult:
+    """Stand for the function of a group that takes words, where a subcommand follows."""
+    raise AssertionError("`LazyGroup.resolve_command` calls the own command instead")
 
 
 def _show_group_help(ctx: typer.Context) -> int:
@@ -168,7 +214,8 @@ def _build_command(name: str, entry: CommandSpec) -> Any:
     function = _load_function(entry.function_path)
     details = inspect.getdoc(function)
     text = f"{entry.help}\n\n{details}" if details else entry.help
-    typer_app.command(name, cls=_Command, help=text, hidden=entry.hidden, context_settings=_CONTEXT_SETTINGS)(
+    kind = type("Command", (_Command,), {"subcommands": entry.subcommands or {}})
+    typer_app.command(name, cls=kind, help=text, context_settings=_CONTEXT_SETTINGS)(
         _with_global_options(function, entry.options)
     )
     return use_plain_values(typer.main.get_command(typer_app))
@@ -252,11 +299,15 @@ def handle_errors(work: Callable[[], Any], output: Callable[[], Output]) -> Any:
         output().print_error(exc)
         return int(exit_code_for(exc))
     except typer.TyperException as exc:
+        from toolway.cli.help.other_names import find_moved_option
+
         path = getattr(getattr(exc, "ctx", None), "command_path", "toolway")
         message = exc.format_message()
         suggestion = _TYPER_SUGGESTION.search(message)
         fix = f"did you mean {suggestion[1]}?" if suggestion else f"show the usage: {path} --help"
-        output().print_error(UsageError(_TYPER_SUGGESTION.sub("", message).strip().rstrip("."), hint=fix))
+        text = _TYPER_SUGGESTION.sub("", message).strip().rstrip(".")
+        moved = find_moved_option(path, str(getattr(exc, "option_name", None) or ""))
+        output().print_error(UsageError(moved or text, hint=f"show the usage: {path} --help" if moved else fix))
         return int(exc.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED_EXIT_CODE
@@ -268,61 +319,6 @@ def _output_from_args(arguments: Sequence[str]) -> Output:
 
     own_arguments = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     return Output(as_json="--json" in own_arguments, color="--no-color" not in own_arguments)
-
-
-# -- text of `--help`, plain and at most 80 columns wide ---------------------------------------------------------------
-
-
-Rows = Iterable[tuple[str, str]]
-MAX_HELP_WIDTH = 80
-_HELP_INDENT = 2
-_MAX_NAME_WIDTH = 28  # maximum width of the name column; a longer name gets its own line
-
-
-def group_help(
-    path: str, description: str, commands: Mapping[str, str], sections: Mapping[str, Sequence[str]], options: Rows
-) -> str:
-    """Return the `--help` text of a command group, with its commands by section."""
-    parts = [f"{description}\n", _bold_heading("Usage:") + f" {path} [OPTIONS] COMMAND …\n"]
-    chosen = sections or {"Commands": list(commands)}
-    for title, names in chosen.items():
-        parts.append(_format_section(title, [(name, commands[name]) for name in names if name in commands], 12))
-    parts.append(_format_section("Options", options))
-    return "\n".join(parts)
-
-
-def command_help(usage: str, description: str, arguments: Rows, own_options: Rows, global_options: Rows) -> str:
-    """Return the `--help` text of one command. Global options are listed last."""
-    paragraphs = [textwrap.fill(" ".join(text.split()), _help_width()) + "\n" for text in description.split("\n\n")]
-    parts = [_bold_heading("Usage:") + f" {usage}\n", *paragraphs]
-    for title, rows in (("Arguments", arguments), ("Options", own_options), ("Global options", global_options)):
-        parts.append(_format_section(title, rows))
-    return "\n".join(part for part in parts if part)
-
-
-def _format_section(title: str, rows: Rows, min_width: int = 0) -> str:
-    rows = list(rows)
-    if not rows:
-        return ""
-    name_width = max([min_width, *(len(name) for name, _ in rows if len(name) <= _MAX_NAME_WIDTH)]) + 2
-    return "\n".join([_bold_heading(title), *(_format_row(name, text, name_width) for name, text in rows)]) + "\n"
-
-
-def _format_row(name: str, text: str, name_width: int) -> str:
-    hanging = " " * (_HELP_INDENT + name_width)
-    lines = textwrap.wrap(text, _help_width(), initial_indent=hanging, subsequent_indent=hanging) or [hanging]
-    if len(name) + 2 > name_width:
-        return "\n".join([" " * _HELP_INDENT + name, *lines]) if text else " " * _HELP_INDENT + name
-    return "\n".join([" " * _HELP_INDENT + name.ljust(name_width) + lines[0].lstrip(), *lines[1:]]).rstrip()
-
-
-def _help_width() -> int:
-    return min(MAX_HELP_WIDTH, max(40, shutil.get_terminal_size().columns))
-
-
-def _bold_heading(text: str) -> str:
-    plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or "--no-color" in sys.argv
-    return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
 # -- fast conversion of plain option values ----------------------------------------------------------------------------

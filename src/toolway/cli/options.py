@@ -42,15 +42,17 @@ class GlobalOptions:
             metavar="TOKEN",
             envvar="TOOLWAY_TOKEN",
             show_envvar=False,
-            help="Access token of the gateway. [env: TOOLWAY_TOKEN]",
+            help="Gateway token. [env: TOOLWAY_TOKEN]",
             show_default=False,
         ),
     ] = None
-    no_gateway: Annotated[bool, typer.Option("--no-gateway", help="Use the file even if a gateway runs here.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only data and errors.")] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more details on stderr.")] = False
-    no_color: Annotated[bool, typer.Option("--no-color", help="Disable colours, like NO_COLOR=1.")] = False
+    no_gateway: Annotated[
+        bool, typer.Option("--no-gateway", help="Ignore the running gateway and use the config file.")
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.")] = False
+    no_color: Annotated[bool, typer.Option("--no-color", help="Turn colors off (also NO_COLOR=1).")] = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return only the options that the user set, by name."""

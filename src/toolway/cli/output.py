@@ -81,6 +81,10 @@ class Output:
         """Print one line of data on stdout, with secrets masked and control characters removed."""
         self._write(sys.stdout, self.sanitize(text), style)
 
+    def print_wrapped(self, text: str, style: str = "", indent: str = "  ") -> None:
+        """Print data on stdout; at a terminal, wrapped between words."""
+        self._write(sys.stdout, self._wrap(self.sanitize(text), indent, sys.stdout), style)
+
     def info_wrapped(self, text: str, style: str = "", indent: str = "  ") -> None:
         """Print a message on stderr unless --quiet is set; at a terminal, wrapped between words."""
         if not self.quiet:
@@ -94,14 +98,24 @@ class Output:
         sys.stdout.write((sanitize(text, _NO_LIMIT * 100) if sys.stdout.isatty() else remove_controls(text)) + "\n")
 
     def print_table(
-        self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), cut: bool = False
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Sequence[str] = (),
+        cut: bool = False,
+        drop: Sequence[str] = (),
     ) -> None:
         """Print a table with aligned columns on stdout.
 
-        At a terminal the last column is wrapped, or truncated if `cut`. Else it is printed whole.
+        At a terminal the last column is wrapped, or truncated if `cut`. Else it is printed whole. In a terminal that is
+        too narrow, the columns in `drop` are left out, the first one first, until the rest fits.
         """
         cells = [[self.sanitize(cell).replace("\n", " ") for cell in row] for row in (heads, *rows)]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        if width is not None and drop:
+            cells = drop_columns(cells, width, drop)
+            heads = cells[0]
         right_columns = frozenset(number for number, head in enumerate(heads) if head in right)
         indent = ""
         for number, row in enumerate(format_rows(cells, width, right=right_columns, cut=cut)):
@@ -164,9 +178,9 @@ class Output:
         with self._console(sys.stderr).status(fit(text)) as status:
             yield lambda new: status.update(fit(new))
 
-    def _wrap(self, text: str, indent: str) -> str:
-        """Wrap `text` to the width of the terminal; unchanged if stderr is not a terminal."""
-        if not sys.stderr.isatty() or len(text) <= (width := shutil.get_terminal_size().columns):
+    def _wrap(self, text: str, indent: str, file: IO[str] | None = None) -> str:
+        """Wrap `text` to the width of the terminal; unchanged if the file (stderr by default) is not a terminal."""
+        if not (file or sys.stderr).isatty() or len(text) <= (width := shutil.get_terminal_size().columns):
             return text
         return "\n".join(
             textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -341,6 +355,22 @@ def format_rows(
             else wrap_lines(row[last], last_width)
         )
         found.append([[cell] for cell in leading] + [last_lines])
+    return found
+
+
+def drop_columns(cells: Sequence[Sequence[str]], width: int, drop: Sequence[str]) -> list[list[str]]:
+    """Return the cells of a table without the columns in `drop`, as many of them as must go for the rest to fit.
+
+    The first row has the heads. The last column, and a column wider than it need be, can shrink to the minimum width.
+    """
+    found = [list(row) for row in cells]
+    for head in drop:
+        widths = [max(map(display_width, column)) for column in zip(*found, strict=True)]
+        if sum(min(each, MIN_COLUMN_WIDTH) for each in widths) + len(COLUMN_GAP) * (len(widths) - 1) <= width:
+            break
+        if head in found[0]:
+            number = found[0].index(head)
+            found = [row[:number] + row[number + 1 :] for row in found]
     return found
 
 

@@ -28,7 +28,7 @@ AnyServerOrUrl = Annotated[
     str | None,
     typer.Argument(
         metavar="[NAME | URL]",
-        help="Name of a server, or the URL of one that no file names. Default: all.",
+        help="Server name, or a URL. Default: all servers.",
         show_default=False,
         autocompletion=completion.complete_servers,
     ),

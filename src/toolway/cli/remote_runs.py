@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 from urllib.parse import quote, urlencode
 
 from toolway.cli.exit_codes import ExitCode, UsageError
@@ -23,7 +24,7 @@ def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayCli
     if options.gateway is None:
         return None
     if journal is not None:
-        raise UsageError("--gateway and --journal are both given", hint="leave out one of them")
+        raise UsageError("--gateway and --journal are both given", hint="use one or the other")
     return gateway_from_url(options.gateway, options.token)
 
 
@@ -81,33 +82,45 @@ async def show_remote_run(output: Output, gateway: GatewayClient, id: str) -> Ex
 
 
 def _command(action: Json, id: str, url: str) -> str:
-    """Return the `toolway workflow` command that performs an action on a run."""
+    """Return the command that performs an action on a run."""
     name, body = action["action"], action["body"]
+    if name == "approve":
+        answer = "approve" if body.get("yes") else "deny"
+        return f"toolway approvals {answer} {id} --step {action['step']} --gateway {url}"
     flags = {
-        "approve": "" if body.get("yes") else " --no",
         "settle": " --happened" if body.get("happened") else " --not",
         "cancel": " --undo" if body.get("undo") else "",
         "answer": f" --step {action['step']} name=value",
     }
-    step = f" {action['step']}" if name in ("approve", "settle") else ""
+    step = f" {action['step']}" if name == "settle" else ""
     return f"toolway workflow {name} {id}{step}{flags.get(name, '')} --gateway {url}"
 
 
 async def act_on_remote_run(
-    output: Output, gateway: GatewayClient, id: str, action: str, step: str | None, body: Json
+    output: Output,
+    gateway: GatewayClient,
+    id: str,
+    action: str,
+    step: str | None,
+    body: Json,
+    kind: Literal["workflow", "agent"] = "workflow",
 ) -> ExitCode:
     """Print what an action on a run will cause, then request it from the gateway."""
     from toolway.gateway.admin.runs import find_effect
 
-    effect = find_effect((await _load(gateway, id))["actions"], action, step, body)
+    path = f"{'agents' if kind == 'agent' else 'runs'}/{quote(id, safe='')}"
+    found = await gateway.request_admin("GET", path)
+    effect = find_effect(found["actions"], action, step, body)
     if effect:
         output.info(effect)
     request = {**body, "step": step} if step is not None else body
-    stored = await gateway.request_admin("POST", f"runs/{quote(id, safe='')}/{action}", request)
+    stored = await gateway.request_admin("POST", f"{path}/{action}", request)
     if output.as_json:
         output.print_json(stored)
     else:
-        output.info(f"stored; the gateway goes on with the run: toolway workflow show {id} -g {gateway.url}", "green")
+        own = str(found.get("resume") or "")  # of a run that the gateway reads, but does not execute
+        after = own or f"toolway workflow show {id} -g {gateway.url}"
+        output.info(f"stored; {'resume the run' if own else 'the gateway resumes the run'}: {after}", "green")
     return ExitCode.OK
 
 

@@ -1,4 +1,4 @@
-"""`toolway search` and `toolway tokens`: find tools for a task, and count the tokens that tool definitions cost.
+"""`toolway search` and `toolway tools cost`: find tools for a task, and count the tokens that tool definitions cost.
 
 `toolway search` also lists earlier searches after which no tool was called.
 
@@ -182,7 +182,7 @@ async def run_missed(context: CommandContext) -> ExitCode:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
-async def run_tokens(context: CommandContext, *, refresh: bool, wait: float) -> ExitCode:
+async def run_cost(context: CommandContext, *, refresh: bool, wait: float) -> ExitCode:
     """Print the tokens that the tools of each endpoint and each server cost a model."""
     from toolway.cli.targets import find_gateway
 

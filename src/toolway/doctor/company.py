@@ -51,7 +51,7 @@ class CompanyStatement:
         return CompanyStatement(self.id, self.text, tuple(check.apply_mask(mask) for check in self.checks))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the statement as a JSON object, as `toolway doctor --company --json` prints it."""
+        """Return the statement as a JSON object, as `toolway doctor --security --json` prints it."""
         evidence = [check.to_json() for check in self.checks]
         return {"id": self.id, "statement": self.text, "verdict": self.verdict, "evidence": evidence}
 
@@ -191,7 +191,7 @@ def _local_token(found: IdentityFacts) -> Iterator[Check]:
             "fail",
             "the token of this machine is an administrator's, and the running gateway accepts it through a proxy",
             "a request with this token and the header Forwarded was accepted",
-            "restart the gateway with its login",
+            "stop this gateway, and start it again",
             "toolway serve",
         )
     elif found.token_file and found.token_mode & _OTHERS_MAY_READ:
@@ -234,7 +234,9 @@ def _content(facts: Facts) -> Iterator[Check]:
         )
     if any(server.package and not server.lock_exempt for server in servers) and not approval.requires_lock:
         setting = (
-            f"it is {approval.lock_setting!r}" if approval.lock_setting else "it is not set, and there is no login"
+            f"it is {approval.lock_setting!r}"
+            if approval.lock_setting
+            else "it is not set, and the gateway isn't public"
         )
         yield Check(
             "lock",
@@ -289,7 +291,7 @@ def _program(server: CheckedServer) -> Iterator[Check]:
             f'{server.package} runs without its lock: "lock" is false in its entry',
             server.source,
             'remove "lock": false, then lock it',
-            f"toolway lock {shlex.quote(name)}",
+            f"toolway trust lock {shlex.quote(name)}",
             "E-LOCK",
         )
     elif server.locked:
@@ -302,7 +304,7 @@ def _program(server: CheckedServer) -> Iterator[Check]:
             f"{server.package} does not run from a lock",
             server.lock_problem or f"it is not in {server.lock_file}",
             "lock it",
-            f"toolway lock {shlex.quote(name)}",
+            f"toolway trust lock {shlex.quote(name)}",
             "E-LOCK",
         )
 
@@ -386,7 +388,7 @@ def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
             f"{item} changed, and waits for a review; it is not used",
             pins.place,
             "see what changed, then approve it",
-            f"toolway pins diff {name}; toolway pins approve {name}",
+            f"toolway trust tools diff {name}; toolway trust tools accept {name}",
             "E-TOOL-HELD",
         )
     for item in found.noted:
@@ -396,7 +398,7 @@ def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
             f"{item} changed, and is used",
             pins.place,
             "see what changed, then approve it",
-            f"toolway pins diff {name}; toolway pins approve {name}",
+            f"toolway trust tools diff {name}; toolway trust tools accept {name}",
             "E-TOOL-HELD",
         )
     if not found.held and not found.noted:
@@ -468,7 +470,7 @@ def _sandboxed(server: CheckedServer) -> Iterator[Check]:
             f"its sandbox ({server.sandbox}) is not possible here, so it does not start: {probe.problem}",
             server.source,
             "see what it needs",
-            f"toolway sandbox try {shlex.quote(name)}",
+            f"toolway trust sandbox {shlex.quote(name)}",
             "E-SANDBOX",
         )
     elif probe.readable:

@@ -298,7 +298,7 @@ def check_command(target: CheckTarget, server: Server, found: CommandMatch, runt
     if package := unpinned_package(server):
         message += f"; {package} is not pinned to a version"
     if lock is not None and not lock.exists and not target.client:
-        message += f"; lock its packages with toolway lock {target.name}"
+        message += f"; lock its packages with toolway trust lock {target.name}"
     if target.is_desktop_client and found.path_on_desktop is None:
         changes = full_path_changes(target, server, found.path)
         return Check(

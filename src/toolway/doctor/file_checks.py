@@ -21,12 +21,15 @@ from typing import Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
 from toolway.audit.chain import read_verified
-from toolway.audit.log import create_sink
+from toolway.audit.checkpoint_notes import CheckpointNotes
+from toolway.audit.checkpoints import missing_end
+from toolway.audit.log import create_notes, create_sink
 from toolway.audit.mac import RecordMacs
-from toolway.audit.sink import AuditSink, SinkBroken
-from toolway.audit.verify import TamperedLog
+from toolway.audit.sink import AuditSink, ChainHead, SinkBroken
+from toolway.audit.verify import MissingLog, TamperedLog
 from toolway.config import scopes
 from toolway.config.editing import jsonc
+from toolway.config.identity.exposure import find_rules
 from toolway.config.loader import (
     LoadedConfig,
     add_dotenv,
@@ -318,7 +321,8 @@ def plan_own_files(
 def _apply_start_rules(plan: CheckPlan, gateway: GatewaySettings | None) -> CheckPlan:
     """Return the check plan with what the gateway settings require of a server process: a lock and a sandbox."""
     if gateway is not None:
-        rules: dict[str, Any] = {"requires_lock": gateway.requires_lock, "default_sandbox": gateway.default_sandbox}
+        found = find_rules(gateway)
+        rules: dict[str, Any] = {"requires_lock": found.requires_lock, "default_sandbox": found.default_sandbox}
         plan.targets = [replace(target, **rules) for target in plan.targets]
     return plan
 
@@ -430,15 +434,17 @@ def _mark_overridden(targets: list[CheckTarget]) -> list[CheckTarget]:
 MAX_CHECKED_RECORDS: Final = 5000  # newest records; `toolway audit verify` checks all
 MIN_FREE_BYTES: Final = 100 * 1024 * 1024
 _VERIFY_COMMAND: Final = "toolway audit verify"
+_RESTART: Final = "toolway audit restart"
 
 
 def check_workflows(gateway: GatewaySettings) -> Iterator[Check]:
     """Check the workflow files that a gateway's settings name."""
     if not gateway.workflows:
         return
+    from toolway.config.approval.workflow_files import capture_workflows
     from toolway.workflows.files import read_workflows
 
-    definitions, issues = read_workflows(gateway.workflows)
+    definitions, issues = read_workflows(capture_workflows(gateway.workflows))
     for issue in issues:
         detail = f"{issue.location}: {issue.detail}" if issue.location else issue.detail
         yield Check("workflows", "fail", issue.message, detail, issue.hint, code=issue.code)
@@ -466,12 +472,17 @@ def _check_audit_log(settings: AuditSettings) -> Iterator[Check]:
             yield problem
             return
         if not Path(settings.file).exists():
-            yield Check("audit", "ok", f"the audit log will be created: {settings.file}")
+            noted = create_notes(settings).read(settings.file)
+            yield (
+                _altered_check(settings.file, missing_end(noted[-1], ChainHead()))
+                if noted
+                else Check("audit", "ok", f"the audit log will be created: {settings.file}")
+            )
             return
     try:
         sink = create_sink(settings, read_only=True)
         with closing(sink):
-            yield _check_audit_records(sink, _load_macs(settings))
+            yield _check_audit_records(sink, _load_macs(settings), create_notes(settings))
     except ToolwayError as exc:
         yield Check("audit", "fail", exc.message, exc.detail, exc.hint, code=exc.code)
 
@@ -506,21 +517,23 @@ def _load_macs(settings: AuditSettings) -> RecordMacs | None:
         return None  # a gateway of another user or machine wrote the log
 
 
-def _check_audit_records(sink: AuditSink, macs: RecordMacs | None) -> Check:
+def _altered_check(location: str, exc: Exception) -> Check:
+    message = f"the audit log was changed or damaged, so the gateway will not start: {location}"
+    if isinstance(exc, MissingLog):
+        message = f"the audit log was removed, so the gateway will not start: {location}"
+        return Check("audit", "fail", message, str(exc), "put it back, or begin it again", _RESTART, "E-AUDIT-MISSING")
+    detail, hint = mask_secrets(str(exc)), "find the damaged record"
+    return Check("audit", "fail", message, detail, hint, _VERIFY_COMMAND, "E-AUDIT-ALTERED")
+
+
+def _check_audit_records(sink: AuditSink, macs: RecordMacs | None, notes: CheckpointNotes) -> Check:
     try:
         sink.open()
+        newest = next(sink.read_backward(), None)
+        notes.compare(sink, ChainHead(newest.seq, newest.hash) if newest is not None else ChainHead(), macs)
         count = sum(1 for _ in islice(read_verified(sink.read_backward(), macs), MAX_CHECKED_RECORDS))
     except (TamperedLog, SinkBroken) as exc:
-        message = f"the audit log was changed or damaged, so the gateway will not start: {sink.location}"
-        return Check(
-            "audit",
-            "fail",
-            message,
-            mask_secrets(str(exc)),
-            "find the damaged record",
-            _VERIFY_COMMAND,
-            "E-AUDIT-ALTERED",
-        )
+        return _altered_check(sink.location, exc)
     except Exception as exc:
         message = f"the audit log cannot be read: {sink.location}"
         return Check(

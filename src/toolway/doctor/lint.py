@@ -14,6 +14,7 @@ from toolway._lazy import compile_pattern, dataclass
 from toolway.protocol import tool_names
 from toolway.protocol.json_schema import schema_cost
 from toolway.protocol.sanitize import describe_invisible, remove_invisible
+from toolway.secrets.replacer import cut_text
 from toolway.types import Json
 
 Provider = Literal["openai", "anthropic", "gemini"]
@@ -131,7 +132,11 @@ def check_property_names(schema: Json, top: bool) -> Iterator[tuple[str, str, tu
     properties = schema.get("properties")
     for key in properties if isinstance(properties, dict) else ():
         if not PROPERTY_NAME.fullmatch(key):
-            yield f"the property {key[:60]!r}", "rename it: 1 to 64 letters, digits, _, . and -", ("anthropic",)
+            yield (
+                f"the property {cut_text(key, 60)!r}",
+                "rename it: 1 to 64 letters, digits, _, . and -",
+                ("anthropic",),
+            )
 
 
 def check_enums(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
@@ -143,7 +148,7 @@ def check_enums(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provi
 def check_references(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:
     reference = schema.get("$ref")
     if isinstance(reference, str) and not reference.startswith("#"):
-        yield f"a reference to another document ({reference[:60]})", 'move the schema under "$defs"', PROVIDERS
+        yield f"a reference to another document ({cut_text(reference, 60)})", 'move the schema under "$defs"', PROVIDERS
 
 
 SCHEMA_RULES: Final[tuple[SchemaRule, ...]] = (
@@ -181,9 +186,9 @@ def schema_error(schema: Json) -> tuple[str, str] | None:
     try:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as exc:
-        return ".".join(str(part) for part in exc.instance_path), exc.message[:120]
+        return ".".join(str(part) for part in exc.instance_path), cut_text(exc.message, 120)
     except ValueError as exc:  # an unknown dialect
-        return "$schema", str(exc)[:120]
+        return "$schema", cut_text(str(exc), 120)
     return None
 
 

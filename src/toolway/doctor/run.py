@@ -215,7 +215,7 @@ def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
     advice = search_advice(sum(tools for tools, _ in costs), sum(tokens for _, tokens in costs))
     if advice and len(costs) > 1:
         hint = 'connect them with search, or give a group "search": true'
-        copy = "toolway export CLIENT --via-gateway --search"
+        copy = "toolway connect CLIENT --search"
         yield SubjectReport("machine", "all servers", (Check("tokens", "ok", advice, "", hint, copy, "E-LINT-MANY"),))
 
 

@@ -14,8 +14,9 @@ from typing import Final
 from toolway.config.locations import own_folders
 from toolway.config.schema import Server
 from toolway.doctor.company_facts import SandboxProbe
-from toolway.upstream.process.bubblewrap import SECRET_PATHS, program_paths, refuse_package_runner
+from toolway.upstream.process.bubblewrap import SECRET_PATHS, refuse_package_runner
 from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError, describe
+from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Spawner, SpawnError, build_environment
 
 SHELL: Final = "/bin/sh"

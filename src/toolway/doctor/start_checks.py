@@ -18,6 +18,7 @@ from toolway.doctor.start_advice import refine_cause
 from toolway.doctor.trial_start import TrialStart, is_package_runner
 from toolway.packages.lock_file import LOCK_CODE
 from toolway.protocol.sanitize import sanitize
+from toolway.secrets.replacer import cut_text
 from toolway.upstream.diagnosis import Diagnosis, diagnose
 from toolway.upstream.process.spawner import SANDBOX_CODE
 from toolway.upstream.start_policy import sandbox_hint
@@ -56,7 +57,7 @@ def _check_start(target: CheckTarget, server: Server, trial: TrialStart) -> Chec
     if failure.code == SANDBOX_CODE:
         return Check("start", "fail", failure.reason, "", *split_hint(sandbox_hint(target.name)), SANDBOX_CODE)
     if failure.code == LOCK_CODE:
-        hint, copy = "lock its packages", f"toolway lock {shlex.quote(target.name)}"
+        hint, copy = "lock its packages", f"toolway trust lock {shlex.quote(target.name)}"
         return Check("start", "fail", failure.reason, "", hint, copy, LOCK_CODE)
     if trial.spawned_at is not None and not failure.code.startswith("E-STDIO"):
         return Check("start", "ok", _format_times(server, trial))  # it started; the failure is a later one
@@ -176,7 +177,7 @@ def _exited(target: CheckTarget, server: Server, trial: TrialStart, failure: Dis
         f"exit code {failure.exit_code}" if (failure.exit_code or 0) >= 0 else f"signal {-(failure.exit_code or 0)}"
     )
     last = next((line.strip() for line in reversed(trial.stderr.splitlines()) if line.strip()), "")
-    reason = cause.cause or (f"stderr: {last[:200]}" if last else "it wrote nothing to stderr")
+    reason = cause.cause or (f"stderr: {cut_text(last, 200)}" if last else "it wrote nothing to stderr")
     hint, copy = split_hint(cause.hint)
     port = _port_in_message(trial.stderr) if "port" in cause.cause else None
     holder = process_on_port(port) if port is not None else None

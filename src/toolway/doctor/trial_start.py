@@ -24,6 +24,7 @@ from toolway.doctor import orphans
 from toolway.protocol import jsonrpc
 from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.protocol.sanitize import sanitize
+from toolway.secrets.replacer import cut_bytes
 from toolway.upstream import lists
 from toolway.upstream.diagnosis import PACKAGE_RUNNERS
 from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
@@ -330,9 +331,7 @@ class _StdoutTap:
         except jsonrpc.InvalidMessage:
             self._stats.noise_count += 1
             if len(self._stats.noise_lines) < MAX_NOISE_LINES:
-                self._stats.noise_lines.append(
-                    sanitize(line[:MAX_NOISE_LINE_BYTES].decode(errors="replace"), 200).strip()
-                )
+                self._stats.noise_lines.append(sanitize(cut_bytes(line, MAX_NOISE_LINE_BYTES), 200).strip())
 
     def close(self) -> None:
         if self._closed:

@@ -1,4 +1,4 @@
-"""`toolway ui`, `top`, `calls` and `trace`: activity of a gateway, from its `/admin` API."""
+"""`toolway ui`, `top` and `calls`: activity of a gateway, from its `/admin` API."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ TOP_INTERVAL_S: Final = 2.0  # seconds between two updates of `top`
 _SPARK_CHARS: Final = " ▁▂▃▄▅▆▇█"
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 _WATERFALL_WIDTH: Final = 40  # columns of a waterfall if stdout is not a terminal
+_LESS_IMPORTANT: Final = ("", "restarts", "p50", "busy", "failed")  # columns of `top`, in a narrow terminal
 _UNHEALTHY_STATES: Final = ("backing_off", "failed", "starting")
 
 
@@ -100,12 +101,21 @@ def calls(
     return run_calls(context, filters, follow=follow)
 
 
-def trace(
+def calls_show(
     context: CommandContext,
     id_: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, see `toolway calls`.", show_default=False)],
 ) -> CommandResult:
-    """Show every attempt of the call and the time of each phase."""
-    return run_trace(context, id_)
+    """Show every attempt and how long each phase took."""
+    return run_call_details(context, id_)
+
+
+def calls_replay(
+    context: CommandContext,
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Id of the call, see `toolway calls`.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make the call even if it may change something.")] = False,
+) -> CommandResult:
+    """Let the gateway make the call again, with the same arguments, and print the result."""
+    return run_replay(context, id_, yes=yes)
 
 
 # -- dashboard ---------------------------------------------------------------------------------------------------------
@@ -194,10 +204,10 @@ async def run_top(context: CommandContext, *, once: bool) -> ExitCode:
         if is_live:
             rows = rows[: max(3, shutil.get_terminal_size().lines - 5)]
             sys.stdout.write(_CLEAR_SCREEN)
-        output.print_line(_summarize(overview), "bold")
+        output.print_wrapped(_summarize(overview), "bold")
         heads = ("state", "server", "calls", "", "failed", "p50", "p95", "busy", "restarts", "why")
         right = ("calls", "failed", "p50", "p95", "busy", "restarts")
-        output.print_table(heads, [_server_row(row) for row in rows], right=right, cut=True)
+        output.print_table(heads, [_server_row(row) for row in rows], right=right, cut=True, drop=_LESS_IMPORTANT)
         sys.stdout.flush()
         if not is_live:
             return ExitCode.OK
@@ -254,7 +264,7 @@ async def run_calls(context: CommandContext, filters: Mapping[str, str], *, foll
         return ExitCode.OK
     seen = _print_calls(output, found, set(), head=True)
     if not found:
-        output.info("no recorded call matches")
+        output.info("no matching calls")
     while follow:
         await asyncio.sleep(TOP_INTERVAL_S / 2)
         seen = _print_calls(output, (await gateway.request_admin("GET", f"calls?{query}"))["calls"], seen, head=False)
@@ -291,7 +301,7 @@ def _call_row(call: Json) -> tuple[str, ...]:
 # -- one call ----------------------------------------------------------------------------------------------------------
 
 
-async def run_trace(context: CommandContext, id_: str) -> ExitCode:
+async def run_call_details(context: CommandContext, id_: str) -> ExitCode:
     """Print the attempts of one recorded call and how long each phase took."""
     output = context.output
     gateway = await find_running_gateway(output, context.target_options)
@@ -345,7 +355,7 @@ async def run_replay(context: CommandContext, id_: str, *, yes: bool) -> ExitCod
             output.print_tool_text(block["text"] if isinstance(block.get("text"), str) else json.dumps(block))
         count = response["attempts"]
         attempts = "1 attempt" if count == 1 else f"{count} attempts"
-        output.info(f"{format_seconds(response['seconds'])}, {attempts}; see toolway trace {response['id']}")
+        output.info(f"{format_seconds(response['seconds'])}, {attempts}; see toolway calls show {response['id']}")
     return ExitCode.TOOL_FAILED if failed else ExitCode.OK
 
 

@@ -217,7 +217,7 @@ def run_add(
         output.print_problems(address_problems)
         output.info(f"check that it works: toolway doctor {name}")
         if is_runner([str(entry.get("command", "")), *map(str, entry.get("args", ()))]):
-            output.info(f"lock its packages, so that it always runs the same: toolway lock {name}")
+            output.info(f"lock its packages, so that it always runs the same: toolway trust lock {name}")
     return ExitCode.OK
 
 

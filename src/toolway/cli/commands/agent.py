@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +13,7 @@ import typer
 
 from toolway.cli.commands.workflow import (
     ASKS_EXIT_CODE,
-    Deny,
     JournalFile,
-    Note,
-    StepPath,
-    answer_run,
     journal_file,
     open_reader,
 )
@@ -61,7 +57,10 @@ def agent_run(
     untrusted: Annotated[
         list[str] | None,
         typer.Option(
-            "--untrusted", metavar="SERVER", help="Server with texts of strangers; none: no server.", show_default=False
+            "--untrusted",
+            metavar="SERVER",
+            help="Server whose results you do not trust, or none.",
+            show_default=False,
         ),
     ] = None,
     instructions: Annotated[
@@ -77,7 +76,9 @@ def agent_run(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="The same key gives the same run.", show_default=False),
+        typer.Option(
+            "--key", metavar="KEY", help="Idempotency key: the same key returns the same run.", show_default=False
+        ),
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
@@ -112,19 +113,6 @@ def agent_ls(
 def agent_show(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
     """Show the conversation of a run: answers of the model, calls and results, tokens and costs."""
     return _show(context, run, journal)
-
-
-def agent_approve(
-    context: CommandContext,
-    run: RunId,
-    step: StepPath = None,
-    no: Deny = False,
-    note: Note = "",
-    journal: JournalFile = None,
-) -> CommandResult:
-    """Approve or deny a call for which an agent run waits, then continue the run with `agent resume`."""
-    body = {"yes": not no, "note": note}
-    return answer_run(context, run, step, body, journal, command="agent", check=_require_agent)
 
 
 def agent_resume(context: CommandContext, run: RunId, journal: JournalFile = None) -> CommandResult:
@@ -162,7 +150,8 @@ async def _run(
             raise UsageError(f"there is no agent {name} in the configuration", hint=hint)
         configured = msgspec.to_builtins(agents[name].settings)
     settings = read_agent_settings({**configured, **given})
-    async with _open_agent(context, settings, journal) as agent:
+    typed = [str(given["base_url"])] if "base_url" in given else []  # the user named it here, for this run
+    async with _open_agent(context, settings, journal, typed) as agent:
         run = await agent.start(prompt, key=key, caller=getpass.getuser())
         return await _follow(context, run)
 
@@ -171,10 +160,13 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
     import msgspec
 
     from toolway.agents.settings import AgentSettings
+    from toolway.workflows.engine.run_executor import CHILD_KEY
 
     record = await _load(id, journal)
     settings = msgspec.convert(record.input["settings"], AgentSettings)
-    async with _open_agent(context, settings, journal) as agent:
+    is_child = (record.key or "").startswith(CHILD_KEY)  # a workflow named the address, not the user
+    urls = [] if is_child or settings.base_url is None else [settings.base_url]
+    async with _open_agent(context, settings, journal, urls) as agent:
         return await _follow(context, agent.get(id))
 
 
@@ -299,8 +291,13 @@ async def _replay(context: CommandContext, id: str, journal: str | None) -> Exit
 
 
 @asynccontextmanager
-async def _open_agent(context: CommandContext, settings: Any, journal: str | None) -> AsyncIterator[Agent]:
-    """Open an agent over the configured servers. Each server starts when it is first used."""
+async def _open_agent(
+    context: CommandContext, settings: Any, journal: str | None, model_urls: Sequence[str]
+) -> AsyncIterator[Agent]:
+    """Open an agent over the configured servers. Each server starts when it is first used.
+
+    `model_urls` are addresses of models that the user has named, besides those in the configuration.
+    """
     from dataclasses import replace
 
     _require_package()
@@ -312,7 +309,7 @@ async def _open_agent(context: CommandContext, settings: Any, journal: str | Non
     servers = {name: replace(server, lazy=True) for name, server in loaded.servers.items()}
     async with (
         Hub(replace(loaded, servers=servers)) as hub,
-        Agent.from_settings(settings, hub, journal=journal_file(journal)) as agent,
+        Agent.from_settings(settings, hub, journal=journal_file(journal), model_urls=model_urls) as agent,
     ):
         yield agent
 
@@ -406,7 +403,7 @@ def _print_questions(output: Output, record: RunRecord, answered: Collection[str
         if question["kind"] == "unknown":
             output.info(f"  toolway workflow settle {record.id} {question['path']} --happened   (or --not)")
         else:
-            output.info(f"  toolway agent approve {record.id} {question['path']}   (or --no)")
+            output.info(f"  toolway approvals approve {record.id} --step {question['path']}   (or deny)")
 
 
 def _format_usage(usage: dict[str, Any]) -> str:

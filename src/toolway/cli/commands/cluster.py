@@ -85,7 +85,7 @@ def trust(
     cluster_key_file: Annotated[
         Path | None, typer.Option("--cluster-key-file", metavar="FILE", help="File of the cluster key.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
 ) -> CommandResult:
     """Sign the rows of the database: once after an upgrade from a version without signatures, or if nodes refuse it.

@@ -143,9 +143,10 @@ def run_config_validate(context: CommandContext) -> ExitCode:
     loaded = load_masked_config(output, context.target_options.config)
     issues = loaded.issues
     if loaded.gateway.workflows:
+        from toolway.config.approval.workflow_files import capture_workflows
         from toolway.workflows.files import read_workflows
 
-        issues = (*issues, *read_workflows(loaded.gateway.workflows)[1])
+        issues = (*issues, *read_workflows(capture_workflows(loaded.gateway.workflows))[1])
     severities = {problem.severity for problem in issues}
     if output.as_json:
         output.print_json(

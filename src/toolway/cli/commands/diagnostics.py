@@ -52,13 +52,16 @@ def doctor(
         typer.Option(
             "--access-token",
             metavar="FILE",
-            help="Explain if the gateway accepts this token of the identity provider; - reads stdin.",
+            help="Check whether the gateway accepts this access token (- for stdin).",
             show_default=False,
         ),
     ] = None,
     tools: Annotated[bool, typer.Option("--tools", help="Check only the tool definitions, from cached lists.")] = False,
-    company: Annotated[
-        bool, typer.Option("--company", help="Check what a company relies on: logins, locks, pins, sandboxes, audit.")
+    security: Annotated[
+        bool,
+        typer.Option(
+            "--security", help="Check the five security guarantees: logins, packages, tools, sandboxes, audit."
+        ),
     ] = False,
     strict: Strict = False,
     refresh: Refresh = False,
@@ -72,10 +75,10 @@ def doctor(
 
     With --tools, exit with 9 if OpenAI, Anthropic or Gemini would reject a tool.
 
-    With --company, no server is started. Exit with 9 if one of the five statements does not hold, or cannot be
-    determined.
+    With --security, no server is started. Exit with 9 if one of the five guarantees does not hold, or cannot be
+    checked.
     """
-    if company:
+    if security:
         given: dict[str, object] = {
             "NAME": name,
             "--all": everything,
@@ -86,8 +89,8 @@ def doctor(
         given |= {"--access-token": access_token, "--tools": tools, "--strict": strict, "--refresh": refresh}
         given["--header"] = header
         if wrong := [option for option, value in given.items() if value]:
-            raise UsageError(f"{wrong[0]} cannot be combined with --company", hint="write: toolway doctor --company")
-        return run_company(context)
+            raise UsageError(f"{wrong[0]} cannot be combined with --security", hint="toolway doctor --security")
+        return run_security(context)
     file_checks = {"--all": everything, "--client": client, "--project": project, "--fix": fix}
     file_checks["--access-token"] = access_token
     tool_checks = {"--strict": strict, "--refresh": refresh, "--gateway": context.target_options.gateway}
@@ -109,17 +112,6 @@ def doctor(
         headers=header or (),
         access_token=access_token,
     )
-
-
-def lint(
-    context: CommandContext,
-    name: AnyServer = None,
-    strict: Strict = False,
-    refresh: Refresh = False,
-    wait: Wait = 30.0,
-) -> CommandResult:
-    """Check tool definitions. Exit with 9 if OpenAI, Anthropic or Gemini would reject a tool."""
-    return run_lint(context, name, strict=strict, wait=wait, refresh=refresh)
 
 
 def logs(
@@ -186,7 +178,11 @@ async def run_doctor(
     if fixed:
         report = await _run_checks(output, collect(), environ)
     if name is None and client is None:
-        found = [*await _check_provider(context, access_token), *await _check_policy(context)]
+        found = [
+            *_check_exposure(context),
+            *await _check_provider(context, access_token),
+            *await _check_policy(context),
+        ]
         report = replace(report, subjects=(*report.subjects, *found))
     elif access_token is not None:
         raise UsageError("--access-token is about the gateway", hint="write: toolway doctor --access-token FILE")
@@ -220,6 +216,26 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError("the file with the access token cannot be read", hint=str(exc)) from None
     return [await check_login(login, loaded.network_policy, given.strip().removeprefix("Bearer "))]
+
+
+def _check_exposure(context: CommandContext) -> list[SubjectReport]:
+    """Say which defaults the gateway has, if its settings make it public."""
+    from toolway.config.identity.exposure import find_rules
+    from toolway.config.scopes import load_config
+    from toolway.doctor.report import Check, SubjectReport
+
+    try:
+        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+    except ConfigError:
+        return []  # the report names the problem of the file
+    rules = find_rules(loaded.gateway)
+    if not rules.public_reason:
+        return []
+    lock = "required" if rules.requires_lock else "optional"
+    sandbox = "guard, if bubblewrap works" if rules.default_sandbox == "guard-if-possible" else rules.default_sandbox
+    defaults = f"changed definitions: {rules.pin_mode}; lock of packages: {lock}; sandbox: {sandbox}"
+    check = Check("public", "ok", f"the gateway counts as public: {rules.public_reason}", defaults)
+    return [SubjectReport("machine", "gateway", (check,), location=str(loaded.file))]
 
 
 async def _check_policy(context: CommandContext) -> list[SubjectReport]:
@@ -266,7 +282,7 @@ def _own_or_client_files(
         client_files = plan_all_clients(environ, directory, include_untrusted=project)
         if not client_files.targets:
             raise
-        output.info("there is no own config file yet, checking those of other clients", "dim")
+        output.info("no Toolway config yet, so checking your clients' files instead", "dim")
         return client_files
 
 
@@ -373,11 +389,11 @@ def _is_usable(subject: SubjectReport) -> bool:
     return subject.state in ("ok", "warn")
 
 
-# -- doctor --company --------------------------------------------------------------------------------------------------
+# -- doctor --security -------------------------------------------------------------------------------------------------
 
 
-async def run_company(context: CommandContext) -> ExitCode:
-    """Print if the five statements that a company may rely on hold for the gateway of this machine or of --gateway."""
+async def run_security(context: CommandContext) -> ExitCode:
+    """Print whether the five security guarantees hold for the gateway of this machine or of --gateway."""
     from toolway.cli.gateway_client import find_local_gateway
     from toolway.cli.targets import find_gateway
     from toolway.doctor.company import all_hold, judge, render_company

@@ -1,4 +1,4 @@
-"""`toolway export` and `toolway sync`: write Toolway's servers to client config files."""
+"""`toolway clients export`, `clients sync` and `connect`: write to the config files of clients."""
 
 from __future__ import annotations
 
@@ -31,57 +31,69 @@ if TYPE_CHECKING:
 HUB_ENTRY_NAME = "toolway"
 _GROUP_NAME: Final = compile_pattern(r"(?:server/)?[a-z0-9-]{1,64}")
 _DEFAULT_URL: Final = "http://127.0.0.1:8765"
+ClientScope = Annotated[
+    str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)
+]
 
 
 def export(
     context: CommandContext,
     clients: ClientNames = None,
     all_clients: Annotated[bool, typer.Option("--all", help="Export to all clients on this machine.")] = False,
-    via_gateway: Annotated[
-        bool, typer.Option("--via-gateway", help="Write one entry, toolway itself, in place of the servers behind it.")
-    ] = False,
+    scope: ClientScope = "user",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> CommandResult:
+    """Each change is shown first, and the old file is backed up. Settings that a client does not support are reported.
+
+    To write one entry for the gateway in place of all servers: toolway connect CLIENT
+    """
+    return run_export(context, clients or [], all_clients=all_clients, scope=scope, yes=yes, dry_run=dry_run)
+
+
+def connect(
+    context: CommandContext,
+    clients: ClientNames = None,
+    all_clients: Annotated[bool, typer.Option("--all", help="Connect all clients on this machine.")] = False,
     print_only: Annotated[
-        bool,
-        typer.Option("--print", help="With --via-gateway: only print how to connect CLIENT, or generic."),
+        bool, typer.Option("--print", help="Change nothing; print how to connect CLIENT, or generic.")
     ] = False,
     group: Annotated[
         str | None,
         typer.Option("--group", metavar="NAME", help="With --print: this group, or server/NAME.", show_default=False),
     ] = None,
     search: Annotated[
-        bool, typer.Option("--search", help="With --via-gateway: list only meta-tools, which find all other tools.")
+        bool, typer.Option("--search", help="List only the meta-tools, which find all other tools.")
     ] = False,
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="SCOPE", help="user (the default) or project.", show_default=False)
-    ] = "user",
+    scope: ClientScope = "user",
     yes: Yes = False,
     dry_run: DryRun = False,
 ) -> CommandResult:
-    """Write your servers to the config files of MCP clients. Each change is shown first, and the old file is backed up.
+    """Write one entry, Toolway itself, to the config file of a client, in place of the servers behind it.
 
-    Settings that the client does not support are reported.
+    Each change is shown first, and the old file is backed up.
 
-    With --via-gateway --print, print a command, or lines for the client's file, to connect it to the running
-    gateway or the one of --gateway. Nothing is changed.
+    With --print, print a command, or lines for the client's file, to connect it to the running gateway or the one of
+    --gateway.
     """
-    if search and (not via_gateway or group is not None):
+    if search and group is not None:
         raise UsageError(
-            "--search needs --via-gateway, without --group",
-            hint='toolway export CLIENT --via-gateway --search; a group has search by "search": true in its settings',
+            "--search and --group cannot be used together",
+            hint='leave out --search; a group has search by "search": true in its settings',
         )
     if print_only:
-        if not via_gateway or all_clients or len(clients or ()) != 1:
-            raise UsageError("--print needs one client", hint="toolway export CLIENT --via-gateway --print")
+        if all_clients or len(clients or ()) != 1:
+            raise UsageError("--print needs one client", hint="toolway connect CLIENT --print")
         endpoint = "search" if search else group
         return run_print(context.output, context.target_options, (clients or [""])[0], endpoint)
     if group is not None or context.target_options.gateway is not None:
         option = "--group" if group is not None else "--gateway"
-        raise UsageError(f"{option} requires --print", hint="toolway export CLIENT --via-gateway --print")
+        raise UsageError(f"{option} requires --print", hint="toolway connect CLIENT --print")
     return run_export(
         context,
         clients or [],
         all_clients=all_clients,
-        via_gateway=via_gateway,
+        connect=True,
         search=search,
         scope=scope,
         yes=yes,
@@ -92,7 +104,7 @@ def export(
 def sync(context: CommandContext, yes: Yes = False, dry_run: DryRun = False) -> CommandResult:
     """Copy new servers of clients to your config file, and from there to all clients.
 
-    A client that uses toolway keeps only that entry.
+    A client that is connected to Toolway keeps only that entry.
     """
     return run_sync(context, yes=yes, dry_run=dry_run)
 
@@ -113,18 +125,22 @@ def run_export(
     clients: Sequence[str],
     *,
     all_clients: bool,
-    via_gateway: bool,
+    connect: bool = False,
     search: bool = False,
     scope: str,
     yes: bool,
     dry_run: bool,
 ) -> ExitCode:
-    """Export Toolway's servers to client config files. Each change is shown and confirmed first."""
+    """Export Toolway's servers to client config files, or with `connect` one entry that starts Toolway itself.
+
+    Each change is shown and confirmed first.
+    """
     from toolway.cli.file_changes import explicit_file
     from toolway.cli.targets import load_masked_config
 
     if bool(clients) == all_clients:
-        raise UsageError("no client given", hint="toolway export CLIENT, or toolway export --all")
+        command = "toolway connect" if connect else "toolway clients export"
+        raise UsageError("no client given", hint=f"{command} CLIENT, or {command} --all")
     output = context.output
     load_masked_config(output, context.target_options.config)  # masks its secrets in the output
     effective_entries = read_effective_entries(context)
@@ -135,7 +151,7 @@ def run_export(
             _plan_client_export(
                 config_file,
                 effective_entries,
-                build_hub_entry(explicit_file(context.target_options), search=search) if via_gateway else None,
+                build_hub_entry(explicit_file(context.target_options), search=search) if connect else None,
             ),
         )
         for config_file in config_files
@@ -269,7 +285,7 @@ def _omitted_problem(name: str, config_file: ClientConfigFile, field_names: Sequ
         name,
         f"{name} was not exported",
         detail=f"{', '.join(field_names)} is a plain-text secret and would be copied into one more file",
-        hint=f"export the Toolway entry instead: toolway export {config_file.client} --via-gateway",
+        hint=f"connect the client to Toolway instead: toolway connect {config_file.client}",
         code="E-CLIENT-SECRET",
         severity="warning",
         file=str(config_file.path),

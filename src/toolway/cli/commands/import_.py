@@ -1,4 +1,4 @@
-"""`toolway init` and `toolway import`: copy servers from client config files to Toolway's.
+"""`toolway init` and `toolway clients import`: copy servers from client config files to Toolway's.
 
 Client files do not change.
 """
@@ -175,7 +175,7 @@ def import_servers(
 def _skip_removed(found: DiscoveredServer, removed: RemovedServers) -> DiscoveredServer:
     if found.status != "new" or server_identity(found.entry) not in removed:
         return found
-    note = f"removed with toolway rm; import it again: toolway import {found.client}"
+    note = f"removed with toolway rm; import it again: toolway clients import {found.client}"
     return replace(found, status="removed", note=note)
 
 
@@ -331,7 +331,7 @@ def server_identity(entry: Mapping[str, Any]) -> str:
 
 
 def is_hub_entry(entry: Mapping[str, Any]) -> bool:
-    """Return True if the entry starts Toolway itself, as `export --via-gateway` writes it."""
+    """Return True if the entry starts Toolway itself, as `toolway connect` writes it."""
     args = entry.get("args") or []
     ours = os.path.basename(str(entry.get("command"))) == "toolway" or "toolway.cli" in args
     return ours and "serve" in args and "--stdio" in args

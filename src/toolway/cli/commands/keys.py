@@ -48,21 +48,21 @@ def keys_create(
     admin: Annotated[bool, typer.Option("--admin", help="Allow access to /admin.")] = False,
     rate: Annotated[
         str | None,
-        typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 1000/h, 5000/day."),
+        typer.Option("--rate", metavar="CALLS", help="Rate limit: 10/s, 600/min, 5000/day, or none; default 100/s."),
     ] = None,
     budget: Annotated[
         list[str] | None,
         typer.Option("--budget", metavar="AMOUNT", help="Calls, or bytes of results: 5000/day, 500MB/month."),
     ] = None,
     concurrent: Annotated[
-        int | None, typer.Option("--concurrent", metavar="CALLS", help="Calls under way at the same time.")
+        int | None, typer.Option("--concurrent", metavar="CALLS", help="Maximum concurrent calls.")
     ] = None,
     search: Annotated[
         bool, typer.Option("--search", help="Show this holder the meta-tools of tool search, not all tools.")
     ] = False,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="WHEN", help="End of the key: 12h, 90d, or a date such as 2027-01-31."),
+        typer.Option("--expires", metavar="WHEN", help="When the key expires: 12h, 90d, or 2027-01-31."),
     ] = None,
 ) -> CommandResult:
     limits = KeyLimits(rate, budget or (), concurrent)
@@ -101,20 +101,19 @@ async def run_keys_create(
     """Create an API key of the gateway and print its token, which is never shown again."""
     from toolway.cli.targets import find_gateway
     from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
-    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name
-    from toolway.gateway.rate_limit import Rate
+    from toolway.gateway.principals import MAX_KEY_NAME_CHARS, is_valid_key_name, parse_key_rate
     from toolway.gateway.state_dir import StateDir
 
     if not is_valid_key_name(name):
         raise UsageError(f"invalid key name: it must have 1 to {MAX_KEY_NAME_CHARS} printable characters in one line")
     if admin and scopes:
         raise UsageError(
-            "--scope and --admin exclude each other",
+            "--scope and --admin cannot be used together",
             detail="a key with --admin can call every tool and create further keys",
             hint=f"create two keys: toolway keys create {name} --scope {scopes[0]}, and another one with --admin",
         )
     try:
-        limit = Rate.parse(limits.rate) if limits.rate is not None else None
+        limit = parse_key_rate(limits.rate)
         budgets = check_budgets([CallBudget.parse(each) for each in limits.budgets])
     except ValueError as exc:
         raise UsageError(str(exc)) from None
@@ -141,8 +140,10 @@ async def run_keys_create(
         output.print_raw_json(created)
         return ExitCode.OK
     sys.stdout.write(created["token"] + "\n")
-    output.info(f"key {created['id']} for {name}, {describe_access(created)}. It is not shown again; revoke it with:")
+    output.info(f"key {created['id']} for {name}, {_describe_key(created)}. It is not shown again; revoke it with:")
     output.info(f"  toolway keys revoke {created['id']}")
+    if scope_list is None and not admin:
+        output.info("it opens every tool; to narrow it, create one with --scope GROUP or --scope server/NAME")
     return ExitCode.OK
 
 
@@ -160,12 +161,12 @@ async def run_keys_ls(output: Output, target_options: TargetOptions) -> ExitCode
         output.print_json({"keys": keys})
     elif keys:
         rows = [
-            (key["id"], key["name"], describe_access(key), format_date(key["created"]), _describe_expiry(key))
+            (key["id"], key["name"], _describe_key(key), format_date(key["created"]), _describe_expiry(key))
             for key in keys
         ]
         output.print_table(("id", "name", "access", "created", "until"), rows)
     else:
-        output.info("there are no keys; the token of this machine has full access: toolway keys local-token")
+        output.info("no API keys yet. The local token has full access: toolway keys local-token")
     return ExitCode.OK
 
 
@@ -190,7 +191,7 @@ def _key_to_json(key: ApiKey) -> Json:
     rate = str(key.rate) if key.rate is not None else None
     fields = {"id": key.id, "name": key.name, "scopes": key.scopes, "admin": key.admin, "created": key.created}
     limits = {"rate": rate, "budgets": [str(each) for each in key.budgets], "concurrent": key.concurrent}
-    return {**fields, **limits, "search": key.search, "expires": key.expires}
+    return {**fields, **limits, "search": key.search, "expires": key.expires, "made_by": key.made_by}
 
 
 def describe_access(key: Json) -> str:
@@ -199,10 +200,14 @@ def describe_access(key: Json) -> str:
     access = "everything" if scopes is None else ", ".join(scopes)
     access = f"{access} and /admin" if key["admin"] else access
     access = f"{access}, by search" if key.get("search") else access
-    limits = [key.get("rate"), *(key.get("budgets") or ())]  # an old gateway sends none
+    limits = [key.get("rate"), *(key.get("budgets") or ())]
     if key.get("concurrent"):
         limits.append(f"{key['concurrent']} at once")
     return ", ".join([access, *(str(each) for each in limits if each)])
+
+
+def _describe_key(key: Json) -> str:
+    return describe_access(key) if key.get("rate") else f"{describe_access(key)}, no rate limit"
 
 
 def _describe_expiry(key: Json) -> str:
@@ -222,7 +227,7 @@ def _parse_expiry(text: str) -> float:
     except ValueError:
         raise UsageError("invalid end of a key", detail=text[:50], hint="write 12h, 90d, or 2027-01-31") from None
     if found.timestamp() <= time.time():
-        raise UsageError("the end of the key is in the past", detail=text[:50], hint="write 12h, 90d, or 2027-01-31")
+        raise UsageError("the expiry date is in the past", detail=text[:50], hint="write 12h, 90d, or 2027-01-31")
     return found.timestamp()
 
 

@@ -5,13 +5,12 @@ No server is started.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from toolway.cli.cached_lists import CachedLists
 from toolway.cli.exit_codes import ExitCode, NextStep, SetupState, choose_next_step
 from toolway.cli.options import CommandContext
-from toolway.cli.output import Output, format_age, problem_to_json
+from toolway.cli.output import Output, problem_to_json
 from toolway.cli.targets import exit_code_for_statuses, find_gateway, load_masked_config
 from toolway.config.schema import Server
 from toolway.config.scopes import UNTRUSTED_CODE
@@ -89,7 +88,8 @@ def _format_count(tools: int | None) -> str:
 
 
 def _format_state(row: dict[str, Any]) -> str:
-    return f"listed {format_age(time.time() - row['listed_at'])}" if row["listed_at"] is not None else str(row["state"])
+    """Return the state of a server that no gateway runs: it starts with the first command that needs it."""
+    return "idle" if row["state"] == "known" else str(row["state"])
 
 
 async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:

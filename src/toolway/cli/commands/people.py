@@ -1,4 +1,4 @@
-"""`toolway who` and `toolway sessions`: who you are at a gateway, and people who logged in there.
+"""`toolway whoami` and `toolway users`: who you are at a gateway, and people who logged in there.
 
 Both need a running gateway: people log in with an identity provider, and nothing about them is in a file.
 """
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     from toolway.cli.targets import TargetOptions
 
 
-def who(context: CommandContext) -> CommandResult:
-    """Show as whom the gateway identifies you by your token: name, groups, rights, and the end of the token."""
-    return run_who(context.output, context.target_options)
+def whoami(context: CommandContext) -> CommandResult:
+    """Show your name, groups, access, and when your token expires."""
+    return run_whoami(context.output, context.target_options)
 
 
-def sessions_ls(context: CommandContext) -> CommandResult:
-    """List the people whose tokens of the identity provider this gateway verified in the last 24 hours."""
-    return run_sessions_ls(context.output, context.target_options)
+def users_ls(context: CommandContext) -> CommandResult:
+    """List the users whose access tokens this gateway verified in the last 24 hours."""
+    return run_users_ls(context.output, context.target_options)
 
 
-def sessions_end(
+def users_logout(
     context: CommandContext,
-    person: Annotated[str, typer.Argument(metavar="WHO", help="Subject, id or name.", show_default=False)],
+    person: Annotated[str, typer.Argument(metavar="USER", help="Subject, id, or name.", show_default=False)],
 ) -> CommandResult:
-    """Refuse all tokens that were issued to a person until now. A new login is possible after a minute."""
-    return run_sessions_end(context.output, context.target_options, person)
+    """Refuse every token issued to this user until now. They can log in again after a minute."""
+    return run_users_logout(context.output, context.target_options, person)
 
 
-async def run_who(output: Output, target_options: TargetOptions) -> ExitCode:
+async def run_whoami(output: Output, target_options: TargetOptions) -> ExitCode:
     """Print as whom the gateway identifies the sender of the token: name, kind, groups, access and expiry."""
     gateway = await _require_gateway(output, target_options)
     found = await gateway.request_who()
@@ -59,7 +59,7 @@ async def run_who(output: Output, target_options: TargetOptions) -> ExitCode:
     return ExitCode.OK
 
 
-async def run_sessions_ls(output: Output, target_options: TargetOptions) -> ExitCode:
+async def run_users_ls(output: Output, target_options: TargetOptions) -> ExitCode:
     """Print the people who logged in with the identity provider."""
     gateway = await _require_gateway(output, target_options)
     found = await gateway.request_admin("GET", "sessions")
@@ -84,20 +84,20 @@ async def run_sessions_ls(output: Output, target_options: TargetOptions) -> Exit
         ]
         output.print_table(("subject", "name", "groups", "client", "until"), rows)
     else:
-        output.info("no person has logged in at this gateway in the last 24 hours")
+        output.info("nobody has logged in at this gateway in the last 24 hours")
     return ExitCode.OK
 
 
-async def run_sessions_end(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
+async def run_users_logout(output: Output, target_options: TargetOptions, person: str) -> ExitCode:
     """End the logins of a person, at all nodes of the gateway."""
     gateway = await _require_gateway(output, target_options)
     ended = await gateway.request_admin("DELETE", f"sessions/{quote(person, safe='')}")
     if output.as_json:
         output.print_json(ended)
         return ExitCode.OK
-    output.info(f"tokens that were issued to {person} until now are refused")
+    output.info(f"logged out {person}: existing tokens no longer work")
     if not ended.get("known"):
-        output.info("this gateway has not seen the person lately: the text was taken for a subject", "yellow")
+        output.info("no recent login by that name, so we treated it as a subject", "yellow")
     return ExitCode.OK
 
 

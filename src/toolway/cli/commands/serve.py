@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
@@ -151,6 +152,7 @@ def run_workers(
 ) -> int:
     """Run several gateway processes at one address until a signal stops them, and return the exit code."""
     from toolway.cli.targets import load_masked_config
+    from toolway.config.identity.exposure import public_reason
     from toolway.config.masking import create_mask
     from toolway.gateway.state_dir import StateDir
     from toolway.serve.own_process import protect_process
@@ -177,8 +179,9 @@ def run_workers(
         pool = WorkerPool(count, state_dir, os.path.abspath(loaded.file), environ)
         scheme = "https" if tls else "http"
         listen_port = loaded.gateway.port if port is None else port
-        announce = _make_announcer(output, True, "")
-        return await pool.run(host or loaded.gateway.host, listen_port, scheme, announce)
+        listen_host = host or loaded.gateway.host
+        announce = _make_announcer(output, True, "", lambda: public_reason(loaded.gateway, listen_host))
+        return await pool.run(listen_host, listen_port, scheme, announce)
 
     try:
         return asyncio.run(main())
@@ -261,19 +264,23 @@ def run_serve(
         )
         if stop.is_set():
             serving.stop()
-        serving.hub.add_sink(LogSink(calls=telemetry.calls))
-        if stdio:
-            await serving.run_stdio(SEARCH_ENDPOINT if search else "")
+        log = LogSink(calls=telemetry.calls)
+        serving.hub.add_sink(log)
+        with closing(log):
+            if stdio:
+                await serving.run_stdio(SEARCH_ENDPOINT if search else "")
+                return ExitCode.OK
+            listen_host = host or loaded.gateway.host
+            await serving.run(
+                listen_host,
+                loaded.gateway.port if port is None else port,
+                tls,
+                _make_announcer(output, auth, serving.node_id, lambda: serving.public_reason)
+                if parent is None
+                else lambda url: None,
+                drain_delay,
+            )
             return ExitCode.OK
-        listen_host = host or loaded.gateway.host
-        await serving.run(
-            listen_host,
-            loaded.gateway.port if port is None else port,
-            tls,
-            _make_announcer(output, auth, serving.node_id) if parent is None else lambda url: None,
-            drain_delay,
-        )
-        return ExitCode.OK
 
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -296,21 +303,25 @@ def _open_gate(config: Path | None) -> ApprovalGate:
     return ApprovalGate.open(os.environ, "take" if config is not None and at_terminal else "hold")
 
 
-def _make_announcer(output: Output, auth: bool, node: str) -> Callable[[str], None]:
+def _make_announcer(output: Output, auth: bool, node: str, public_reason: Callable[[], str]) -> Callable[[str], None]:
+    """Return the function that prints where the gateway serves, and why it counts as public, if it does."""
+
     def announce(url: str) -> None:
+        reason = public_reason()
         if output.as_json:
             output.print_json(
-                {"url": f"{url}/mcp", "auth": auth, "pid": os.getpid()} | ({"node": node} if node else {})
+                {"url": f"{url}/mcp", "auth": auth, "pid": os.getpid(), "public": reason}
+                | ({"node": node} if node else {})
             )
             sys.stdout.flush()
         output.info(f"serving at {url}/mcp", "green")
+        if reason:
+            output.info(f"public, because {reason}: stricter defaults apply")
         if node:
             output.info(f"as node {node} of a cluster: toolway cluster nodes")
         if auth:
             output.info("open the dashboard: toolway ui")
-            output.info(
-                "connect a client: toolway export claude-code --via-gateway --print, or cursor, vscode, codex, generic"
-            )
+            output.info("connect a client: toolway connect claude-code --print, or cursor, vscode, codex, generic")
         output.info("Ctrl-C stops it after running calls have finished", "dim")
 
     return announce
@@ -349,7 +360,7 @@ def reject_stdio_in_cluster(cluster: ClusterOptions | None, stdio: bool) -> None
         raise UsageError(
             "a cluster node serves HTTP only, not stdio",
             detail="--stdio was combined with --cluster",
-            hint="remove one of them, or connect to a node: toolway export generic --via-gateway --print",
+            hint="remove one of them, or connect to a node: toolway connect generic --print",
         )
 
 

@@ -1,4 +1,4 @@
-"""`toolway ls`, `status`, `restart`, `get`, `rm`, `enable`, `disable`, `edit`.
+"""`toolway ls`, `show`, `restart`, `rm`, `enable`, `disable`, `edit`.
 
 These commands show the states of servers and change their config entries.
 """
@@ -41,16 +41,30 @@ def ls(
     context: CommandContext,
     wait: Wait = 30.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again after every change.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Check now if each server responds.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check right now whether each server responds.")] = False,
 ) -> CommandResult:
     if watch and check:
         raise UsageError("--watch and --check exclude each other")
     return run_ls(context.output, context.target_options, wait, watch, check)
 
 
-def status(context: CommandContext, name: AnyServer = None, wait: Wait = 30.0) -> CommandResult:
-    """Show state, protocol era, process, restarts, last error and last stderr lines of one server or all servers."""
-    return run_status(context.output, context.target_options, wait, name)
+def show(
+    context: CommandContext,
+    name: AnyServer = None,
+    entry: Annotated[
+        bool, typer.Option("--entry", help="Show its entry in the config file instead, without secrets.")
+    ] = False,
+    wait: Wait = 30.0,
+) -> CommandResult:
+    """Show state, protocol era, process, restarts, last error and last stderr lines of one server or all servers.
+
+    With --entry, no server is started and no gateway is asked.
+    """
+    if not entry:
+        return run_status(context.output, context.target_options, wait, name)
+    if name is None:
+        raise UsageError("--entry needs the NAME of a server", hint="list all servers: toolway ls")
+    return run_entry(context, name)
 
 
 def restart(context: CommandContext, name: ServerName) -> CommandResult:
@@ -59,11 +73,6 @@ def restart(context: CommandContext, name: ServerName) -> CommandResult:
     Calls in flight fail with an error that says whether they were executed.
     """
     return run_restart(context.output, context.target_options, name)
-
-
-def get(context: CommandContext, name: ServerName) -> CommandResult:
-    """Print the config entry of the server without secrets, and its file."""
-    return run_get(context, name)
 
 
 def rm(context: CommandContext, name: ServerName, dry_run: DryRun = False) -> CommandResult:
@@ -167,9 +176,9 @@ def _print_checks(output: Output, results: Mapping[str, HealthResult]) -> None:
         elif result.ok:
             output.print_line(f"{result.server}: responded in {result.seconds * 1000:.0f} ms", "green")
         else:
-            output.print_line(f"{result.server}: {result.error}", "red")
+            output.print_wrapped(f"{result.server}: {result.error}", "red")
             if result.hint:
-                output.print_line(f"  hint: {result.hint}", "bold")
+                output.print_wrapped(f"  hint: {result.hint}", "bold", "        ")
 
 
 def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
@@ -217,7 +226,7 @@ async def run_restart(output: Output, target_options: TargetOptions, name: str) 
     if output.as_json:
         output.print_json({"restarting": name})
     else:
-        output.info(f"restarting {name}; check it with: toolway status {name}")
+        output.info(f"restarting {name}; check it with: toolway show {name}")
     return ExitCode.OK
 
 
@@ -276,7 +285,7 @@ def _print_failure(output: Output, status: ServerStatus) -> None:
     for line in last_stderr_lines(status.stderr):
         output.info(f"  | {line}", "dim")
     if status.hint:
-        output.info(f"  hint: {status.hint}", "bold")
+        output.info_wrapped(f"  hint: {status.hint}", "bold", "        ")
 
 
 def _print_status(output: Output, status: ServerStatus) -> None:
@@ -317,7 +326,7 @@ def _status_details(status: ServerStatus) -> Iterator[tuple[str, Any]]:
 # -- entries of config files -------------------------------------------------------------------------------------------
 
 
-def run_get(context: CommandContext, name: str) -> ExitCode:
+def run_entry(context: CommandContext, name: str) -> ExitCode:
     """Print the entry of a server with secrets masked, and its file and line."""
     from toolway.cli.cached_lists import load_cached_lists
     from toolway.cli.file_changes import file_for_server, read_own_entries, with_tilde
@@ -450,7 +459,7 @@ def _apply_and_report(context: CommandContext, document: ConfigDocument, message
     if output.as_json:
         output.print_json(result)
     elif not edit.has_changes:
-        output.info("no changes: it is already so")
+        output.info("nothing to change")
     elif not dry_run:
         output.info(f"{message}; undo it with: toolway config rollback", "green")
     return ExitCode.OK

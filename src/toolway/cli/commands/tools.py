@@ -1,4 +1,4 @@
-"""`toolway tools`, `search`, `tokens` and `call`: list, search and call tools.
+"""`toolway tools`, `tools cost`, `search` and `call`: list, search and call tools.
 
 Lists are read from the cache of earlier runs. Only servers without a cached list are started.
 """
@@ -22,7 +22,7 @@ from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_age, last_stderr_lines, problem_to_json
 from toolway.cli.params import Headers, Refresh, Wait
-from toolway.errors import CallError, InvalidArguments, ProtocolError
+from toolway.errors import CallError, ConfigError, InvalidArguments, ProtocolError
 
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
@@ -44,7 +44,7 @@ def tools(
         list[str] | None,
         typer.Argument(
             metavar="[URL] [WORD]…",
-            help="Show tools with all these words; the name of one tool shows its arguments. URL: a server of no file.",
+            help="Tools with all these words; the name of one tool shows its arguments. URL: ask the server there.",
             show_default=False,
             autocompletion=completion.complete_tools,
         ),
@@ -56,13 +56,15 @@ def tools(
         ),
     ] = None,
     refresh: Refresh = False,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Show the approximate token cost of each tool.")] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Show about how many tokens each tool costs.")] = False,
     header: Headers = None,
     wait: Wait = 30.0,
 ) -> CommandResult:
     """List the tools of all servers from the lists that earlier runs cached on disk.
 
     Only servers without a cached list are started. With a URL, ask the server there; no config file is read.
+
+    To find tools with the word cost or codegen, write: toolway tools -- cost
     """
     from toolway.cli.targets import is_server_url, url_target
 
@@ -103,11 +105,11 @@ def search(
     return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
 
 
-def tokens(context: CommandContext, refresh: Refresh = False, wait: Wait = 30.0) -> CommandResult:
+def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = 30.0) -> CommandResult:
     """Show what the tools of each endpoint and each server cost a model, in tokens (characters ÷ 4.4)."""
-    from toolway.cli.search import run_tokens
+    from toolway.cli.search import run_cost
 
-    return run_tokens(context, refresh=refresh, wait=wait)
+    return run_cost(context, refresh=refresh, wait=wait)
 
 
 def call(
@@ -130,31 +132,19 @@ def call(
         ),
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", metavar="SECONDS", min=0.001, help="Timeout of the whole call.")
+        str | None, typer.Option("--timeout", "-t", metavar="TIME", help="Time limit of the whole call: 0.5s, 20s, 2m.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print the server's result as JSON, unchanged.")] = False,
-    replay: Annotated[
-        str | None,
-        typer.Option(
-            "--replay", metavar="ID", help="Repeat a recorded call of the gateway: toolway calls.", show_default=False
-        ),
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Repeat a call even if it may change something.")] = False,
     header: Headers = None,
 ) -> CommandResult:
     """Call a tool and print its result. Only the server of the tool is started.
 
-    With a URL, call a tool of the server there; no config file is read. With --replay, the arguments are those of the
-    recorded call.
+    With a URL, call a tool of the server there; no config file is read. To make a recorded call again: toolway calls
+    replay ID.
     """
     from toolway.cli.targets import is_server_url, url_target
 
-    if replay is not None:
-        if tool is not None or timeout is not None or raw:
-            raise UsageError("--replay accepts no tool, arguments, --timeout or --raw", hint="toolway call --replay ID")
-        from toolway.cli.commands.activity import run_replay
-
-        return run_replay(context, replay, yes=yes)
+    limit = parse_timeout(timeout) if timeout is not None else None
     if tool is None:
         raise UsageError("missing argument SERVER.TOOL", hint="show the usage: toolway call --help")
     context.output.as_json |= raw
@@ -163,9 +153,22 @@ def call(
         if not words:
             raise UsageError("missing argument TOOL", hint=f"list its tools: toolway tools {tool}")
         target = url_target(context.output, tool, header or ())
-        return run_call(context.output, context.target_options, words[0], words[1:], timeout, raw, target)
+        return run_call(context.output, context.target_options, words[0], words[1:], limit, raw, target)
     _require_no_headers(header)
-    return run_call(context.output, context.target_options, tool, words, timeout, raw)
+    return run_call(context.output, context.target_options, tool, words, limit, raw)
+
+
+def parse_timeout(text: str) -> float:
+    """Return the seconds of a time such as `20`, `0.5s` or `2m`. Raises `UsageError` if it is none."""
+    from toolway.config.field_reader import parse_duration
+
+    try:
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_duration("--timeout", text)
+    except ConfigError:
+        seconds = 0.0
+    if seconds <= 0:
+        raise UsageError("--timeout must be a duration such as 20s or 2m", detail=f"it is {text[:50]!r}")
+    return seconds
 
 
 def _require_no_headers(headers: Sequence[str] | None) -> None:

@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 TEMPORAL_URL = "temporal://"
 ASKS_EXIT_CODE = ExitCode.LINT  # 9: the run waits for a person
-_STATE_STYLES = {"done": "green", "asks": "yellow", "waiting": "cyan", "failed": "bold red", "stuck": "bold red"}
+_STATE_STYLES = {
+    "done": "green",
+    "asks": "yellow",
+    "waiting": "cyan",
+    "failed": "bold red",
+    "stuck": "bold red",
+    "damaged": "bold red",
+}
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Workflow file, YAML or JSON.", show_default=False)]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of the run: toolway workflow ls.", show_default=False)]
 StepPath = Annotated[
     str | None, typer.Argument(metavar="[STEP]", help="Step that asks. Default: the only one.", show_default=False)
 ]
-Deny = Annotated[bool, typer.Option("--no", help="Deny it.")]
-Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Reason.", show_default=False)]
 RunFile = Annotated[
     Path, typer.Argument(metavar="FILE", help="Workflow file: YAML, JSON, or FILE.py[:NAME].", show_default=False)
 ]
@@ -55,7 +60,7 @@ JournalFile = Annotated[
 
 
 def workflow_check(context: CommandContext, file: File) -> CommandResult:
-    """Show the effect of a crash in each step of a workflow. Starts the servers of the workflow; calls no tool."""
+    """Starts the servers of the workflow, and calls no tool."""
     return _check(context, file)
 
 
@@ -68,7 +73,9 @@ def workflow_run(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="KEY", help="The same key gives the same run.", show_default=False),
+        typer.Option(
+            "--key", metavar="KEY", help="Idempotency key: the same key returns the same run.", show_default=False
+        ),
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
@@ -94,18 +101,6 @@ def workflow_show(context: CommandContext, run: RunId, journal: JournalFile = No
     return _show(context, run, journal)
 
 
-def workflow_approve(
-    context: CommandContext,
-    run: RunId,
-    step: StepPath = None,
-    no: Deny = False,
-    note: Note = "",
-    journal: JournalFile = None,
-) -> CommandResult:
-    """Approve or deny the step for which a workflow run waits, then continue the run with `workflow resume`."""
-    return answer_run(context, run, step, {"yes": not no, "note": note}, journal)
-
-
 def workflow_answer(
     context: CommandContext,
     run: RunId,
@@ -125,16 +120,16 @@ def workflow_settle(
     context: CommandContext,
     run: RunId,
     step: StepPath = None,
-    happened: Annotated[bool, typer.Option("--happened", help="The call was executed.")] = False,
-    not_: Annotated[bool, typer.Option("--not", help="The call was not executed; it is made again.")] = False,
+    happened: Annotated[bool, typer.Option("--happened", help="The call ran.")] = False,
+    not_: Annotated[bool, typer.Option("--not", help="The call did not run; it is made again.")] = False,
     result: Annotated[
         str | None, typer.Option("--result", metavar="JSON", help="Data of the step.", show_default=False)
     ] = None,
     journal: JournalFile = None,
 ) -> CommandResult:
-    """State if a call with an unknown outcome was executed, then continue the run with `workflow resume`."""
+    """Settle a call with an unknown outcome, then continue the run with `toolway workflow resume`."""
     if happened == not_:
-        raise UsageError("say if the call was executed", hint=f"toolway workflow settle {run} --happened, or --not")
+        raise UsageError("say whether the call ran", hint=f"toolway workflow settle {run} --happened, or --not")
     try:
         value = json.loads(result) if result is not None else None
     except ValueError as exc:
@@ -246,6 +241,7 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
     from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
     from toolway.workflows.engine import Workflows
+    from toolway.workflows.journal import RESUMABLE_STATES
     from toolway.workflows.python_workflow import load_workflow
 
     gateway = find_run_gateway(context, journal)
@@ -253,7 +249,7 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
         return await act_on_remote_run(context.output, gateway, id, "resume", None, {})
     async with open_reader(journal) as reader:
         record, definition, entries, _ = await reader.load(id)
-        if record.state == "stuck" and isinstance(reader, Workflows):
+        if record.state in RESUMABLE_STATES and isinstance(reader, Workflows):
             _print_effect(context.output, record, entries, "resume", None, {})
             await reader.resume(id, by=getpass.getuser())
     if "python" in definition.body and code is None:
@@ -285,12 +281,12 @@ async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: 
         for each in asking:
             _print_questions(output, each, journal)
         if children:
-            output.info(f"then: toolway workflow resume {id}{_journal_flag(journal)}")
+            output.info(f"then: toolway workflow resume {id}{journal_flag(journal)}")
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
         output.info(f"the run {id} is {record.state}: {error.get('message', '')}", "red")
-        output.info(f"show its steps: toolway workflow show {id}{_journal_flag(journal)}")
+        output.info(f"show its steps: toolway workflow show {id}{journal_flag(journal)}")
         return ExitCode.TOOL_FAILED
     return ExitCode.OK
 
@@ -336,7 +332,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     if gateway is not None:
         return await show_remote_run(context.output, gateway, id)
     async with open_reader(journal) as reader:
-        record, _, entries, messages = await reader.load(id)
+        record, entries, messages = await reader.read(id)
     output = context.output
     ordered = sorted(entries, key=lambda each: (each.began, each.path, each.attempt))
     if output.as_json:
@@ -370,6 +366,8 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
     _print_questions(output, record, journal)
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
+        if record.state == "damaged":
+            output.info(f"{record.error.get('detail', '')}\n{record.error.get('hint', '')}{journal_flag(journal)}")
     return ExitCode.OK
 
 
@@ -379,21 +377,14 @@ async def answer_run(
     step: str | None,
     body: dict[str, Any],
     journal: str | None,
-    *,
-    command: str = "workflow",
-    check: Callable[[RunRecord], None] = lambda record: None,
 ) -> ExitCode:
-    """Send a person's answer to the question of a run: to the gateway of --gateway, or into the journal.
-
-    `command` is the command in printed hints, such as `agent`. `check` raises an error if the run is of another kind.
-    """
+    """Send a person's answer to the question of a run: to the gateway of --gateway, or into the journal."""
     action = "answer" if "data" in body else "approve"
 
     async def perform(reader: Workflows | TemporalWorkflows, record: RunRecord) -> None:
-        check(record)
         await reader.answer(id, step, body, by=getpass.getuser(), roles=_local_roles(record))
 
-    return await _act(context, id, action, step, body, journal, perform, command)
+    return await _act(context, id, action, step, body, journal, perform)
 
 
 async def _settle(
@@ -421,7 +412,6 @@ async def _act(
     body: dict[str, Any],
     journal: str | None,
     perform: Callable[[Workflows | TemporalWorkflows, RunRecord], Awaitable[None]],
-    command: str = "workflow",
 ) -> ExitCode:
     """Print what an action on a run will cause, then perform it: at the gateway of --gateway, or in the journal."""
     from toolway.cli.remote_runs import act_on_remote_run, find_run_gateway
@@ -433,7 +423,7 @@ async def _act(
         record, _, entries, _ = await reader.load(id)
         _print_effect(context.output, record, entries, action, step, body)
         await perform(reader, record)
-    return _print_next(context.output, id, journal, command)
+    return _print_next(context.output, record, journal)
 
 
 def _print_effect(
@@ -446,11 +436,14 @@ def _print_effect(
         output.info(effect)
 
 
-def _print_next(output: Output, id: str, journal: str | None, command: str) -> ExitCode:
+def _print_next(output: Output, record: RunRecord, journal: str | None) -> ExitCode:
+    from toolway.agents.agent import AGENT_WORKFLOW
+
     if output.as_json:
-        output.print_json({"run": id, "stored": True})
+        output.print_json({"run": record.id, "stored": True})
     else:
-        next_command = f"toolway {command} resume {id}{_journal_flag(journal)}"
+        command = "agent" if record.workflow == AGENT_WORKFLOW else "workflow"
+        next_command = f"toolway {command} resume {record.id}{journal_flag(journal)}"
         output.info(f"stored; if no process executes the run: {next_command}", "green")
     return ExitCode.OK
 
@@ -556,7 +549,7 @@ def _local_roles(record: RunRecord) -> tuple[str, ...]:
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
 
 
-def _journal_flag(journal: str | None) -> str:
+def journal_flag(journal: str | None) -> str:
     """Return the `--journal` option for a printed command, so that it finds the same run; "" for the default file."""
     import shlex
 
@@ -564,11 +557,11 @@ def _journal_flag(journal: str | None) -> str:
 
 
 def _print_questions(output: Output, record: RunRecord, journal: str | None) -> None:
-    flag = _journal_flag(journal)
+    flag = journal_flag(journal)
     for question in record.asks:
         output.info(f"asks: {question['title']}", "yellow")
         command = {
-            "approve": f"toolway workflow approve {record.id} {question['path']}{flag}   (or --no)",
+            "approve": f"toolway approvals approve {record.id} --step {question['path']}{flag}   (or deny)",
             "ask": f"toolway workflow answer {record.id} --step {question['path']}{flag} name=value",
             "unknown": f"toolway workflow settle {record.id} {question['path']} --happened{flag}   (or --not)",
         }[question["kind"]]

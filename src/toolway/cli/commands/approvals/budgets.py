@@ -1,4 +1,4 @@
-"""`toolway budgets`: the budgets of keys and groups, and how much of them is used."""
+"""`toolway keys budgets`: the budgets of keys and groups, and how much of them is used."""
 
 from __future__ import annotations
 

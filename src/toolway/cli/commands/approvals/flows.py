@@ -1,4 +1,4 @@
-"""`toolway flows`: which callers have used private data, texts of strangers and tools that send data out.
+"""`toolway policy flows`: which callers have used private data, texts of strangers and tools that send data out.
 
 A tool has the labels `private`, `untrusted` and `sink` for these. The three together may leak data.
 """
@@ -29,7 +29,7 @@ def flows_suggest(context: CommandContext) -> CommandResult:
 
 def flows_show(
     context: CommandContext,
-    who: Annotated[str, typer.Argument(metavar="[WHO]", help="Name of a caller.", show_default=False)] = "",
+    who: Annotated[str, typer.Argument(metavar="[WHO]", help="Name or id of a caller.", show_default=False)] = "",
 ) -> CommandResult:
     """Show which data-flow labels the tools had that each caller called in the last half hour."""
     return run_show(context, who)
@@ -37,7 +37,7 @@ def flows_show(
 
 def flows_reset(
     context: CommandContext,
-    who: Annotated[str, typer.Argument(metavar="WHO", help="Name of the caller.", show_default=False)],
+    who: Annotated[str, typer.Argument(metavar="WHO", help="Id of the caller, or name of a key.", show_default=False)],
 ) -> CommandResult:
     """Clear the data-flow labels that a caller has collected by its calls."""
     return run_reset(context, who)
@@ -81,16 +81,22 @@ async def run_show(context: CommandContext, who: str) -> ExitCode:
         output.print_json(found)
         return ExitCode.OK
     rows = [
-        (each["name"], label["label"], label["tool"], f"{max(0, round((time.time() - label['at']) / 60))} min ago")
+        (
+            each["name"],
+            each["caller"] or "owner",
+            label["label"],
+            label["tool"],
+            f"{max(0, round((time.time() - label['at']) / 60))} min ago",
+        )
         for each in found["callers"]
         for label in each["labels"]
     ]
     if rows:
-        output.print_table(("caller", "label", "by", "when"), rows)
+        output.print_table(("caller", "id", "label", "by", "when"), rows)
     elif found["enabled"]:
         output.info("no call brought a label in the last half hour")
     else:
-        output.info("no tool has labels: toolway flows suggest")
+        output.info("no tool has labels: toolway policy flows suggest")
     output.info(f"mode {found['mode']}; {LIMIT}")
     return ExitCode.OK
 
@@ -101,5 +107,5 @@ async def run_reset(context: CommandContext, who: str) -> ExitCode:
     if context.output.as_json:
         context.output.print_json(found)
     else:
-        context.output.info(f"the labels of {who} are forgotten")
+        context.output.info(f"cleared the labels of {who}")
     return ExitCode.OK

@@ -1,4 +1,4 @@
-"""`toolway lock` and `toolway update`: exact packages of `npx` and `uvx` entries, in `toolway.lock`."""
+"""`toolway trust lock` and `toolway trust update`: exact packages of `npx` and `uvx` entries, in `toolway.lock`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MinAge = Annotated[
     typer.Option(
         "--min-age",
         metavar="TIME",
-        help="Least age of a package, such as 3d or 12h; 0 accepts any.",
+        help="Only accept packages at least this old: 3d, 12h. 0 turns it off.",
         show_default=False,
     ),
 ]
@@ -59,7 +59,7 @@ def lock(
     Install scripts of packages are not run. The entries of the configuration stay as they are.
     """
     if check and (osv is not None or min_age is not None):
-        raise UsageError("--check has no other options", hint="toolway lock --check")
+        raise UsageError("--check has no other options", hint="toolway trust lock --check")
     if osv is not None:
         return run_import_malware(context, osv)
     return run_check(context, names or []) if check else run_lock(context, names or [], min_age)
@@ -137,7 +137,7 @@ def run_check(context: CommandContext, names: list[str]) -> ExitCode:
     else:
         for row in rows:
             output.print_line(f"{row['server']}: {row['state']}{', ' + row['problem'] if row['problem'] else ''}")
-        output.info("update the lock: toolway lock" if wrong else f"{len(rows)} packages are locked")
+        output.info("update the lock: toolway trust lock" if wrong else f"{len(rows)} packages are locked")
     return ExitCode.LINT if wrong else ExitCode.OK
 
 
@@ -200,7 +200,7 @@ def run_import_malware(context: CommandContext, source: Path) -> ExitCode:
     return ExitCode.LINT if found else ExitCode.OK
 
 
-# -- shared with `toolway update` --------------------------------------------------------------------------------------
+# -- shared with `toolway trust update` --------------------------------------------------------------------------------
 
 
 def load_locked_config(context: CommandContext) -> LoadedConfig:
@@ -238,7 +238,7 @@ def lock_files(config: LoadedConfig, names: Iterable[str]) -> dict[str, dict[str
             raise ConfigError(
                 f"{name} cannot be locked",
                 detail='it runs no package of npx or uvx, or its entry has "lock": false',
-                hint="lock servers with npx or uvx: toolway lock",
+                hint="lock servers with npx or uvx: toolway trust lock",
                 code="E-LOCK",
             )
     found: dict[str, dict[str, Server]] = {}

@@ -1,4 +1,4 @@
-"""`toolway update`: resolve newer packages, show what changes, and lock them after a confirmation."""
+"""`toolway trust update`: resolve newer packages, show what changes, and lock them after a confirmation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def run_update(
         entries = read_entries(file)
         for name, server in servers.items():
             if name not in entries:
-                raise NotFound(f"{name} is not locked", hint=f"toolway lock {name}")
+                raise NotFound(f"{name} is not locked", hint=f"toolway trust lock {name}")
             command = require_command(server)
             with output.spinner(f"resolving {name}"):
                 new = await asyncio.to_thread(locker.resolve, command)

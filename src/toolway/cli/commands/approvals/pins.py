@@ -1,4 +1,4 @@
-"""`toolway pins`: definitions of tools, prompts, templates and instructions that changed since they were pinned.
+"""`toolway trust tools`: definitions of tools, prompts, templates and instructions that changed since they were pinned.
 
 The commands ask the running gateway. If none runs, they read and write the file of the pins.
 """
@@ -49,18 +49,18 @@ def pins_diff(context: CommandContext, names: ItemNames) -> CommandResult:
     return run_pins_diff(context, names)
 
 
-def pins_approve(
+def pins_accept(
     context: CommandContext,
     names: ItemNames,
     digest: Annotated[
         str | None,
         typer.Option(
-            "--digest", metavar="SHA256", help="Approve only if the definition has this digest.", show_default=False
+            "--digest", metavar="SHA256", help="Accept only if the definition has this digest.", show_default=False
         ),
     ] = None,
 ) -> CommandResult:
-    """Approve the definitions that a server sends now. All nodes of a cluster use them within a second."""
-    return run_pins_approve(context, names, digest)
+    """Accept what the server sends now. All nodes of a cluster use it within a second."""
+    return run_pins_accept(context, names, digest)
 
 
 class _FilePins:
@@ -143,7 +143,7 @@ async def run_pins_ls(context: CommandContext) -> ExitCode:
             for each in waiting
         ]
         output.print_table(("definition", "state", "reason", "finding"), rows)
-        output.info(f"see the difference: toolway pins diff {waiting[0]['name']}")
+        output.info(f"see the difference: toolway trust tools diff {waiting[0]['name']}")
     count = sum(each["pins"] for each in servers)
     output.info(f"{count} definitions of {len(servers)} servers are pinned ({pins.place})", "dim")
     return ExitCode.OK
@@ -172,10 +172,10 @@ def _print_difference(output: Output, deviation: Json) -> None:
             output.print_line(f"+ {change['path']}  {_cut(change['new'])}", "green")
     for finding in deviation["findings"]:
         output.print_line(f"  note: {finding}")
-    output.info(f"approve it: toolway pins approve {deviation['name']} --digest {deviation['digest']}")
+    output.info(f"accept it: toolway trust tools accept {deviation['name']} --digest {deviation['digest']}")
 
 
-async def run_pins_approve(context: CommandContext, names: list[str], digest: str | None) -> ExitCode:
+async def run_pins_accept(context: CommandContext, names: list[str], digest: str | None) -> ExitCode:
     """Approve the named definitions, and print their names."""
     output, pins = context.output, await _open_pins(context)
     chosen = _choose((await pins.list())["deviations"], names)
@@ -188,7 +188,7 @@ async def run_pins_approve(context: CommandContext, names: list[str], digest: st
         output.print_json({"approved": [each["name"] for each in chosen]})
     else:
         for each in chosen:
-            output.info(f"approved {each['name']}")
+            output.info(f"accepted {each['name']}")
     return ExitCode.OK
 
 
@@ -196,7 +196,7 @@ def _changed_error(name: str, detail: str) -> ConfigError:
     return ConfigError(
         f"{name} has another definition than the one you reviewed",
         detail=detail,
-        hint=f"see the difference: toolway pins diff {name}",
+        hint=f"see the difference: toolway trust tools diff {name}",
         code="E-PINS-DIGEST",
     )
 
@@ -213,7 +213,7 @@ def _choose(waiting: list[Json], names: list[str]) -> list[Json]:
             raise NotFound(
                 f"no definition of {name} waits",
                 detail=", ".join(each["name"] for each in waiting)[:300] or "nothing waits",
-                hint="list what waits: toolway pins ls",
+                hint="list what waits: toolway trust tools ls",
             )
         chosen += [each for each in found if each not in chosen]
     return chosen

@@ -1,4 +1,4 @@
-"""`toolway sandbox try`: start a server in the sandbox `strict`, and show what its entry has to grant."""
+"""`toolway trust sandbox`: start a server in the sandbox `strict`, and show what its entry has to grant."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
     if server is None:
         raise NotFound(f"unknown server {name!r}", hint=f"configured: {', '.join(servers) or 'none'}"[:300])
     if server.command is None:
-        raise ConfigError(f"{name} is no process", detail="a sandbox is for servers with a command", code="E-SANDBOX")
+        raise ConfigError(
+            f"{name} does not run a process", detail="a sandbox is for servers with a command", code="E-SANDBOX"
+        )
     trial = replace(server, sandbox="strict", enabled=True)
     problem = ""
     async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
@@ -91,7 +93,7 @@ async def _describe_limits(server: Server) -> list[str]:
 
 def find_missing(text: str, server: Server) -> list[str]:
     """Return the paths in a server's messages that exist on this machine, but not in the sandbox of the server."""
-    from toolway.upstream.process.bubblewrap import SYSTEM_PATHS
+    from toolway.upstream.process.shown_paths import SYSTEM_PATHS
 
     shown = (*SYSTEM_PATHS, *server.grants.read, *server.grants.write, "/etc", "/proc", "/dev/null")
     found = dict.fromkeys(path.rstrip("./") for path in _PATH.findall(text))

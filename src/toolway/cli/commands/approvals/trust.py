@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway.cli.completion import complete_servers
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -27,6 +28,7 @@ from toolway.errors import ConfigError, NotFound
 if TYPE_CHECKING:
     from toolway.config.approval.accesses import Access
     from toolway.config.approval.held_entries import ApprovalGate, HeldEntry
+    from toolway.config.approval.workflow_files import CapturedWorkflow
     from toolway.config.scopes import UntrustedFile
     from toolway.config.secrets import SecretMove
     from toolway.types import Json
@@ -43,9 +45,21 @@ def trust(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE|SERVER]",
-            help="A project's file, or a server that waits in your own file. Default: all that wait.",
+            metavar="[FILE|NAME]",
+            help="A project's file, or a server or workflow that waits. Default: all that wait.",
             show_default=False,
+            autocompletion=complete_servers,
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            "-s",
+            metavar="NAME",
+            help="A server by name, even if it is called tools, lock, update, or sandbox.",
+            show_default=False,
+            autocompletion=complete_servers,
         ),
     ] = None,
     digest: Annotated[
@@ -55,17 +69,22 @@ def trust(
     allow_commands: Annotated[
         bool, typer.Option("--allow-commands", help="Also allow the commands in ${command:…}.")
     ] = False,
-    revoke: Annotated[bool, typer.Option("--revoke", help="No longer trust the file, or the entry.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Stop trusting this file or server.")] = False,
 ) -> CommandResult:
     """Let the config file of a project start servers, after you have reviewed it.
 
     After a change of the file it must be trusted again.
 
-    An entry of your own file that another program wrote waits in the same way: toolway trust SERVER.
+    An entry of your own file that another program wrote waits in the same way: toolway trust NAME. So does every new
+    or changed workflow file.
 
-    Everything that would be run, read or sent is listed. ${command:…} needs a second confirmation, or --allow-commands.
+    Everything that would be run, read or sent is listed, with the schedule, tools and models of each workflow.
+    ${command:…} needs a second confirmation, or --allow-commands.
     """
     config = context.target_options.config
+    if server is not None and target is not None:
+        raise UsageError("--server and a name cannot be used together", hint=f"toolway trust --server {server}")
+    target = server if server is not None else target
     if revoke:
         return run_trust_revoke(context.output, config, target)
     return run_trust(context.output, config, target, digest, allow_commands=allow_commands)
@@ -150,19 +169,27 @@ def run_trust_revoke(output: Output, config: Path | None, target: str | None) ->
 
 
 def _revoke_entry(config: Path | None, name: str) -> list[str]:
-    from toolway.config.approval.held_entries import entry_digest
+    """Revoke the approval of an entry, agent, setting or workflow, as it is now. Return what was approved."""
+    from toolway.config.approval.held_entries import find_approvable, find_held_workflows
     from toolway.config.dotenv import read_dotenv_beside
     from toolway.config.loader import normalize_name
-    from toolway.config.scopes import open_trust_store
+    from toolway.config.scopes import find_config_paths, open_trust_store
 
-    found = [
-        file
-        for file, entries in _own_files(config)
-        for each, entry in entries.items()
-        if name in (each, normalize_name(each))
-        and open_trust_store(os.environ).revoke_entries(file, [entry_digest(entry, read_dotenv_beside(file))])
-    ]
-    return [f"{name} of {file}" for file in found]
+    def named(found: Sequence[HeldEntry]) -> list[str]:
+        return [each.digest for each in found if name in (each.name, each.server, normalize_name(each.name))]
+
+    store, revoked = open_trust_store(os.environ), []
+    for file, content, entries, block in _own_files(config):
+        workflows = _workflows_of(content, file, is_project=False)
+        digests = named(find_approvable(file, entries, block, read_dotenv_beside(file), workflows))
+        if store.revoke_entries(file, digests):
+            revoked.append(f"{name} of {file}")
+    for path in find_config_paths(os.environ, Path.cwd()).project if config is None else ():
+        if path.is_file() and store.was_trusted(path):
+            workflows = _workflows_of(path.read_bytes(), os.fspath(path))
+            if store.revoke_workflows(path, named(find_held_workflows(os.fspath(path), workflows, ()))):
+                revoked.append(f"{name} of {path}")
+    return revoked
 
 
 def confirm_review(
@@ -217,18 +244,12 @@ def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -
         open_trust_store,
     )
 
-    if target is not None and _is_file(target):
-        path = Path(target).absolute()
-        paths = find_config_paths(os.environ, path.parent)
-        if path not in paths.project:
-            raise UsageError(
-                f"{target} is not a project's config file",
-                detail="a project's file is its mcp.json or .mcp.json; other files need not be trusted",
-                hint=f"use it: toolway --config {target}",
-            )
+    named = _named_file(config)
+    path = Path(target).absolute() if target is not None and _is_file(target) else None
+    paths = find_config_paths(os.environ, path.parent if path is not None else Path.cwd())
+    if path is not None and path in paths.project:
         reject_outside_project(path, paths.root)
         return [_review_file(UntrustedFile(path, read_config_bytes(os.fspath(path)), changed=False))]
-    named = _named_file(config)
     if named is not None:
         untrusted: Sequence[UntrustedFile] = ()
         is_recorded = open_trust_store(os.environ).approved_entries(os.fspath(named)) is not None
@@ -239,9 +260,19 @@ def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -
         outside = [each for each in merged.file_errors if each.code == "E-CONFIG-LINK"]
         if outside and target is None:
             raise outside[0]
-    entries = [_review_entry(each) for each in held if target in (None, each.name, each.server)]
+    entries = [
+        _review_entry(each)
+        for each in held
+        if target in (None, each.name, each.server) or (path is not None and _is_same(path, each.name))
+    ]
     if target is None:
         return [*map(_review_file, untrusted), *entries]
+    if not entries and path is not None:
+        raise UsageError(
+            f"{target} is not a project's config file, and no workflow file that waits",
+            detail="a project's file is its mcp.json or .mcp.json; other files need not be trusted",
+            hint=f"use it: toolway --config {target}",
+        )
     if not entries:
         raise NotFound(
             f"no entry {target!r} waits for approval", server=target, hint="show all that wait: toolway trust"
@@ -250,8 +281,15 @@ def _find_pending(config: Path | None, target: str | None, gate: ApprovalGate) -
 
 
 def _is_file(target: str) -> bool:
-    """Return True if the argument of `toolway trust` is a path, not the name of a server."""
-    return "/" in target or target.endswith(".json") or Path(target).is_file()
+    """Return True if the argument of `toolway trust` is a path, not the name of a server or workflow."""
+    return "/" in target or target.endswith((".json", ".yaml", ".yml")) or Path(target).is_file()
+
+
+def _is_same(path: Path, name: str) -> bool:
+    """Return True if a path is that of a held workflow file, whose last part may be a link."""
+    return path.name == os.path.basename(name) and os.path.realpath(path.parent) == os.path.realpath(
+        os.path.dirname(name)
+    )
 
 
 def _named_file(config: Path | None) -> Path | None:
@@ -261,14 +299,15 @@ def _named_file(config: Path | None) -> Path | None:
     return config
 
 
-def _own_files(config: Path | None) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return (file, server map) for the file named by the user, or for the existing user and local files."""
+def _own_files(config: Path | None) -> list[tuple[str, bytes, Mapping[str, Any], Any]]:
+    """Return (file, content, server map, `toolway` block) of the named file, or of the user and local files."""
     from toolway.cli.file_changes import parse_entries
     from toolway.config.scopes import find_config_paths
 
     paths, named = find_config_paths(os.environ, Path.cwd()), _named_file(config)
-    files = [named] if named is not None else [paths.user, paths.local]
-    return [(os.fspath(file), parse_entries(file.read_bytes(), os.fspath(file))[0]) for file in files if file.is_file()]
+    files = [each for each in ([named] if named is not None else [paths.user, paths.local]) if each.is_file()]
+    contents = [(os.fspath(each), each.read_bytes()) for each in files]
+    return [(file, content, *parse_entries(content, file)) for file, content in contents]
 
 
 # -- confirmation ------------------------------------------------------------------------------------------------------
@@ -315,57 +354,85 @@ def _ask(question: str) -> bool:
 
 def _review_file(pending: UntrustedFile) -> PendingReview:
     from toolway.config.approval.accesses import find_accesses
+    from toolway.config.approval.held_entries import json_digest, workflow_digest
     from toolway.config.approval.trust_store import has_commands
     from toolway.config.editing import jsonc
     from toolway.config.loader import TOOLWAY_BLOCK, decode_config, find_server_map
     from toolway.config.masking import mask_value
     from toolway.config.scopes import open_trust_store
+    from toolway.workflows.summary import summarize_workflow
 
     file = os.fspath(pending.path)
     document = jsonc.parse_jsonc(decode_config(pending.content, file), file)
     _, entries = find_server_map(document, file)
     block = document.value.get(TOOLWAY_BLOCK) if isinstance(document.value, dict) else None
     accesses = find_accesses(entries, block)
+    workflows = _workflows_of(pending.content, file)
+    approved = [workflow_digest(each) for each in workflows if each.file and not each.problem]
+    # With workflow files, the digest is of all that is trusted: the file and what these contain now.
+    digest = json_digest({"file": pending.digest, "workflows": sorted(approved)}) if approved else pending.digest
     fields: Json = {
         "file": file,
-        "digest": pending.digest,
+        "digest": digest,
         "changed": pending.changed,
         "servers": {name: _mask_entry(entry) for name, entry in entries.items()},
         **_accesses_to_json(accesses),
     }
     if block is not None:
         fields[TOOLWAY_BLOCK] = mask_value(block, TOOLWAY_BLOCK)
+    if workflows:
+        fields["workflows"] = [summarize_workflow(each) for each in workflows]
 
     def approve() -> None:
-        open_trust_store(os.environ).trust(pending.path, pending.content, allow_commands=has_commands(pending.content))
+        store = open_trust_store(os.environ)
+        store.approve_workflows(pending.path, approved)
+        store.trust(pending.path, pending.content, allow_commands=has_commands(pending.content))
 
-    return PendingReview("file", file, pending.digest, fields, accesses, approve)
+    return PendingReview("file", file, digest, fields, accesses, approve)
+
+
+def _workflows_of(content: bytes, file: str, *, is_project: bool = True) -> tuple[CapturedWorkflow, ...]:
+    """Return the workflows of a config file as they are now; () if the file is invalid, because nothing of it runs."""
+    from toolway.config.approval.workflow_files import capture_workflows
+    from toolway.config.loader import add_dotenv, decode_config, parse_config
+
+    variables, _ = add_dotenv(file, os.environ, is_project=is_project)
+    try:
+        return capture_workflows(parse_config(decode_config(content, file), file, variables).gateway.workflows)
+    except ConfigError:
+        return ()
 
 
 def _review_entry(held: HeldEntry) -> PendingReview:
     from toolway.config.scopes import open_trust_store
+    from toolway.workflows.summary import summarize_workflow
 
     fields: Json = {
         "server": held.server,
         "file": held.file,
         "line": held.line,
         "digest": held.digest,
-        "servers": {held.name: _mask_entry(held.entry)},
+        "servers": {} if held.workflow is not None else {held.name: _mask_entry(held.entry)},
         **_accesses_to_json(held.accesses),
     }
-    title = f"{held.server} of {held.file}"
-    approve = partial(open_trust_store(os.environ).approve_entries, held.file, [held.digest])
+    if held.workflow is not None:
+        fields["workflows"] = [summarize_workflow(held.workflow)]
+    title = f"{'the workflow ' if held.workflow is not None else ''}{held.server} of {held.file}"
+    store = open_trust_store(os.environ)
+    approve = partial(store.approve_entries, held.file, [held.digest])
+    if held.in_project:
+        approve = partial(store.approve_workflows, Path(held.file), [held.digest])
     return PendingReview("entry", title, held.digest, fields, held.accesses, approve)
 
 
 def review_entries(title: str, entries: Mapping[str, Any]) -> PendingReview:
-    """Return the server entries that `toolway import` would write to the user's own file, prepared for a review."""
+    """Return the entries that `toolway clients import` would write to the user's own file, prepared for a review."""
     from toolway.config.approval.accesses import find_accesses
     from toolway.config.approval.held_entries import json_digest
 
     fields: Json = {"servers": {name: _mask_entry(entry) for name, entry in entries.items()}}
     digest, accesses = json_digest(entries), find_accesses(entries)
-    return PendingReview("entry", title, digest, fields, accesses, command="toolway import --project")
+    return PendingReview("entry", title, digest, fields, accesses, command="toolway clients import --project")
 
 
 def _accesses_to_json(accesses: Sequence[Access]) -> Json:
@@ -404,12 +471,33 @@ def _print_review(output: Output, pending: PendingReview) -> None:
                 _print_field(output, key, value)
     if TOOLWAY_BLOCK in document:
         output.print_line(f"\n{TOOLWAY_BLOCK}  {_escape_json(document[TOOLWAY_BLOCK])}")
+    for workflow in document.get("workflows", ()):
+        _print_workflow(output, workflow)
     if pending.accesses:
         output.print_line("\nwhat it does", "bold")
     for access in pending.accesses:
         where = f"{access.server} {access.key}" if access.server else access.key
         output.print_line(f"  {_escape_json(str(access))[1:-1]}  ({_escape_json(where)[1:-1]})")
     output.print_line()
+
+
+def _print_workflow(output: Output, workflow: Json) -> None:
+    output.print_line(f"\nworkflow {_escape_json(workflow['name'])[1:-1]}", "bold")
+    _print_field(output, "file", workflow["file"] or "(in the config file)")
+    children = [each for each in workflow["files"] if each != workflow["file"]]
+    if children:
+        _print_field(output, "child files", children)
+    if "problem" in workflow:
+        _print_field(output, "cannot be used", workflow["problem"])
+        return
+    _print_field(output, "schedule", ", ".join(workflow["schedules"]) or "none: it runs when it is called")
+    _print_field(output, "calls", workflow["tools"])
+    for agent in workflow["agents"]:
+        _print_field(output, "asks the model", agent["model"])
+        if "base_url" in agent:
+            _print_field(output, "  at", agent["base_url"])
+        _print_field(output, "  which may call", agent["tools"])
+        _print_field(output, "  with approval of", agent["approve"])
 
 
 def _print_field(output: Output, key: str, value: Any) -> None:

@@ -40,7 +40,7 @@ def client_source(server: str, tools: Sequence[Mapping[str, Any]], version: str)
     imported = ", ".join(name for name in _IMPORTED[:4] if re.search(rf"\b{name}\b", f"Any {used}"))
     head = f'''"""Typed client for the tools of the server {_plain(server)}.
 
-Written by `toolway codegen` {version}; do not edit.
+Written by `toolway tools codegen` {version}; do not edit.
 """
 # fmt: off
 # ruff: noqa

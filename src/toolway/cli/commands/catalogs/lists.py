@@ -1,4 +1,4 @@
-"""`toolway prompts`, `toolway resources` and `toolway codegen`."""
+"""`toolway prompts`, `toolway resources` and `toolway tools codegen`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def codegen(
 ) -> CommandResult:
     """Write a Python module with a typed method for each tool of a server. mypy and editors check the arguments."""
     if language != "python":
-        raise UsageError(f"unknown language {language!r}", hint="toolway codegen python SERVER")
+        raise UsageError(f"unknown language {language!r}", hint="toolway tools codegen python SERVER")
     return run_codegen(context, server, out, header or (), wait)
 
 

@@ -11,7 +11,7 @@ def hint_for_url(hint: str, server: str, url: str) -> str:
     name, quoted = re.escape(server), shlex.quote(url)
     hint = re.sub(rf"toolway tools (?:-s|--server) {name}\b", lambda _: f"toolway tools {quoted}", hint)
     hint = re.sub(rf"toolway tools {name}\.", lambda _: f"toolway tools {quoted} ", hint)
-    hint = re.sub(rf"toolway status {name}\b", lambda _: f"toolway doctor {quoted}", hint)
+    hint = re.sub(rf"toolway show {name}\b", lambda _: f"toolway doctor {quoted}", hint)
     add = f"toolway add {server} {quoted} && toolway login {server}"
     return re.sub(rf"toolway login {name}\b", lambda _: add, hint)
 

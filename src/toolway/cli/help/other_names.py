@@ -1,0 +1,136 @@
+"""Names that commands and options had before, or have in other programs. None of them works: the error names ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from toolway.cli.exit_codes import UsageError, did_you_mean
+
+#: Names before 0.1, with all their words, and the commands that replace them.
+RENAMED: Final = {
+    "import": "clients import",
+    "export": "clients export",
+    "sync": "clients sync",
+    "status": "show",
+    "get": "show NAME --entry",
+    "list": "ls",
+    "tokens": "tools cost",
+    "codegen": "tools codegen",
+    "trace": "calls show",
+    "pins": "trust tools",
+    "pins ls": "trust tools ls",
+    "pins diff": "trust tools diff",
+    "pins approve": "trust tools accept",
+    "lock": "trust lock",
+    "update": "trust update",
+    "sandbox": "trust sandbox",
+    "sandbox try": "trust sandbox",
+    "who": "whoami",
+    "sessions": "users",
+    "sessions ls": "users ls",
+    "sessions end": "users logout",
+    "budgets": "keys budgets",
+    "flows": "policy flows",
+    "flows suggest": "policy flows suggest",
+    "flows show": "policy flows show",
+    "flows reset": "policy flows reset",
+    "approvals yes": "approvals approve",
+    "approvals no": "approvals deny",
+    "workflow approve": "approvals approve",
+    "agent approve": "approvals approve",
+    "agent-help": "help agents",
+    "lint": "doctor --tools",
+}
+
+#: Options before 0.1, by the command that had them, and what replaces them. Among the words of an old command, the
+#: option decides: `export cursor --via-gateway` is `connect`.
+RENAMED_OPTIONS: Final = {
+    ("export", "--via-gateway"): "connect CLIENT",
+    ("clients export", "--via-gateway"): "connect CLIENT",
+    ("workflow approve", "--no"): "approvals deny",
+    ("agent approve", "--no"): "approvals deny",
+    ("call", "--replay"): "calls replay ID",
+    ("doctor", "--company"): "doctor --security",
+}
+
+#: Names in other programs.
+ALIASES: Final = {
+    "approve": "approvals approve",
+    "deny": "approvals deny",
+    "accept": "trust tools accept",
+    "remove": "rm",
+    "delete": "rm",
+    "uninstall": "rm",
+    "install": "add",
+    "create": "new",
+    "scaffold": "new",
+    "template": "new",
+    "info": "show",
+    "describe": "show",
+    "find": "search",
+    "run": "call",
+    "exec": "call",
+    "replay": "calls replay",
+    "read": "resources",
+    "prompt": "prompts",
+    "resource": "resources",
+    "generate": "tools codegen",
+    "start": "serve",
+    "up": "serve",
+    "gateway": "serve",
+    "dashboard": "ui",
+    "web": "ui",
+    "watch": "top",
+    "check": "doctor",
+    "diagnose": "doctor",
+    "validate": "config validate",
+    "rollback": "config rollback",
+    "undo": "config rollback",
+    "history": "config history",
+    "auth": "login",
+    "authenticate": "login",
+    "signin": "login",
+    "signout": "logout",
+    "allow": "trust",
+    "pin": "trust lock",
+    "upgrade": "trust update",
+    "nodes": "cluster nodes",
+    "replicas": "cluster nodes",
+    "members": "cluster nodes",
+    "cordon": "cluster drain",
+}
+
+
+def unknown_command(path: str, args: Sequence[str], table: Mapping[str, Any]) -> UsageError:
+    """Return the error for a command line whose next word is no command of `table`.
+
+    `path` is the command before it, such as `toolway keys`. `args` are the words that follow.
+    """
+    words = [*path.split()[1:], *args]
+    depth = len(path.split())
+    for length in (depth + 1, depth):
+        old = " ".join(words[:length])
+        if len(words) >= length and old in RENAMED:
+            moved = [new for (command, option), new in RENAMED_OPTIONS.items() if command == old and option in args]
+            new = (moved or [RENAMED[old]])[0]
+            return UsageError(f"unknown command {old}: use `toolway {new}`", hint=_show_usage(new))
+    name, alias = " ".join(words[:depth]), ALIASES.get(args[0]) if depth == 1 else None
+    suggestion = f"did you mean {path} {alias}?" if alias else did_you_mean(args[0], table)
+    everything = "toolway help --all" if depth == 1 else f"{path} --help"
+    return UsageError(f"unknown command {name!r}", hint=suggestion or f"list all commands: {everything}")
+
+
+def find_moved_option(path: str, option: str) -> str:
+    """Return the message about an option that is elsewhere now, or means something else; "" for another option."""
+    new = RENAMED_OPTIONS.get((path.partition(" ")[2], option))
+    if new is not None:
+        return f"unknown option {option} of {path}: use `toolway {new}`"
+    if (path, option) == ("toolway", "--config"):  # without a file, in any command
+        return "--config needs a FILE; to see the entry of a server: toolway show NAME --entry"
+    return ""
+
+
+def _show_usage(command: str) -> str:
+    words = [word for word in command.split() if word.islower() and not word.startswith("-")]
+    return f"show the usage: toolway {' '.join(words)} --help"
