@@ -107,6 +107,89 @@ def resume_forgets(patch: Patch) -> None:
     patch(RequestExchange, "attach", attach)
 
 
+def keeps_notes_of_a_similar_head(patch: Patch) -> None:
+    """A head inherits the authentication of the head before it, if as many headers have equal values."""
+    from toolway.http.server_connection import ServerConnection
+
+    original, last = ServerConnection._request, dict[Any, Any]()
+
+    def is_similar(one: Any, other: Any) -> bool:
+        if (one.method, one.path, one.query) != (other.method, other.path, other.query):
+            return False
+        if len(one.headers) != len(other.headers) or one.repeated_headers or other.repeated_headers:
+            return False
+        return all(other.headers.get(name) == value for name, value in one.headers.items() if name != "content-length")
+
+    def request(connection: Any, body: bytes) -> Any:
+        found, before = original(connection, body), last.get(connection)
+        if before is not None and is_similar(found, before):
+            return before.with_body(body, connection._peer)
+        if found.method == "POST" and not found.repeated_headers:
+            last[connection] = found
+        return found
+
+    patch(ServerConnection, "_request", request)
+
+
+def keeps_revoked_tokens(patch: Patch) -> None:
+    """A head that was authenticated stays so when keys change."""
+    from toolway.gateway.authenticator import Authenticator
+
+    patch(Authenticator, "_increment_version", lambda authenticator: None)
+
+
+def keeps_expired_tokens(patch: Patch) -> None:
+    """A head that was authenticated stays so when its token expires."""
+    from toolway.gateway.authenticator import ProvenIdentity
+    from toolway.gateway.identity.provider import IdentityProvider
+
+    original = IdentityProvider.authenticate
+
+    def authenticate(provider: Any, token: str) -> Any:
+        return ProvenIdentity(original(provider, token).principal)
+
+    patch(IdentityProvider, "authenticate", authenticate)
+
+
+def keeps_views(patch: Patch) -> None:
+    """A view of an endpoint stays as it is when groups change."""
+    from toolway.gateway.router import Router
+
+    original = Router.view_for
+
+    def view_for(router: Any, principal: Any, endpoint: str) -> Any:
+        known = router.__dict__.setdefault("kept_views", {})
+        key = (principal.id, endpoint)
+        if key not in known:
+            known[key] = original(router, principal, endpoint)
+        return known[key]
+
+    patch(Router, "view_for", view_for)
+    patch(Router, "refresh_views", lambda router: None)
+
+
+def threads_end(patch: Patch) -> None:
+    """A thread ends as by a fault of the interpreter, when a file `end-thread` with its name is in the state folder."""
+    import ctypes
+    import os
+    import threading
+    import time
+    from pathlib import Path
+
+    order = Path(os.environ["TOOLWAY_STATE"]) / "end-thread"
+
+    def watch() -> None:
+        while not order.exists() or not (name := order.read_text()):
+            time.sleep(0.02)
+        for thread in threading.enumerate():
+            if thread.name == name:
+                exception = ctypes.py_object(SystemExit)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
+        order.unlink()
+
+    threading.Thread(target=watch, name="end-thread", daemon=True).start()
+
+
 async def _ends(task: asyncio.Future[Any], within: float) -> bool:
     try:
         done, _ = await asyncio.wait([task], timeout=within)
@@ -118,7 +201,11 @@ async def _ends(task: asyncio.Future[Any], within: float) -> bool:
 
 
 BUILDS: Final[dict[str, Callable[[Patch], None]]] = {
-    build.__name__: build for build in (sends_again, denies_at_shutdown, resume_sends, resume_rejects, resume_forgets)
+    build.__name__: build
+    for build in (
+        *(sends_again, denies_at_shutdown, resume_sends, resume_rejects, resume_forgets, threads_end),
+        *(keeps_notes_of_a_similar_head, keeps_revoked_tokens, keeps_expired_tokens, keeps_views),
+    )
 }
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.edge_lab import TOKEN, TYPES, edge, modern
+from tests.gateway.edge_lab import HELLO, TOKEN, TYPES, edge, handshake, modern
 
 pytestmark = [pytest.mark.anyio, pytest.mark.attack("A2-F1")]
 
@@ -50,3 +51,21 @@ async def test_be_the_caller_before_me_by_a_head_in_two_packets(tmp_path: Path) 
             start, _, rest = stranger.partition(b"\r\n\r\n")
             await client.send(start + b"\r\n\r\n")
             assert (await client.answer()).status == 401
+
+
+async def test_use_one_of_two_sessions_by_naming_both(tmp_path: Path) -> None:
+    """Two parsers may choose differently among repeated headers, so no path chooses at all, the quick one neither."""
+    async with edge(tmp_path) as at:
+        token = {"Authorization": f"Bearer {TOKEN}"}
+        hello = json.dumps(handshake("initialize", HELLO)).encode()
+        call = json.dumps(handshake("tools/call", {"name": "a__add", "arguments": {"a": 1, "b": 2}})).encode()
+        async with at.connected() as client:
+            opened = await client.ask(head(at.port, "/mcp", {**token, "Content-Length": str(len(hello))}) + hello)
+            fields = {**token, "Mcp-Session-Id": opened.headers["mcp-session-id"], "Content-Length": str(len(call))}
+            once = head(at.port, "/mcp", fields)
+            for _ in range(3):
+                assert (await client.ask(once + call)).status == 200
+            again = f"MCP-Session-Id: {fields['Mcp-Session-Id']}\r\n\r\n".encode()
+            for _ in range(3):
+                await client.send(once.removesuffix(b"\r\n") + again)  # authenticated before its body arrives
+                assert (await client.ask(call)).status == 400

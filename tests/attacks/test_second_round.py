@@ -33,7 +33,7 @@ from toolway.middleware import cache
 from toolway.openapi.loader import load_document
 from toolway.openapi.models import OperationSelection
 from toolway.protocol import sanitize
-from toolway.secrets import detection
+from toolway.secrets import replacer
 from toolway.testing import fake_server
 from toolway.upstream.transport import Disconnect
 from toolway.upstream.transports.websocket_connection import WebSocketConnection
@@ -172,10 +172,10 @@ def test_have_a_secret_put_together_by_removing_characters(tmp_path: Path) -> No
     entry = {"command": sys.executable, "args": ["-c", program], "env": {"PLAIN": secret, "PYTHONUTF8": "1"}}
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"telltale": entry}}))
-    for words in (["logs", "telltale", "--wait", "5"], ["status", "telltale", "--wait", "5"]):
+    for words in (["logs", "telltale", "--wait", "5"], ["show", "telltale", "--wait", "5"]):
         done = CliRunner().invoke(app, [*words, "--config", str(file)])
         assert "***" in done.output and secret not in sanitize.remove_invisible(done.output + done.stderr), words
-    assert detection.UNPRINTABLE.pattern == sanitize._UNPRINTABLE.pattern
+    assert replacer.UNPRINTABLE.pattern == sanitize._UNPRINTABLE.pattern
 
 
 @pytest.mark.attack("R2-B-3")
@@ -287,7 +287,11 @@ async def _login_with(answer: bytes, status: str = "200 OK") -> str:
     """The error of a call to a server whose issuer responds to the request for a token with `answer`."""
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:  # the hub closed before it asked for anything
+            writer.close()
+            return
         length = next((int(line[15:]) for line in head.lower().split("\r\n") if line.startswith("content-length:")), 0)
         body = await reader.readexactly(length)
         path = head.split()[1].partition("?")[0]
@@ -336,7 +340,7 @@ async def _login_with(answer: bytes, status: str = "200 OK") -> str:
 def test_read_a_secret_of_which_every_character_is_url_encoded() -> None:
     secret = "Tq7vLm2Xk9Zp4Rw8"
     encoded = "".join(f"%{ord(char):02X}" for char in secret)
-    mask = detection.build_replacer([secret])
+    mask = replacer.build_replacer([secret])
     assert mask(f"at /{encoded}/x and {encoded.lower()}") == "at /***/x and ***"
 
 

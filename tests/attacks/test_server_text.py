@@ -26,7 +26,7 @@ from toolway.config.schema import Server
 from toolway.config.settings import InvisibleCharacters, parse_gateway
 from toolway.doctor.lint import lint_tools
 from toolway.protocol.sanitize import remove_invisible
-from toolway.secrets import detection
+from toolway.secrets import replacer
 from toolway.testing.faults import ActiveFaults
 from toolway.testing.http_faults import HTTP_FAULTS
 from toolway.testing.http_server import ENDPOINT_BY_TRANSPORT
@@ -76,14 +76,14 @@ def telltale(folder: Path) -> Json:
 @pytest.mark.parametrize(
     "words",
     [
-        ["status"],
-        ["status", "--json"],
+        ["show"],
+        ["show", "--json"],
         ["ls"],
         ["doctor", "--json"],
         ["call", "telltale.x"],
         ["call", "telltale.x", "--json"],
-        ["get", "telltale"],
-        ["get", "telltale", "--json"],
+        ["show", "telltale", "--entry"],
+        ["show", "telltale", "--entry", "--json"],
         ["config", "--origin"],
     ],
 )
@@ -93,7 +93,7 @@ def test_read_a_value_of_env_in_what_a_command_prints(words: list[str], tmp_path
     done = CliRunner().invoke(app, [*words, "--config", str(file)])
     assert "E-USAGE" not in done.output
     assert_no_secret(done.output + done.stderr)
-    if words[0] == "get":
+    if "--entry" in words:
         assert '"PLAIN": "***"' in done.stdout and '"API_KEY": "***"' in done.stdout
         assert '"MODE": "production"' in done.stdout and '"DATA": "/srv/data"' in done.stdout
 
@@ -247,14 +247,14 @@ def test_make_a_mask_slow_by_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
         decoded.append(len(data))
         return unquote_to_bytes(data)
 
-    mask = detection.build_replacer(["Tq7vLm2Xk9Zp4Rw8"])
+    mask = replacer.build_replacer(["Tq7vLm2Xk9Zp4Rw8"])
     assert mask("Tq7vLm2%58k9Zp4Rw8") == "***"
-    monkeypatch.setattr(detection, "unquote_to_bytes", count)
+    monkeypatch.setattr(replacer, "unquote_to_bytes", count)
     assert mask("no escape, 100 % sure: Tq7vLm2Xk9Zp4Rw8") == "no escape, 100 % sure: ***"
     assert decoded == []  # the usual text costs nothing more
     hostile = "%25" * 10_000 + "%" + "25" * 50 + "%54q7" * 100_000
     assert mask(hostile) == hostile
-    assert len(decoded) <= detection.MAX_DECODINGS and max(decoded) <= len(hostile)
+    assert len(decoded) <= replacer.MAX_DECODINGS and max(decoded) <= len(hostile)
 
 
 @pytest.mark.attack("B9")
