@@ -1,18 +1,21 @@
 import asyncio
+import sys
 
-from toolway import CallError, Hub, Timeout
+from toolway import Hub, InvalidArguments
+
+servers = {"demo": f"{sys.executable} -m toolway.testing.stdio_main"}
 
 
 async def main() -> None:
-    async with Hub("examples/mcp.json", timeout=Timeout(30)) as hub:
+    async with Hub(servers) as hub:
         for tool in await hub.list_tools():
             print(tool.qualified_name, "-", tool.description)
+        results = await asyncio.gather(*(hub.call_tool("demo.add", {"a": 1, "b": n}) for n in range(3)))
+        print([result.text for result in results])  # ['1', '2', '3']
         try:
-            result = await hub.call_tool("demo.sleep", {"seconds": 60}, timeout=0.5)
-            print(result.text)
-        except CallError as error:
-            print(error, "- executed:", error.executed)
-        print(hub.status()["demo"].why)
+            await hub.call_tool("demo.add", {"a": 1, "b": "two"})
+        except InvalidArguments as error:
+            print(error.violations[0])  # $.b is a string, expected a number
 
 
 asyncio.run(main())

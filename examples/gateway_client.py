@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory() as state:
         assert gateway.stdout is not None
         try:
             next(line for line in gateway.stdout if line == b"}\n")  # it prints its URL as JSON when it is ready
-            export = ["toolway", "export", "generic", "--via-gateway", "--print", "--json"]
+            export = ["toolway", "connect", "generic", "--print", "--json"]
             client = json.loads(subprocess.check_output(export, env=environ))
             asyncio.run(call_gateway(client["url"], client["headers"]))
         finally:

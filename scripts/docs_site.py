@@ -24,6 +24,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON_REFERENCE = "reference/python.md"
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?://|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_PICTURE = re.compile(r'(?<=\s)(src|srcset)="(?!https?:|/)([^"#\s]+)"')  # in HTML, which mkdocs leaves as it is
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
@@ -31,6 +32,9 @@ _SESSION = re.compile(r'<div class="language-console highlight">(.*?)</div>', re
 _TAG = re.compile(r"<[^>]+>")
 SOURCE = "source/"  # folder of the site with files of the repository
 CONSOLE_STYLE = "assets/console.css"
+STYLE = """.highlight .gp { user-select: none; }
+.md-typeset td:first-child code { word-break: normal; }
+"""  # prompts are not copied; on a phone, a table is scrolled before a name is broken
 
 _published: dict[str, str] = {}  # the Markdown of each page, by its path
 _llms: list[str] = []
@@ -39,7 +43,7 @@ _llms: list[str] = []
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the Markdown files of the root as pages, and the style of terminal sessions."""
     _published.clear()
-    files.append(File.generated(config, CONSOLE_STYLE, content=".highlight .gp { user-select: none; }\n"))
+    files.append(File.generated(config, CONSOLE_STYLE, content=STYLE))
     for path in sorted(ROOT.glob("*.md")):
         files.append(File.generated(config, project_page(path.name), content=path.read_text(encoding="utf-8")))
     for name in sorted(linked_files()):
@@ -73,7 +77,9 @@ def on_post_build(*, config: MkDocsConfig) -> None:
         target = site / source
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
-    lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", *map(_llms_line, _llms)]
+    more = sorted(_published.keys() - set(_llms))
+    listed = [*_llms, "", "## More", "", *more]
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", *map(_llms_line, listed)]
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -117,8 +123,15 @@ def rewrite_links(markdown: str, source: str, repo_url: str, pages: set[str]) ->
         # Without a public repository, the name of the file is all that can be given.
         return text if "`" in text or path in text else f"{text} (`{path}`)"
 
+    def picture(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, found[2]))
+        inside = path.removeprefix("docs/") if path.startswith("docs/") else SOURCE + path
+        at = source.removesuffix(".md").removesuffix("index") or "."  # the folder that is the address of the page
+        return f'{found[1]}="{posixpath.relpath(inside, at)}"'
+
     parts = _CODE.split(markdown)
-    return "".join(part if index % 2 else _LINK.sub(link, part) for index, part in enumerate(_joined(parts)))
+    texts = (part if index % 2 else _LINK.sub(link, part) for index, part in enumerate(_joined(parts)))
+    return "".join(part if index % 2 else _PICTURE.sub(picture, part) for index, part in enumerate(texts))
 
 
 def _joined(parts: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_the_examples_run(example):
 
 def test_the_guide_to_telemetry_shows_what_its_example_prints():
     printed = re.sub(r"\d\.\d s", "0.2 s", python("examples/slow_calls.py").stdout)  # longer on a busy machine
-    assert f"```text\n{printed}```" in (ROOT / "docs/howto/telemetry.md").read_text()
+    assert f"```text\n{printed}```" in (ROOT / "docs/howto/monitoring.md").read_text()
 
 
 def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
@@ -81,16 +82,61 @@ def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
     assert f"```text\n{python('examples/middleware.py').stdout}```" in page
 
 
-def test_the_first_example_fits_in_ten_lines_and_prints_what_the_readme_says():
-    assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 10
-    assert python("examples/first.py").stdout == "3\n"
+@pytest.mark.parametrize("example", ["first.py", "calls.py"])
+def test_readme_program_prints_its_comments_anywhere(example, tmp_path):
+    """The README shows each printed line as a comment; the program needs no file of the checkout."""
+    file = ROOT / "examples" / example
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    shown = re.findall(r"^ *print\(.*\)  # (.*)$", file.read_text(), re.MULTILINE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-2:] == shown
 
 
-def test_the_group_of_the_guide_is_that_of_the_example_file_which_can_be_used():
+def test_readme_is_short_and_its_first_program_too():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 12
+
+
+def test_start_page_program_prints_its_comment(tmp_path):
+    program = re.findall(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)[0]
+    (tmp_path / "first.py").write_text(program)
+    done = subprocess.run([sys.executable, "first.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == re.findall(r"  # (.*)$", program, re.MULTILINE) == ["3"]
+
+
+def test_install_page_lists_every_extra():
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = re.findall(r"^\| `([a-z]+)` \|", (ROOT / "docs/install.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(package["optional-dependencies"])
+
+
+def test_there_is_one_tagline():
+    tagline = "One reliable way to call every MCP server."
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["description"] == tagline
+    assert f"site_description: {tagline}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert f"\n**{tagline}**" in (ROOT / "README.md").read_text()
+    assert f"\n\n{tagline} " in (ROOT / "docs/index.md").read_text()
+    other = re.compile(
+        r"(?i)\b(?:one|a single|the) (?:\w+ )?way to (?:call )?(?:every|all|any) MCP servers?\b[^\n]{0,30}"
+    )
+    suffixes = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".txt", ".svg", ".html", ".tsx", ".ts", ".json"}
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in listed.splitlines() if Path(name).suffix in suffixes]
+    lines = {
+        f"{file.relative_to(ROOT)}: {found}"
+        for file in files
+        if file.is_file() and file != Path(__file__)
+        for found in other.findall(file.read_text(encoding="utf-8", errors="replace"))
+        if not found.startswith(tagline)
+    }
+    assert lines == set()
+
+
+def test_toolset_of_the_guide_is_in_the_example_file():
     from toolway.config.loader import load_file
 
     file = ROOT / "examples/gateway.json"
-    shown = re.search(r'```json\n("toolway": .*?)```', (ROOT / "docs/howto/gateway.md").read_text(), re.DOTALL)
+    shown = re.search(r'```json\n("toolway": .*?)```', (ROOT / "docs/howto/toolsets.md").read_text(), re.DOTALL)
     assert shown is not None
     groups = json.loads("{" + shown[1] + "}")["toolway"]["groups"]
     assert groups == json.loads(file.read_text())["toolway"]["groups"]
@@ -119,6 +165,16 @@ def test_the_screens_keep_to_80_columns_and_are_all_on_their_page():
         assert "Traceback" not in screen.read_text()
     page = (folder / "index.md").read_text()
     assert all(f"({screen.name})" in page or screen.read_text().rstrip() in page for screen in screens)
+
+
+def test_lifecycle_table_and_picture_show_every_transition():
+    from toolway.upstream.state import TRANSITIONS, StateEvent
+
+    page, picture = (ROOT / "docs/explanation" / name for name in ("upstream-life.md", "lifecycle.svg"))
+    rows = re.findall(r"^\| `(\w+)` \| ([\w ]+) \| `(\w+)` \|$", page.read_text(), re.MULTILINE)
+    assert rows == [(state, event, after) for state, events in TRANSITIONS.items() for event, after in events.items()]
+    starts = [event for state in list(TRANSITIONS)[:5] for event in TRANSITIONS[state] if event is not StateEvent.STOP]
+    assert sorted(re.findall(r'class="event".*?>([\w ]+)<', picture.read_text())) == sorted(starts)
 
 
 def test_links_between_pages_lead_somewhere():
