@@ -14,8 +14,7 @@ from typing import TypeVar
 from toolway.audit.chain import MAX_RECORDS_PER_WRITE, AuditChain
 from toolway.audit.log import create_sink
 from toolway.audit.mac import RecordMacs
-from toolway.audit.selection import SelectedRecords
-from toolway.audit.signed_export import check_file, write_export, write_proofs
+from toolway.audit.signed_export import SelectedRecords, check_file, write_export, write_proofs
 from toolway.audit.signing import load_signer
 from toolway.audit.sink import encode_record
 from toolway.audit.verify import AuditQuery

@@ -31,7 +31,7 @@ def toolway(context: LaunchContext, *key_options: str) -> Launch:
     env = {"TOOLWAY_STATE": str(context.folder / "state"), "XDG_CACHE_HOME": str(context.folder / "cache")}
     toolway = str(Path(sys.executable).parent / "toolway")
     created = subprocess.run(
-        [toolway, "keys", "create", "bench", *key_options, "--no-gateway", "--json", "-c", file],
+        [toolway, "keys", "create", "bench", "--rate", "none", *key_options, "--no-gateway", "--json", "-c", file],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

@@ -61,25 +61,6 @@ def page(result: Result) -> str:
     return text + section.published_text()
 
 
-def readme_line(result: Result) -> str:
-    """Return the line of figures in the README."""
-    rows = verdicts.Rows(result)
-    own, direct, envoy, fastmcp = (
-        rows.find(peer, "http", "echo") for peer in ("toolway", "direct", "envoy", "fastmcp-shared")
-    )
-    own_row, single, start = own(16), own(1), rows.get("toolway", "http", "first call", "modern", 1)
-    others, alone = [each(16) for each in (envoy, fastmcp)], direct(1)
-    if not own_row or not single or not alone or not start or not all(others):
-        raise ValueError("the run lacks a figure of the README")
-    ratios = [own_row["rate"] / other["rate"] for other in others if other]
-    return (
-        f"One process handles {own_row['rate']:,.0f} calls a second on one core ({own_row['cpu_us']:.0f} µs each), "
-        f"{ratios[0]:.1f} times as many as Envoy's MCP router and {ratios[1]:.0f} times as many as FastMCP's proxy "
-        f"with one client. It adds {single['p50'] - alone['p50']:.2f} ms at the median, and gives its first result "
-        f"{start['seconds']:.2f} s after its start ([benchmarks](docs/benchmarks.md))."
-    )
-
-
 def _shared_core(result: Result) -> str:
     """Return by how much a core is slower if the other one is busy too."""
     taken = {row["work"]: row["seconds"] for row in result["rows"] if row["work"] in (ONE_BUSY, BOTH_BUSY)}

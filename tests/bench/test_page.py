@@ -5,7 +5,6 @@ import re
 import xml.etree.ElementTree as ET
 
 from bench import page, report
-from bench.install import ROOT
 
 PEERS = {
     name: {"title": name.title(), "version": "1", "given": f"settings of {name}"}
@@ -115,8 +114,3 @@ def test_a_line_is_printed_for_every_kind_of_row():
     assert report.line(cell("envoy", failed="it did not start")).endswith("FAILED it did not start")
     spoiled = cell("envoy", rate=5.0, p50=1.0, p99=2.0, cpu_us=3.0, first_error="HTTP/1.1 500")
     assert report.line({**spoiled, "errors": 2}).endswith("2 errors: HTTP/1.1 500")
-
-
-def test_the_readme_has_the_figures_of_the_published_run():
-    published = json.loads(page.PUBLISHED.read_text())
-    assert page.readme_line(published) in (ROOT / "README.md").read_text()
