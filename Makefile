@@ -53,11 +53,12 @@ SLOW := --ignore=tests/faults/matrix --ignore=tests/machines --ignore=tests/long
 test: setup ## run the tests (ARGS=tests/cli; VERSION=3.13 VENV=.venv-3.13)
 	$(PYTHON) -m pytest $(SLOW) $(ARGS)
 
-docs: setup ## write the generated pages of docs/reference (ARGS=screens: record the CLI in tmux into docs/screens; ARGS=site: check the spelling, build the site into build/site)
-ifeq ($(ARGS),site)
-	$(MAKE) .docs/.ready
+docs: setup ## write the generated pages of docs/reference (ARGS=screens: record the CLI in tmux into docs/screens; ARGS=site: check the spelling, build the site into build/site; ARGS=pictures: also open every page in headless Chromium, pictures in build/docs-pictures)
+ifneq ($(filter site pictures,$(ARGS)),)
+	$(MAKE) .docs/.ready $(if $(filter pictures,$(ARGS)),dashboard/node_modules)
 	.docs/bin/codespell
 	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs build --strict --quiet
+	$(if $(filter pictures,$(ARGS)),$(PYTHON) scripts/docs_pictures.py)
 else
 	$(PYTHON) scripts/$(if $(filter screens,$(ARGS)),screens,generate_docs).py
 endif
@@ -83,10 +84,10 @@ matrix: export TOOLWAY_QUIET ?= 1
 matrix: setup ## quiet machine: the fault matrix with one seed (ARGS="--seeds 20 --write" writes docs/reliability.md; --rows "A21 A25")
 	$(PYTHON) scripts/faults.py $(or $(ARGS),--seeds 1)
 
-attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks)
-	$(PYTHON) scripts/attacks.py $(ARGS)
+attacks: setup ## every attack that must not work, with a line for each finding (ARGS=--here: only tests/attacks; ARGS=warm: 200,000 request sequences to a warm gateway)
+	$(PYTHON) $(if $(filter warm,$(ARGS)),-m tests.warm.run $(filter-out warm,$(ARGS)),scripts/attacks.py $(ARGS))
 
-workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite and PostgreSQL (ARGS="--runs 100 --seeds 1", --stop; ARGS=temporal; ARGS=agents: agent runs at 30 points)
+workflows: setup ## kill -9 processes of 1,000 workflow runs, ten seeds, SQLite and PostgreSQL (ARGS="--runs 100 --seeds 1", --stop; ARGS=--loss: damaged journals; ARGS=temporal; ARGS=agents: agent runs at 30 points)
 ifeq ($(firstword $(ARGS)),agents)
 	$(PYTHON) -m tests.agents.kills $(wordlist 2,9,$(ARGS))
 else ifeq ($(ARGS),temporal)
@@ -105,6 +106,7 @@ history: setup ## 50,000 calls to real servers, 1 % with faults: was every promi
 LONG_soak := long_run.py soak
 LONG_cycles := long_run.py cycles
 LONG_neighbour := long_run.py neighbour
+LONG_restarts := long_run.py restarts
 LONG_cost := long_run.py cost
 LONG_held := gateway_run.py held
 LONG_endings := gateway_run.py endings
@@ -113,8 +115,8 @@ LONG_audit-kill := audit_kill.py
 LONG_sandbox := sandbox_cost.py
 LONG_login := login_run.py
 
-long: setup ## quiet machine: ARGS=soak, cycles, neighbour, cost, held, endings, overload, audit-kill, sandbox (what a sandbox adds to a start), login (tokens while the provider rotates its keys)
-	$(PYTHON) scripts/$(or $(LONG_$(ARGS)),$(error ARGS is one of: soak cycles neighbour cost held endings overload audit-kill sandbox login))
+long: setup ## quiet machine: ARGS=soak, cycles, neighbour, restarts (of servers at a URL, under 20 clients), cost, held, endings, overload, audit-kill, sandbox (what a sandbox adds to a start), login (tokens while the provider rotates its keys)
+	$(PYTHON) scripts/$(or $(LONG_$(ARGS)),$(error ARGS is one of: soak cycles neighbour restarts cost held endings overload audit-kill sandbox login))
 
 TESTS_process := tests/process
 TESTS_logins := tests/auth/test_processes.py

@@ -86,7 +86,7 @@ def _check(installed: Path, gateway: Gateway, work: Path) -> ClientReport:
         environ |= {"ANTHROPIC_BASE_URL": model, "ANTHROPIC_API_KEY": "none", "ENABLE_TOOL_SEARCH": "false"}
         answer = run([*claude, "-p", "add", "--allowedTools", tool], environ).strip()
     tools = sum(name.startswith("mcp__toolway__") for name in offered)
-    sessions = json.loads(gateway.toolway("sessions", "ls", "--json"))["sessions"]
+    sessions = json.loads(gateway.toolway("users", "ls", "--json"))["sessions"]
     names = [session["name"] for session in sessions]
     called = answer == f"answer: {STRUCTURED}" and names == ["alice"]
     return ClientReport(version, "Connected" in listed, tools, called, "" if called else f"{answer[:200]} {names}")

@@ -97,12 +97,12 @@ def _check_library(name: str, mode: str, python: Path, gateway: Gateway) -> Clie
 
 
 def _check_claude(installed: Path, gateway: Gateway, work: Path) -> ClientReport:
-    """Add the gateway with the command that `export --via-gateway --print` prints; a fake model calls a tool."""
+    """Add the gateway with the command that `toolway connect --print` prints; a fake model calls a tool."""
     program = installed / "clients" / "claude-code" / "node_modules" / "@anthropic-ai" / "claude-code"
     claude = [str(installed / "bin" / "node-new"), str(program / "cli-wrapper.cjs")]
     environ = {"HOME": _home(work, "claude"), **_QUIET}
     version = _run([*claude, "--version"], environ).split()[0]
-    shown = shlex.split(gateway.toolway("export", "claude-code", "--via-gateway", "--print", "--quiet"))
+    shown = shlex.split(gateway.toolway("connect", "claude-code", "--print", "--quiet"))
     _run([*claude, *shown[1:]], environ)
     listed = _run([*claude, "mcp", "list"], environ)
     connected = any(line.startswith("toolway:") and line.endswith("Connected") for line in listed.splitlines())

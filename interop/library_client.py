@@ -13,7 +13,7 @@ import json
 import sys
 from typing import Any
 
-TIMEOUT_S = 60.0  # seconds
+TIMEOUT_S = 110.0  # seconds
 
 
 async def sdk(mode: str, url: str, token: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

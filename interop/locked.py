@@ -1,4 +1,4 @@
-"""Lock the corpus with `toolway lock`, then start and call every server in a network namespace without a route.
+"""Lock the corpus with `toolway trust lock`, then start and call every server in a network namespace without a route.
 
     python interop/locked.py --into DIR [--only-callable] [--servers FILE] [--min-age 0]
 
@@ -51,7 +51,7 @@ def main() -> int:
     config = ["-c", str(into / "mcp.json")]
     kept = read_lock(str(into / "toolway.lock")) or {}  # of a run that was ended
     wanted = [package.name for package in packages if package.name not in kept]
-    command = [sys.executable, "-m", "toolway.cli", "lock", *wanted, "--min-age", options.min_age, *config]
+    command = [sys.executable, "-m", "toolway.cli", "trust", "lock", *wanted, "--min-age", options.min_age, *config]
     started = time.monotonic()
     if wanted:
         subprocess.run(command, env=environment, check=False)

@@ -144,7 +144,7 @@ def _check_claude(installed: Path, gateway: Gateway, servers: list[CorpusServer]
     program = installed / "clients" / "claude-code" / "node_modules" / "@anthropic-ai" / "claude-code"
     claude = [str(installed / "bin" / "node-new"), str(program / "cli-wrapper.cjs")]
     environ = {"HOME": _home(work, "claude-search"), **_QUIET}
-    shown = shlex.split(gateway.toolway("export", "claude-code", "--via-gateway", "--print", "--search", "--quiet"))
+    shown = shlex.split(gateway.toolway("connect", "claude-code", "--print", "--search", "--quiet"))
     _run([*claude, *shown[1:]], environ)
     offered: set[str] = set()
     tallies: list[Tally] = []

@@ -21,6 +21,9 @@ from typing import Any
 import admin_reference
 import api_reference
 import client_tables
+import comparison
+import figures
+import lifecycle
 import promises
 import typer
 
@@ -31,7 +34,6 @@ from toolway.cli.options import CONFIG_OPTIONS, GATEWAY_OPTIONS, OUTPUT_OPTIONS,
 from toolway.cli.table import COMMANDS
 from toolway.gateway.mcp.errors import http_status_for
 from toolway.telemetry.prometheus import METRICS
-from toolway.upstream.state import diagram
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -81,14 +83,15 @@ def pages() -> dict[Path, str]:
             "summary": promises.summary(),
             "items": promises.items(),
             "different": promises.reasons("different"),
-            "later": promises.reasons("later"),
         },
         ERRORS / "index.md": {"codes": error_codes()},
         DECISIONS / "index.md": {"decisions": decisions()},
-        EXPLANATION / "upstream-life.md": {"life": f"```mermaid\n{diagram()}\n```"},
+        EXPLANATION / "upstream-life.md": {"life": f"![Lifecycle of a server](lifecycle.svg)\n\n{lifecycle.table()}"},
     }
     filled = {page: _filled(page, generated) for page, generated in parts.items()}
-    return {**filled, REFERENCE / "python.md": api_reference.page()}
+    numbered = {page: figures.fill(page, page.read_text(encoding="utf-8")) for page in figures.SENTENCES}
+    whole = {REFERENCE / "python.md": api_reference.page(), EXPLANATION / "lifecycle.svg": lifecycle.picture()}
+    return {**filled, **numbered, **whole, comparison.PAGE: comparison.page()}
 
 
 def _filled(page: Path, parts: dict[str, str]) -> str:
@@ -201,9 +204,13 @@ def commands() -> str:
 def _in_group(prefix: str, group: Any, table: Mapping[str, CommandSpec]) -> Iterator[str]:
     for name, entry in table.items():
         command = group.get_command(None, name)
+        if entry.takes_words:
+            yield _command(f"{prefix}{name}", group.own_command(name), SETS[entry.options])
+        elif entry.subcommands is not None and entry.function_path:
+            yield _command(f"{prefix}{name}", command, SETS[entry.options])
         if entry.subcommands is not None:
             yield from _in_group(f"{prefix}{name} ", command, entry.subcommands)
-        elif not entry.hidden:
+        else:
             yield _command(f"{prefix}{name}", command, SETS[entry.options])
 
 

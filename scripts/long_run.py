@@ -4,6 +4,7 @@
     python scripts/long_run.py soak [--seconds 300] [--rate 200] [--write]
     python scripts/long_run.py cycles [--cycles 100]
     python scripts/long_run.py neighbour [--seconds 10]
+    python scripts/long_run.py restarts [--restarts 5] [--down 0.1] [--kind modern]
     python scripts/long_run.py cost
 
 Each prints a report and fails if a guarantee was violated. The short forms are tests in tests/long. `soak --write`
@@ -22,7 +23,7 @@ from typing import Final
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `bench` and `tests`, which are not installed
 
 from bench.measured_section import write_section
-from tests.long import cost, cycles, history, neighbour, soak
+from tests.long import cost, cycles, history, neighbour, restarts, soak
 
 LONG_RUNS: Final = Path(__file__).resolve().parent.parent / "docs" / "long-runs.md"
 Check = Callable[[argparse.Namespace], Awaitable[bool]]
@@ -55,6 +56,13 @@ async def check_neighbour(options: argparse.Namespace) -> bool:
     return all(row.harmless for row in report.rows)
 
 
+async def check_restarts(options: argparse.Namespace) -> bool:
+    kinds = tuple(options.kind or restarts.KINDS)
+    report = await restarts.run(options.restarts, options.down, kinds)
+    print(report)
+    return report.worst <= restarts.GOAL_S
+
+
 async def check_cost(options: argparse.Namespace) -> bool:
     print(await cost.instantly())
     print(await cost.over_a_pipe())
@@ -80,6 +88,8 @@ def main() -> None:
     soak_parser.add_argument("--write", action="store_true", help="write the report to docs/long-runs.md")
     command("cycles", check_cycles, cycles=100)
     command("neighbour", check_neighbour, seconds=10.0)
+    restarts_parser = command("restarts", check_restarts, restarts=5, down=0.1)
+    restarts_parser.add_argument("--kind", action="append", choices=restarts.KINDS)
     command("cost", check_cost)
     options = parser.parse_args()
     sys.exit(not asyncio.run(options.check(options)))

@@ -35,7 +35,11 @@ class ReleaseError(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("version", nargs="?", help="the new version; default: the next patch version")
+    parser.add_argument(
+        "version",
+        nargs="?",
+        help="the new version; default: the next patch version, or the current one before the first release",
+    )
     parser.add_argument("--dry-run", action="store_true", help="change no file but those in dist/")
     options = parser.parse_args()
     try:
@@ -49,8 +53,9 @@ def main() -> int:
 def release(version: str | None, *, dry_run: bool) -> None:
     """Make the release, or with `dry_run` everything of it that changes no tracked file."""
     current = current_version((ROOT / VERSION_FILE).read_text())
-    version = version or next_patch(current)
-    require_later(version, current)
+    released = bool(git("tag", "--list", f"v{current}"))
+    version = version or (next_patch(current) if released else current)
+    require_later(version, current, released=released)
     if not dry_run and git("status", "--porcelain"):
         raise ReleaseError("there are changes that are not committed")
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -96,10 +101,12 @@ def next_patch(version: str) -> str:
     return ".".join([*head, str(int(last) + 1)])
 
 
-def require_later(version: str, current: str) -> None:
-    """Raise `ReleaseError` unless `version` has three numbers and is later than `current`."""
+def require_later(version: str, current: str, *, released: bool) -> None:
+    """Raise `ReleaseError` unless `version` has three numbers and is later than `current`, or is the unreleased one."""
     if re.fullmatch(r"\d+\.\d+\.\d+", version) is None:
         raise ReleaseError(f"{version} is not of the form 1.2.3")
+    if version == current and not released:
+        return
     if tuple(map(int, version.split("."))) <= tuple(map(int, current.split("."))):
         raise ReleaseError(f"{version} is not later than {current}")
 
@@ -125,7 +132,7 @@ def changed_files(root: Path, current: str, version: str, date: str) -> dict[str
         text = page.read_text()
         if f"toolway-{current}" in text:
             changed[page.relative_to(root).as_posix()] = text.replace(f"toolway-{current}", f"toolway-{version}")
-    return changed
+    return {name: text for name, text in changed.items() if (root / name).read_text() != text}
 
 
 # -- files of the release ---------------------------------------------------------------------------------------------

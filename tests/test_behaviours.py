@@ -28,7 +28,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     out = tmp_path_factory.mktemp("rows") / "rows.json"
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "tests/faults"]
     environ = {**os.environ, "TOOLWAY_FAULTS_OUT": str(out)}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout
     return {row: set(found["tests"]) for row, found in json.loads(out.read_text()).items()}
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ITEMS = {"A": 10, "B": 19, "C": 10, "D": 13, "E": 6}
-KEYS = {"kept": set(), "different": {"reason"}, "later": {"reason"}}
+KEYS = {"kept": set(), "different": {"reason"}}
 
 
 @pytest.fixture(scope="module")

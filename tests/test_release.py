@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import release  # noqa: E402 # a script, found by the path above
 
 from toolway._version import __version__  # noqa: E402
+from toolway.config.clients.registry import CLIENTS  # noqa: E402
 
 
 def test_the_unreleased_changes_get_the_version_and_the_date() -> None:
@@ -27,16 +29,49 @@ def test_the_unreleased_changes_get_the_version_and_the_date() -> None:
 @pytest.mark.parametrize("version", ["0.1.0", "0.0.9", "0.2", "v0.2.0", "0.2.0rc1"])
 def test_a_version_that_is_not_later_is_refused(version: str) -> None:
     with pytest.raises(release.ReleaseError):
-        release.require_later(version, "0.1.0")
+        release.require_later(version, "0.1.0", released=True)
 
 
-def test_a_release_changes_the_version_everywhere() -> None:
+def test_a_version_without_a_tag_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "next_changelog", lambda text, *_: f"{text}\n")  # right after a release it is empty
+    release.require_later("0.1.0", "0.1.0", released=False)
+    changed = release.changed_files(ROOT, __version__, __version__, "2026-11-18")
+    assert list(changed) == ["CHANGELOG.md"]
+    with pytest.raises(release.ReleaseError, match="not later"):
+        release.require_later("0.0.9", "0.1.0", released=False)
+
+
+def test_the_changelog_of_the_first_release_gets_a_date() -> None:
+    unreleased = re.sub(r"\n## \[0\.1\.0\] - .*\n", "", (ROOT / "CHANGELOG.md").read_text())
+    made = release.next_changelog(unreleased, "0.1.0", "2026-11-18")
+    head, _, rest = made.partition("## [0.1.0] - 2026-11-18\n")
+    assert head.endswith("## [Unreleased]\n\n") and rest.lstrip().startswith("The first release.")
+
+
+def test_the_changelog_names_as_many_clients_as_there_are() -> None:
+    assert f"from {len(CLIENTS)} clients" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_changelog_is_short_and_has_the_agreed_headings() -> None:
+    """The first release describes what there is; every later one has at most 40 lines under fixed headings."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    *later, first = text.partition("\n## ")[2].split("\n## ")
+    assert len(first.splitlines()) <= 80 and "The first release." in first
+    agreed = ["Breaking", "New", "Improved", "Fixed", "Security"]
+    for section in later:
+        found = [line.removeprefix("### ") for line in section.splitlines() if line.startswith("### ")]
+        assert found == [name for name in agreed if name in found], section[:40]
+        assert sum(line.startswith("- ") for line in section.splitlines()) <= 40, section[:40]
+
+
+def test_a_release_changes_the_version_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "next_changelog", lambda text, *_: f"{text}\n")
     changed = release.changed_files(ROOT, __version__, "9.8.7", "2026-11-17")
     assert '__version__ = "9.8.7"' in changed[release.VERSION_FILE]
     chart = changed[release.CHART_FILE]
     assert "\nversion: 9.8.7\n" in chart and '\nappVersion: "9.8.7"\n' in chart and "apiVersion: v2" in chart
     assert "\nversion: 9.8.7\n" in changed["CITATION.cff"] and "cff-version: 1.2.0" in changed["CITATION.cff"]
-    assert "toolway-9.8.7-py3-none-any.whl" in changed["README.md"]
+    assert "toolway-9.8.7-py3-none-any.whl" in changed["docs/install.md"]
     assert not any(f"toolway-{__version__}-" in text for text in changed.values())
 
 

@@ -29,6 +29,7 @@ AlertKind = Literal[
     "cluster-database",
     "workflow-asks",
     "workflow-stuck",
+    "workflow-damaged",
 ]
 ListKind = Literal["tools", "prompts", "resources", "templates"]
 

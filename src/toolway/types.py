@@ -84,6 +84,7 @@ class CallState(msgspec.Struct, eq=False):
     highest_certainty: Certainty = Certainty.NOT_SENT  # of the earlier attempts
     keep_raw: bool = False  # the caller wants the response bytes unchanged, to forward them
     caller: str = ""  # caller id, "" for the local owner; only this caller's credentials may be used
+    requires_modern: bool = False  # it was meant for a modern session: on a legacy one, each caller has its own
     raw_bytes: memoryview | None = None  # the last result as received, if requested and known
     shared_with: CallState | None = None  # state of the identical call whose result this call shares
     jsonrpc_id: int | None = None  # JSON-RPC id of the last request that was sent
@@ -92,6 +93,7 @@ class CallState(msgspec.Struct, eq=False):
     may_send: Callable[[], bool] | None = None  # if set, asked right before the first byte of the request is sent
     forwarding_info: Any = None  # data for the node that the call is forwarded to
     request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
+    approved_by: str = ""  # who approved the call: "client" or "operator"; "" if it needed no approval
     server_requests: int = 0  # requests that the server has sent during this call
     _open_user_waits: int = 0  # server requests that the caller has not answered yet
     _user_wait_since: float = 0.0
@@ -365,6 +367,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
     policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
     approval: Any = None  # `ApprovalReply`, if the client answers a question about this call
+    earlier: Any = None  # `EarlierCall` with the same idempotency key; set by the `idempotency` middleware
 
     @property
     def tool(self) -> str:

@@ -9,13 +9,15 @@ from hypothesis.stateful import invariant, precondition, rule, run_state_machine
 
 from tests.machines.clock import LoopMachine
 from tests.middleware.chain_lab import HeldEnd, a_call, a_reply, failure
-from toolway.errors import CallError, Certainty, ProtocolError, ServerUnavailable
+from toolway.errors import CallError, Certainty, OutcomeUnknown, ProtocolError, ServerUnavailable
 from toolway.middleware.circuit_breaker import BreakerState, CircuitBreakers, circuit_breaker
 from toolway.types import CallResult
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 
 NOBODYS, SERVERS, TOOLS = "nobody's fault", "the server's", "the tool's"
+LOST, REFUSED = "the connection was lost", "the connection was refused"
+FAULTS = (NOBODYS, SERVERS, LOST, REFUSED, TOOLS, TOOLS)
 Trial = asyncio.Task[CallResult]
 
 
@@ -30,6 +32,7 @@ class Model:
         self.closed_at = 0.0
         self.good_trials = 0
         self.trial: Trial | None = None
+        self.lost_at = -1.0
 
     def look(self, now: float) -> None:
         if self.position is OPEN and now >= self.until:
@@ -44,12 +47,22 @@ class Model:
             if self.good_trials == 2:
                 self.position, self.closed_at, self.ended = CLOSED, now, []
 
-    def bad(self, now: float, roll: float) -> None:
+    def bad(self, now: float, roll: float, began: float, fault: str = SERVERS) -> None:
+        is_away = fault in (LOST, REFUSED)
         if self.position is CLOSED:
+            if is_away and began < self.lost_at:
+                return  # of the same loss
+            self.lost_at = now if is_away else self.lost_at
             self.ended.append((now, False))
             if not self._too_many(now):
                 return
             self.openings = 0 if now - self.closed_at >= 300 else self.openings
+            recent = [good for at, good in self.ended if at > now - 10]
+            if fault is LOST and self.closed_at and now - self.closed_at <= 10 and not any(recent):
+                is_away = False  # it answers probes and loses every call
+        if is_away:
+            self.position, self.until, self.trial = OPEN, now + 1.0 - 0.2 * roll, None
+            return
         pause = 5.0 * 2**self.openings * (0.8 + 0.4 * roll)
         self.position, self.until, self.trial = OPEN, now + min(60.0, pause), None
         self.openings += 1
@@ -70,14 +83,16 @@ class BreakerMachine(LoopMachine):
         self.end = HeldEnd()
         self.roll = 0.5
         self.alive = True
+        self.away = False  # it refuses connections, where it is not alive
         self.probes = 0
         self.server, self.tool = Model(), Model()
         self.under_way: dict[Trial, int] = {}  # and the number of its answer
+        self.began: dict[Trial, float] = {}
 
     async def probe(self, server: str) -> None:
         self.probes += 1
         if not self.alive:
-            raise failure(Certainty.NOT_SENT)
+            raise an_error(REFUSED) if self.away else failure(Certainty.NOT_SENT)
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -85,9 +100,9 @@ class BreakerMachine(LoopMachine):
     def time_passes(self, gap: float) -> None:
         self.loop.wait(gap)
 
-    @rule(alive=st.booleans(), roll=st.sampled_from([0.0, 0.25, 0.5, 0.999]))
-    def the_world_changes(self, alive: bool, roll: float) -> None:
-        self.alive, self.roll = alive, roll
+    @rule(alive=st.booleans(), away=st.booleans(), roll=st.sampled_from([0.0, 0.25, 0.5, 0.999]))
+    def the_world_changes(self, alive: bool, away: bool, roll: float) -> None:
+        self.alive, self.away, self.roll = alive, away, roll
 
     @rule(count=st.sampled_from([1, 1, 2, 6]))
     def calls_begin(self, count: int) -> None:
@@ -102,7 +117,7 @@ class BreakerMachine(LoopMachine):
         assert self.probes - probes == asked
         if expected is None:
             assert len(self.end.calls) == made + 1
-            self.under_way[task] = made
+            self.under_way[task], self.began[task] = made, self.loop.time()
             self.tool.trial = task if self.tool.position is HALF_OPEN else None
         else:
             assert len(self.end.calls) == made
@@ -117,7 +132,8 @@ class BreakerMachine(LoopMachine):
         self.server.look(now)
         while self.server.position is HALF_OPEN:
             asked += 1
-            self.server.good(now) if self.alive else self.server.bad(now, self.roll)
+            fault = REFUSED if self.away else SERVERS
+            self.server.good(now) if self.alive else self.server.bad(now, self.roll, now, fault)
         if self.server.position is OPEN:
             return self.server.until - now, asked
         self.tool.look(now)
@@ -139,7 +155,7 @@ class BreakerMachine(LoopMachine):
             self.ended(task, NOBODYS, good=True)
 
     @precondition(lambda self: self.under_way)
-    @rule(which=st.integers(0, 100), count=st.integers(1, 8), fault=st.sampled_from([NOBODYS, SERVERS, TOOLS, TOOLS]))
+    @rule(which=st.integers(0, 100), count=st.integers(1, 8), fault=st.sampled_from(FAULTS))
     def some_fail(self, which: int, count: int, fault: str) -> None:
         for task, number in self.chosen(which, count):
             self.end.answer(an_error(fault), number)
@@ -160,16 +176,17 @@ class BreakerMachine(LoopMachine):
         self.loop.turn(6)
         assert task.cancelled() or (task.exception() is None) is good
         del self.under_way[task]
-        self.tell(self.tool, task is self.tool.trial, bad=fault is TOOLS, good=good)
-        self.tell(self.server, False, bad=fault is SERVERS, good=good)
+        began = self.began.pop(task)
+        self.tell(self.tool, task is self.tool.trial, SERVERS if fault is TOOLS else "", good, began)
+        self.tell(self.server, False, fault if fault in (SERVERS, LOST, REFUSED) else "", good, began)
         if task is self.tool.trial:
             self.tool.trial = None
 
-    def tell(self, model: Model, trial: bool, *, bad: bool, good: bool) -> None:
+    def tell(self, model: Model, trial: bool, fault: str, good: bool, began: float) -> None:
         """A call from before an opening says nothing about what is tried now."""
         if model.position is CLOSED or trial:
-            if bad:
-                model.bad(self.loop.time(), self.roll)
+            if fault:
+                model.bad(self.loop.time(), self.roll, began, fault)
             elif good:
                 model.good(self.loop.time())
 
@@ -184,6 +201,10 @@ class BreakerMachine(LoopMachine):
 def an_error(fault: str) -> CallError:
     if fault is TOOLS:
         return ProtocolError("an internal error", rpc_code=-32603, certainty=Certainty.UNKNOWN)
+    if fault is LOST:
+        return OutcomeUnknown("reset", certainty=Certainty.UNKNOWN, code="E-HTTP-RESET")
+    if fault is REFUSED:
+        return ServerUnavailable("refused", certainty=Certainty.NOT_SENT, code="E-HTTP-CONNECT")
     return failure(Certainty.UNKNOWN if fault is SERVERS else Certainty.REJECTED)
 
 

@@ -22,14 +22,13 @@ from hypothesis.stateful import (
 )
 
 from tests.machines.clock import LoopMachine
-from tests.middleware.chain_lab import a_call, failure
+from tests.middleware.chain_lab import a_call, failure, keyed_stage
 from toolway.errors import CallError, Certainty, OutcomeUnknown
 from toolway.middleware.idempotency import (
     IdempotencyKey,
     IdempotencyRecord,
     IdempotencyStore,
     MemoryIdempotencyStore,
-    idempotency,
 )
 from toolway.types import Call, CallResult, Json
 
@@ -221,7 +220,7 @@ class KeysMachine(LoopMachine):
 
     @initialize(slow=st.sampled_from([0, 1, 2]))
     def a_store_that_takes_its_time(self, slow: int) -> None:
-        self.stage = idempotency(_Slow(self.loop.time, slow))
+        self.stage = keyed_stage(_Slow(self.loop.time, slow))
 
     async def end(self, call: Call) -> CallResult:
         execution = Execution(call, self.loop.create_future())

@@ -117,6 +117,7 @@ async def test_a_model_that_is_not_installed_costs_only_meaning(monkeypatch):
     await hub.aclose()
 
 
+@pytest.mark.promise("D11")
 async def test_a_hub_searches_by_the_vectors_of_its_endpoint(tmp_path):
     pytest.importorskip("numpy", reason="numpy is not installed (toolway[search]): no vectors")
     from tests.search.test_endpoint import Service

@@ -102,6 +102,14 @@ def test_one_server_does_not_fill_an_answer_unless_it_is_named() -> None:
     assert named.count("big") >= 4
 
 
+@pytest.mark.parametrize("query", ["return the text", "nothing like this"])
+def test_equal_tools_have_one_order_whichever_server_was_listed_first(query: str) -> None:
+    echo = {"echo": "Return the given text"}
+    orders = [("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")]
+    found = [search_of(dict.fromkeys(order, echo)).search(query, limit=2) for order in orders]
+    assert [names(answer) for answer in found] == [["a.echo", "b.echo"]] * 3
+
+
 def test_notes_name_servers_that_are_down_or_have_no_list_and_count_held_tools() -> None:
     catalog = catalog_of(WORK)
     catalog.add_server("late")

@@ -108,7 +108,7 @@ class SimAuditLog:
 
     async def open(self, definition_for: Callable[[Call], str]) -> AuditMiddleware:
         self.writer = AuditWriter(self.disk, wall_clock=lambda: 0.0)
-        with mock.patch.object(writer_module, "WriterThread", partial(DiskThread, self.disk)):
+        with mock.patch.object(writer_module, "WorkerThread", partial(DiskThread, self.disk)):
             await self.writer.open()
         self.disk.calm(calm=False)
         now = asyncio.get_running_loop().time

@@ -1,6 +1,6 @@
 """Typed client for the tools of the server my-issues.
 
-Written by `toolway codegen` 0; do not edit.
+Written by `toolway tools codegen` 0; do not edit.
 """
 # fmt: off
 # ruff: noqa

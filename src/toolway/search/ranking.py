@@ -115,15 +115,17 @@ def rank(
     count = max(POOL, 6 * limit)
     if meaning is None:
         scores = best_by_words(index.end, parts, count, learned, visible, named, cache or WeightCache())
-        pool = _add_name_coverage(index, query, _take_best(scores, count, visible, named))
+        pool = _add_name_coverage(index, query, _take_best(index, scores, count, visible, named))
     else:
         scores, likeness, total = add_up(parts, learned), meaning, len(index)
         if visible is not None:  # before the z-scores: a hidden tool must not move those of visible tools
             scores = {number: score for number, score in scores.items() if number in visible}
             likeness, total = {number: score for number, score in meaning.items() if number in visible}, len(visible)
-        pool = _take_best(fuse(scores, likeness, total), count, None, named)
+        pool = _take_best(index, fuse(scores, likeness, total), count, None, named)
     shared = _add_server_share(index, pool)
-    order = [each for _, _, each in sorted([(each not in named, -score, each) for each, score in shared.items()])]
+    documents = index.documents
+    ranked = sorted([(each not in named, -score, documents[each].tool.server, each) for each, score in shared.items()])
+    order = [each for *_, each in ranked]
     if cap:
         order = _cap_servers(index, query, order, shared, limit, named)
     chosen = order[:limit]
@@ -211,10 +213,13 @@ def _moments(values: Iterable[float], count: int) -> tuple[float, float]:
     return mean, math.sqrt(max(squares / max(count, 1) - mean * mean, 0.0)) or 1.0
 
 
-def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]) -> dict[int, float]:
+def _take_best(
+    index: Index, scores: Mapping[int, float], count: int, visible: Set[int] | None, named: Set[int]
+) -> dict[int, float]:
     """Return the scores of the best `count` visible tools, by number. The tools in `named` are always included.
 
-    Of tools with equal scores, the first wins.
+    Of tools with equal scores, the first one wins, by the name of its server. Their numbers alone depend on which
+    server responded first, so the same search could have another answer after a restart or at another node.
     """
     pool = {number: scores.get(number, 0.0) for number in named}
     if visible is not None:
@@ -222,8 +227,11 @@ def _take_best(scores: Mapping[int, float], count: int, visible: Set[int] | None
     if len(scores) > 2 * count:
         line = heapq.nlargest(count, scores.values())[-1]
         scores = {number: score for number, score in scores.items() if score >= line}
-    best = sorted([(-score, number) for number, score in scores.items() if number not in named])
-    for score, number in best[: max(0, count - len(pool))]:
+    documents = index.documents
+    best = sorted(
+        [(-score, documents[number].tool.server, number) for number, score in scores.items() if number not in named]
+    )
+    for score, _, number in best[: max(0, count - len(pool))]:
         pool[number] = -score
     return pool
 

@@ -397,7 +397,8 @@ class ToolSearch:
         matches = lists[0] if len(lists) == 1 else ranking.interleave(lists, limit)
         numbers = index.documents.keys() if visible is None else visible
         if not fits and len(matches) < min(limit, NEAREST, len(numbers)):
-            matches = _fill(matches, (index.documents[number].tool for number in sorted(numbers)), min(limit, NEAREST))
+            first = sorted([(index.documents[number].tool.server, number) for number in numbers])
+            matches = _fill(matches, (index.documents[number].tool for _, number in first), min(limit, NEAREST))
         servers: Set[str]
         if visible is None:
             servers = index.segments.keys()

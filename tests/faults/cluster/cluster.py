@@ -145,7 +145,8 @@ def common_to(
     }
     config, key = folder / "mcp.json", folder / "cluster-key"
     # Clients use the token of the replicas' machine, from a network namespace with an address of its own.
-    gateway = {**settings.get("gateway", {}), "localTokenFrom": [TEST_NETWORKS]}
+    # A node is public, so its servers would run in `guard`, where they do not see the processes that are counted here.
+    gateway = {"sandbox": "auto", **settings.get("gateway", {}), "localTokenFrom": [TEST_NETWORKS]}
     config.write_text(json.dumps({"mcpServers": {**entries, **more}, "toolway": {**settings, "gateway": gateway}}))
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)

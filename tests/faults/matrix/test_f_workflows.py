@@ -21,6 +21,7 @@ import pytest
 from tests.gateway.bridge_lab import made
 from tests.gateway.test_workflows import WITH_ALL, serving
 from tests.workflows.effect_server import read_effects
+from tests.workflows.journal_loss import KINDS, run_with_loss
 from tests.workflows.kill_runner import effect_server
 from toolway import Effect, Hub, ToolSettings
 from toolway.gateway.principals import FileApiKeyStore
@@ -346,11 +347,21 @@ async def test_a_disk_that_takes_nothing_begins_no_unsafe_call_and_loses_nothing
     assert len(effects(tmp_path)) == 1
 
 
-@pytest.mark.row("D15", "F16")
+@pytest.mark.row("F16")
 async def test_a_journal_syncs_each_commit(tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "runs.db")
     assert await journal._submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) == 2
     await journal.close()
+
+
+@pytest.mark.row("D15")
+@pytest.mark.attack("A2-D4")
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_journal_that_loses_its_end_repeats_no_unsafe_step(tmp_path: Path, kind: str) -> None:
+    """Its process is killed, its write-ahead log damaged, and in the last kinds the record of intents too."""
+    report = await asyncio.to_thread(run_with_loss, tmp_path, 2, kind)
+    assert report.is_good, report
+    assert report.asked
 
 
 @pytest.mark.row("F17")

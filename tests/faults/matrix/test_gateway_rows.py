@@ -138,7 +138,8 @@ async def test_three_times_the_capacity_costs_those_little_who_are_served() -> N
 async def test_a_principal_who_floods_leaves_others_their_share(tmp_path: Path, era: str) -> None:
     server = {**fake_server(era="modern"), "limits": {"maxConcurrent": 4, "maxQueued": 40}}
     async with program(tmp_path / "one", {"fake": server}) as run:
-        tokens = [(await run.request("POST", "/admin/keys", {"name": name}))[1]["token"] for name in ("loud", "quiet")]
+        bodies = [{"name": name, "rate": "none"} for name in ("loud", "quiet")]
+        tokens = [(await run.request("POST", "/admin/keys", body))[1]["token"] for body in bodies]
         loud = [rider(era, run.port, tokens[0]) for _ in range(100)]
         quiet = rider(era, run.port, tokens[1])
         over = False
