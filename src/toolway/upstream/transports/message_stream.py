@@ -32,7 +32,7 @@ from toolway.upstream.transport import (
 from toolway.upstream.transports.pending_requests import PendingRequests, StreamExchange, parse_large
 from toolway.upstream.transports.stdio_pipes import Frame
 
-LAST_OUTPUT_TIMEOUT_S: Final = 5.0  # seconds after the stream ended, if its last message takes long to decode
+LAST_OUTPUT_TIMEOUT_S: Final = 20.0  # seconds after the stream ended: decoding a large last message takes our time
 LAST_READ_GRACE_S: Final = 0.2  # seconds after a large message was decoded, to read what follows it
 MAX_BAD_MESSAGE_RATE: Final = (20, 60.0)  # invalid messages and seconds: at this rate the server is restarted
 MIN_MESSAGE_RATE: Final = (10 * 1024, 10.0)  # bytes and seconds: a message that grows slower than this has stalled
