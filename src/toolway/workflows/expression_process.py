@@ -2,8 +2,9 @@
 
     python -I expression_process.py FOLDER-OF-TOOLWAY
 
-A request is a line of JSON: the expression, the names that it may use, the data. Its answer is a line of JSON. The
-kernel ends the process if one evaluation takes too much CPU time; the parent starts a new one.
+An empty line says that the process is ready. A request is a line of JSON: the expression, the names that it may use,
+the data. Its answer is a line of JSON. The kernel ends the process if one evaluation takes too much CPU time; the
+parent starts a new one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 
 CPU_SECONDS = 0.25  # of one evaluation
 MAX_MEMORY_BYTES = 512 << 20
-REPLY_TIMEOUT_S = 10.0  # wall time: the process may have to start, on a busy machine
+START_TIMEOUT_S = 60.0  # wall time: a process that starts on a busy machine isn't an expression that takes too long
+REPLY_TIMEOUT_S = 10.0  # wall time, for a process that doesn't get its CPU time
 MAX_REPLY_BYTES = 2 << 20
 
 
@@ -68,11 +70,13 @@ class ExpressionProcess:
                 bufsize=0,
                 env={},
             )
+            assert self._process.stdout is not None
+            _read_line(self._process.stdout.fileno(), START_TIMEOUT_S)
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(request)
-            reply = _read_line(process.stdout.fileno())
+            reply = _read_line(process.stdout.fileno(), REPLY_TIMEOUT_S)
         except OSError:
             reply = b""
         if not reply.endswith(b"\n"):
@@ -82,10 +86,10 @@ class ExpressionProcess:
         return found
 
 
-def _read_line(descriptor: int) -> bytes:
+def _read_line(descriptor: int, timeout: float) -> bytes:
     data = b""
     while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES:
-        if not select.select([descriptor], [], [], REPLY_TIMEOUT_S)[0]:
+        if not select.select([descriptor], [], [], timeout)[0]:
             return b""
         chunk = os.read(descriptor, 65_536)
         if not chunk:
@@ -102,7 +106,10 @@ def main() -> None:
     sys.path.insert(0, sys.argv[1])
     from toolway.workflows.expressions import ExpressionError, _compile_cel, to_json
 
+    _compile_cel("true", frozenset())  # loads the runtime, whose time isn't that of the first expression
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
     compiled: dict[tuple[str, tuple[str, ...]], Callable[[Mapping[str, Any]], Any]] = {}
     for line in sys.stdin.buffer:
         expression, variables, values = json.loads(line)
