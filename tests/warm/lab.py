@@ -157,6 +157,7 @@ def normalize(body: bytes) -> str:
     if "data: " in text:
         lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
         text = lines[-1] if lines else ""
+    text = re.sub(r'"callId": ?"\w+"', '"callId":""', text)
     text = re.sub(r'"(expires_at|expires|seen|last_used|created|ttlMs|until)": ?[\d.]+', r'"\1":0', text)
     try:
         return json.dumps(json.loads(text), sort_keys=True)

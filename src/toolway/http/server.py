@@ -40,6 +40,7 @@ class HttpServer:
         self.authenticate_head = authenticate_head
         self.limits = limits if limits is not None else ServerLimits()
         self.draining = False
+        self._closed = False
         self._connections: set[ServerConnection] = set()
         # Each of these maps a connection to the time since when, oldest first.
         self._unauthenticated: dict[ServerConnection, float] = {}  # unauthenticated and idle
@@ -124,6 +125,7 @@ class HttpServer:
         Connections that take longer than `timeout` seconds are aborted.
         """
         self.stop_accepting()
+        self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._connections):
@@ -143,6 +145,9 @@ class HttpServer:
     # -- for the connections ------------------------------------------------------------------------------------------
 
     def on_opened(self, connection: ServerConnection) -> None:
+        if self._closed:  # the loop had accepted it already, and tells us now
+            connection.abort()
+            return
         self._connections.add(connection)
         if len(self._connections) > self.limits.max_connections:
             self._evict_one(connection)
