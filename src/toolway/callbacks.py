@@ -7,14 +7,16 @@ result as a dictionary, or a coroutine of one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from toolway.errors import ConfigError
 from toolway.types import Json
 
 Callback: TypeAlias = Callable[[str, Json], Json | Awaitable[Json]]
-Roots: TypeAlias = Sequence[str | Path] | Callback
+#: Each root is a path, a URI, or `{"uri": …, "name": …}` as the protocol has it.
+Roots: TypeAlias = Sequence[str | Path | Mapping[str, Any]] | Callback
 
 
 class FunctionCallbacks:
@@ -46,7 +48,27 @@ class FunctionCallbacks:
             raise RuntimeError(f"the callback for {method} failed: {exc!r}") from exc
 
 
-def _static_roots(roots: Sequence[str | Path]) -> Callback:
-    uris = [root if isinstance(root, str) and "://" in root else Path(root).absolute().as_uri() for root in roots]
-    result: Json = {"roots": [{"uri": uri} for uri in uris]}
+def _static_roots(roots: Sequence[str | Path | Mapping[str, Any]]) -> Callback:
+    """Return a callback that answers with these roots. Raises `ConfigError` if one of them is not a root."""
+    if isinstance(roots, str | bytes | Mapping) or not isinstance(roots, Sequence):
+        raise _roots_error(roots)
+    result: Json = {"roots": [_root(root) for root in roots]}
     return lambda server, params: result
+
+
+def _root(root: str | Path | Mapping[str, Any]) -> Json:
+    if isinstance(root, Mapping) and isinstance(root.get("uri"), str):
+        return dict(root)
+    if not isinstance(root, str | Path):
+        raise _roots_error(root)
+    is_uri = isinstance(root, str) and "://" in root
+    return {"uri": root if is_uri else Path(root).absolute().as_uri()}
+
+
+def _roots_error(found: object) -> ConfigError:
+    return ConfigError(
+        "list_roots_callback must be a function or a list of paths and URIs",
+        detail=f"found a {type(found).__name__}",
+        hint='use ["/home/me/project"] or [{"uri": "file:///home/me/project"}]',
+        code="E-CONFIG-KEY",
+    )

@@ -81,6 +81,11 @@ class ToolwayError(Exception):
         return f"{text} [{self.code}]"
 
 
+def closed_error(problem: str = "the hub is not open") -> ToolwayError:
+    """Return the error for the use of a hub that is closed, or not open yet."""
+    return ToolwayError(problem, hint="use it inside of `async with Hub(…) as hub`", code="E-CLOSED")
+
+
 class ConfigError(ToolwayError):
     """Raised if a configuration cannot be used; no server was started.
 

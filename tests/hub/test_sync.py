@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import toolway
-from toolway import CallTimeout, Hub, SyncHub
+from toolway import CallTimeout, Hub, SyncHub, ToolwayError
 from toolway.events import CallFinished, Event
 from toolway.testing import fake_server
 
@@ -113,7 +113,7 @@ def test_a_failed_tool_raises_if_asked_to() -> None:
 
 def run_program(program: str) -> str:
     """The output of a program that uses a `SyncHub`; it must end by itself."""
-    head = "import os, threading\nfrom toolway import SyncHub\nfrom toolway.testing import fake_server\n"
+    head = "import os, threading\nfrom toolway import SyncHub, ToolwayError\nfrom toolway.testing import fake_server\n"
     head += "hub = SyncHub({'fake': fake_server()}, catalog_storage=None)\n"
     done = subprocess.run([sys.executable, "-c", head + program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -138,8 +138,8 @@ import atexit
 def late():
     try:
         hub.call_tool("fake.echo", {"text": "x"}, timeout=5)
-    except RuntimeError as error:
-        print("late:", error)
+    except ToolwayError as error:
+        print("late:", error.message)
 class Owner:
     def __del__(self):
         late()
@@ -221,9 +221,9 @@ def test_a_closed_hub_refuses_calls() -> None:
     hub = SyncHub({"fake": fake_server()}, catalog_storage=None)
     hub.close()
     hub.close()
-    with pytest.raises(RuntimeError, match="the hub is closed"):
+    with pytest.raises(ToolwayError, match="the hub is closed"):
         hub.call_tool("fake.echo", {"text": "x"})
-    with pytest.raises(RuntimeError, match="the hub is closed"), hub:
+    with pytest.raises(ToolwayError, match="the hub is closed"), hub:
         pass
 
 

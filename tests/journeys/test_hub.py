@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.timing import within
-from toolway import Hub, NotFound, ProtocolError, Server, ServerUnavailable, ToolError
+from toolway import Hub, NotFound, ProtocolError, Server, ServerUnavailable, ToolError, ToolwayError
 from toolway.events import CallFinished, CatalogChanged, Connected, EventsMissed, StateChanged
 from toolway.hub.sync import SyncHub
 from toolway.testing import fake_server
@@ -346,7 +346,7 @@ async def test_hubs_close_in_any_order() -> None:
     assert (await second.call_tool("b.echo", {"text": "y"})).text == "y"
     await asyncio.create_task(second.aclose())
     await first.aclose()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ToolwayError):
         await first.call_tool("a.echo")
 
 

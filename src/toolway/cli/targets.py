@@ -175,7 +175,7 @@ def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]
 
     Raises `UsageError` if a header is invalid, and `ConfigError` if the URL is.
     """
-    from toolway.hub.source import parse_server
+    from toolway.config.server_entry import parse_entry
 
     fields = {}
     for header in headers:
@@ -183,8 +183,7 @@ def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]
         if not found or not name.strip():
             raise UsageError(f"invalid header {name!r}", hint="write -H 'Name: value'")
         fields[name.strip()] = value.strip()
-    server, _ = parse_server({"url": url, "headers": fields} if fields else {"url": url})
-    return server_name_from_url(url), server
+    return server_name_from_url(url), parse_entry({"url": url, "headers": fields} if fields else {"url": url})
 
 
 async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
@@ -631,8 +631,8 @@ class Server:
         return self.network_policy.allowing(self.url, issuer, document, self.health.url)
 
 
-ServerLike = Server | str | Mapping[str, Any] | Any
-"""Accepted values for a server in `Hub({...})`: `Server`, URL, command line, file entry or SDK server object."""
+ServerLike = Server | str | Sequence[str] | Mapping[str, Any] | Any
+"""Accepted values for a server in `Hub({...})`: `Server`, URL, command line, its words, file entry or server object."""
 
 
 def _describe_scheme(url: str) -> str:

@@ -40,7 +40,7 @@ from toolway.config.settings import (
     alert_settings_from,
     with_network_policy,
 )
-from toolway.errors import CallError, ConfigError, ToolwayError
+from toolway.errors import CallError, ConfigError, ToolwayError, closed_error
 from toolway.events import AccessEvent, Alert, Event, EventSink, ListKind, ServerChanged, ServerPaused
 from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.caller_lists import OwnLists, is_on_behalf
@@ -510,7 +510,7 @@ class HubCore:
 
         Warnings about the definition are logged and added to `config_issues`.
         """
-        parsed, found = parse_server(server)
+        parsed, found = parse_server(name, server)
         issues = tuple(dataclasses.replace(issue, server=name) for issue in found)
         log_issues(issues)
         self.config_issues = (*(each for each in self.config_issues if each.server != name), *issues)
@@ -1134,7 +1134,7 @@ class HubCore:
 
     def _require_open(self) -> None:
         if not self._upstreams.is_open:
-            raise RuntimeError("the hub is not open: use `async with Hub(…) as hub`")
+            raise closed_error()
 
     def _now(self) -> float:
         return self._loop.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -23,7 +24,9 @@ from toolway.config.schema import (
     with_defaults,
 )
 from toolway.config.settings import with_network_policy
+from toolway.errors import ConfigError
 from toolway.network.policy import NetworkPolicy
+from toolway.upstream.transport import InProcessServer
 
 if TYPE_CHECKING:
     from toolway.config.loader import LoadedConfig
@@ -85,25 +88,58 @@ def _parse_servers(
     elif (key := find_server_map_key(config)) is not None:
         root_issues = warn_unread_root_keys(config, (key,))
         config = config[key] if isinstance(config[key], Mapping) else name_entries(config[key])
-    parsed = {check_server_name(name): parse_server(value) for name, value in config.items()}
+    parsed = {check_server_name(name): parse_server(name, value) for name, value in config.items()}
     issues = tuple(replace(issue, server=name) for name, (_, found) in parsed.items() for issue in found)
     return {name: server for name, (server, _) in parsed.items()}, (*root_issues, *issues)
 
 
-def parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
+def parse_server(name: str, value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
     """Return the server for any value that `Hub` accepts, and the warnings about its keys.
 
-    Raises `ConfigError` if the value is invalid.
+    Raises `ConfigError`, which names the entry, if the value is invalid.
     """
+    try:
+        return _parse_server(value)
+    except ConfigError as exc:
+        raise ConfigError(f"server {name!r}: {exc.message}", detail=exc.detail, hint=exc.hint, code=exc.code) from None
+
+
+def _parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
     if isinstance(value, Server):
+        if value.transport == "memory" and not _is_server_object(value.instance):
+            raise _type_error(value.instance)
         return value, []
+    if _is_server_object(value):  # first: it may be a list or a mapping, too
+        return Server(instance=value), []
     from toolway.config.server_entry import parse_entry_with_issues, parse_inline
 
     if isinstance(value, str):
         return parse_inline(value), []
+    if isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+        value = {"command": value[0], "args": list(value[1:])}
     if isinstance(value, Mapping):
         return parse_entry_with_issues(value, os.environ)
-    return Server(instance=value), []
+    raise _type_error(value)
+
+
+def _is_server_object(value: object) -> bool:
+    """Return True for an SDK server object, and for an object that creates its own transport."""
+    if isinstance(value, InProcessServer):
+        return True
+    sdk = sys.modules.get("mcp.server")  # a program that has not imported the SDK has no object of it
+    return sdk is not None and isinstance(value, (sdk.Server, sdk.MCPServer))
+
+
+def _type_error(value: object) -> ConfigError:
+    from toolway.config.field_reader import json_type_name
+
+    found = "a list of other values than text" if value and isinstance(value, list | tuple) else json_type_name(value)
+    return ConfigError(
+        "a server must be a command line, a URL, a config entry, a `Server` or a server object",
+        detail=f"found {found}",
+        hint='use "uvx mcp-server-time", ["python", "server.py"], "https://…/mcp" or {"command": …}',
+        code="E-CONFIG-SERVER",
+    )
 
 
 def log_issues(issues: Iterable[ConfigIssue]) -> None:

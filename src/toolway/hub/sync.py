@@ -25,6 +25,7 @@ from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
+from toolway.errors import closed_error
 from toolway.events import Event, EventSink
 from toolway.hub.hub import Hub
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
@@ -49,8 +50,9 @@ class SyncHub:
     """Blocking client for the tools of many MCP servers, with the arguments, methods and errors of `Hub`.
 
     It opens at the first call, or with `with`. It closes at the end of the `with` block, with `close()`, or when the
-    program exits. Any thread may use it. A call raises `RuntimeError` if the hub is closed, if another process opened
-    it (a fork has no thread of it), or if a callback makes it: callbacks run in the thread of the event loop.
+    program exits. Any thread may use it. A call raises `ToolwayError` if the hub is closed. It raises `RuntimeError` if
+    another process opened the hub (a fork has no thread of it), or if a callback makes it: callbacks run in the thread
+    of the event loop.
 
     Example:
         with SyncHub("mcp.json") as hub:
@@ -133,7 +135,7 @@ class SyncHub:
     def _open(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
         """Return the event loop and its thread; start them and open the hub first, if it is not open.
 
-        Raises `RuntimeError` if no call is possible.
+        Raises `ToolwayError` if the hub is closed, and `RuntimeError` if this thread or process cannot use it.
         """
         if self._process != os.getpid():
             if self._thread is not None:
@@ -143,7 +145,7 @@ class SyncHub:
             raise RuntimeError("a callback cannot call the hub: its thread would wait for itself; use `Hub` with await")
         with self._lock:
             if self._closed:
-                raise RuntimeError("the hub is closed")
+                raise closed_error("the hub is closed")
             if self._loop is None or self._thread is None:
                 self._start()
             assert self._loop is not None and self._thread is not None
@@ -168,7 +170,7 @@ class SyncHub:
     def _wait(future: ThreadFuture[T], thread: threading.Thread, limit: float | None = None) -> T:
         """Wait for a coroutine that runs in the event loop, at most `limit` seconds (None: without limit).
 
-        Return its result. Raises `RuntimeError` if the limit is reached, or if the thread of the event loop ends before
+        Return its result. Raises `ToolwayError` if the limit is reached, or if the thread of the event loop ends before
         the coroutine.
         """
         end = time.monotonic() + limit if limit is not None else None
@@ -179,9 +181,9 @@ class SyncHub:
                 if future.done():
                     return future.result()
                 if not thread.is_alive() or (end is not None and time.monotonic() > end):
-                    raise RuntimeError("the hub was closed during the call")
+                    raise closed_error("the hub was closed during the call")
         except CancelledError:
-            raise RuntimeError("the hub was closed during the call") from None
+            raise closed_error("the hub was closed during the call") from None
         except BaseException:
             future.cancel()  # after Ctrl-C: the call is cancelled, not abandoned
             raise

@@ -18,7 +18,7 @@ from toolway.cli.exit_codes import ExitCode
 from toolway.cli.output import Output
 from toolway.config.editing.document import Edit, apply_edit, read_file_bytes
 from toolway.config.loader import load_file
-from toolway.errors import CallError
+from toolway.errors import ToolwayError
 from toolway.gateway.state_dir import StateDir
 from toolway.hub.core import HubCore
 from toolway.serve.process import GatewayProcess
@@ -123,5 +123,5 @@ async def _call_forever(hub: HubCore, callers: Sequence[str]) -> None:
 
 async def _call(hub: HubCore, name: str, arguments: Json, caller: str) -> None:
     params: Json = {"name": name.partition(".")[2], "arguments": dict(arguments)}
-    with suppress(CallError, RuntimeError):  # the hub may close before its callers
+    with suppress(ToolwayError):  # the hub may close before its callers
         await hub.request(Call(name, "tools/call", params, caller=caller))
