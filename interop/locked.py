@@ -150,7 +150,8 @@ async def _call(hub: Hub, package: Package, into: Path) -> str:
         if package.tool is None:
             return f"ready, {tools} tools"
         arguments = corpus.fill(package.arguments or {}, into / "work" / package.name)
-        result = await hub.call_tool(f"{package.name}.{package.tool}", arguments, timeout=CALL_SECONDS)
+        name = f"{package.name}.{package.tool}"
+        result = await hub.call_tool(name, arguments, timeout=CALL_SECONDS, raise_on_error=False)
     except ToolwayError as error:
         return f"failed: {error}"[:300]
     return f"ready, {tools} tools, {'failed call' if result.is_error else 'called'}"

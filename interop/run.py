@@ -139,7 +139,8 @@ async def _call(hub: Hub, server: CorpusServer) -> dict[str, Any] | str | None:
     if server.tool is None:
         return None
     try:
-        result = await hub.call_tool(f"{server.name}.{server.tool}", server.arguments, timeout=CALL_SECONDS)
+        name = f"{server.name}.{server.tool}"
+        result = await hub.call_tool(name, server.arguments, timeout=CALL_SECONDS, raise_on_error=False)
     except ToolwayError as error:
         return str(error)
     return result.raw

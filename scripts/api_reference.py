@@ -24,6 +24,7 @@ SECTIONS: Final = {
         "ToolRef",
         "ServerStatus",
         "HealthResult",
+        "ServerInfo",
     ),
     "Settings": (
         *("Server", "Timeout", "RetryPolicy", "RestartPolicy", "HealthCheck", "Limits", "ToolSettings"),
@@ -31,6 +32,15 @@ SECTIONS: Final = {
         *("NetworkPolicy", "Effect", "AlertSettings"),
     ),
     "Middleware": ("Middleware", "Call", "CallHandler", "CallResult"),
+    "Events": (
+        *("Event", "EventSink", "CallFinished", "ServerLog", "StateChanged", "HealthChanged", "ServerPaused"),
+        *("CatalogChanged", "Alert", "AlertResolved", "EventsMissed"),
+    ),
+    "Stores": ("SqliteIdempotencyStore",),
+    "Transports": (
+        *("Transport", "InProcessServer", "InboundHandler", "Request", "Certainty"),
+        *("TransportError", "JSONRPCError", "TransportInfo", "Disconnect"),
+    ),
     "Errors": (
         *(
             "ToolwayError",
@@ -72,7 +82,8 @@ def _class_lines(name: str, kind: type) -> Iterator[str]:
     yield ""
     yield from _markdown(inspect.getdoc(kind) or "")
     fields = dict(_field_comments(kind))
-    if fields and not issubclass(kind, enum.Enum) and dataclasses.is_dataclass(kind):
+    has_table = dataclasses.is_dataclass(kind) or issubclass(kind, toolway.Event)
+    if fields and not issubclass(kind, enum.Enum) and has_table:
         yield from ("", "| field | meaning |", "|---|---|")
         for field, text in fields.items():
             yield f"| `{field}` | {text} |"

@@ -34,6 +34,10 @@ def test_the_public_names_are_these():
         *("Call", "CallHandler", "CallResult", "Middleware", "ToolMatch"),
         *("ToolwayError", "ConfigError", "CallError", "NotFound", "AccessDenied", "ServerUnavailable", "Overloaded"),
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
+        *("Event", "EventSink", "CallFinished", "StateChanged", "HealthChanged", "ServerPaused", "CatalogChanged"),
+        *("ServerLog", "Alert", "AlertResolved", "EventsMissed", "ServerInfo", "SqliteIdempotencyStore"),
+        *("Transport", "InProcessServer", "InboundHandler", "Request", "TransportError", "TransportInfo"),
+        *("Disconnect", "JSONRPCError", "Certainty"),
         *("to_json_rpc", "__version__"),
     }
     assert list(toolway.__all__) == sorted(toolway.__all__)

@@ -254,7 +254,7 @@ async def through_search(
     run.give(len(json.dumps(query)), len(answer.text))
     candidates = [
         Candidate(each["name"], f"{each['name']} {each['description']}", schema_of_line(each["arguments"]))
-        for each in answer.structured_content["tools"]
+        for each in answer.data["tools"]
     ]
     # The order of the answer is advice as well: the first line moves up if the script hardly sees a difference.
     ranked = await judge.rank(question.text, candidates)
@@ -278,7 +278,7 @@ async def _try(
         run.think()
         given = {"name": candidate.name, "arguments": arguments} if through else arguments
         try:
-            result: ToolResult | None = await hub.call_tool(name, given, max_attempts=1)
+            result: ToolResult | None = await hub.call_tool(name, given, max_attempts=1, raise_on_error=False)
             text = result.text if result is not None else ""
         except Exception as exc:  # a refused call is part of the measurement
             result, text = None, str(exc)

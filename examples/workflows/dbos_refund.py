@@ -36,7 +36,7 @@ async def call_once(life: str, tool: str, arguments: dict[str, Any], key: str) -
     if life != LIFE:
         return {"known": False}
     try:
-        result = await hub.call_tool(tool, arguments, idempotency_key=key, raise_on_error=True)
+        result = await hub.call_tool(tool, arguments, idempotency_key=key)
     except OutcomeUnknown:
         return {"known": False}
     return {"known": True, "data": result.data}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ArgumentViolation,
         CallError,
         CallTimeout,
+        Certainty,
         ConfigError,
         InvalidArguments,
         NotFound,
@@ -41,9 +42,23 @@ if TYPE_CHECKING:
         ToolError,
         ToolwayError,
     )
+    from toolway.events import (
+        Alert,
+        AlertResolved,
+        CallFinished,
+        CatalogChanged,
+        Event,
+        EventSink,
+        EventsMissed,
+        HealthChanged,
+        ServerLog,
+        ServerPaused,
+        StateChanged,
+    )
     from toolway.gateway.mcp.errors import to_json_rpc
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
+    from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
     from toolway.network.policy import NetworkPolicy
     from toolway.search.results import ToolMatch
     from toolway.types import (
@@ -57,7 +72,17 @@ if TYPE_CHECKING:
         ToolRef,
         ToolResult,
     )
-    from toolway.upstream.status import HealthResult, ServerStatus
+    from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
+    from toolway.upstream.transport import (
+        Disconnect,
+        InboundHandler,
+        InProcessServer,
+        JSONRPCError,
+        Request,
+        Transport,
+        TransportError,
+        TransportInfo,
+    )
 
 _EXPORTS = {
     "toolway.catalog.catalog": ("Prompt", "Resource", "Tool"),
@@ -76,6 +101,7 @@ _EXPORTS = {
         "AccessDenied",
         "CallError",
         "CallTimeout",
+        "Certainty",
         "ConfigError",
         "InvalidArguments",
         "NotFound",
@@ -87,9 +113,23 @@ _EXPORTS = {
         "ToolwayError",
         "ArgumentViolation",
     ),
+    "toolway.events": (
+        "Alert",
+        "AlertResolved",
+        "CallFinished",
+        "CatalogChanged",
+        "Event",
+        "EventSink",
+        "EventsMissed",
+        "HealthChanged",
+        "ServerLog",
+        "ServerPaused",
+        "StateChanged",
+    ),
     "toolway.gateway.mcp.errors": ("to_json_rpc",),
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
+    "toolway.middleware.idempotency_sqlite": ("SqliteIdempotencyStore",),
     "toolway.network.policy": ("NetworkPolicy",),
     "toolway.search.results": ("ToolMatch",),
     "toolway.types": (
@@ -103,25 +143,48 @@ _EXPORTS = {
         "ToolRef",
         "ToolResult",
     ),
-    "toolway.upstream.status": ("HealthResult", "ServerStatus"),
+    "toolway.upstream.status": ("HealthResult", "ServerInfo", "ServerStatus"),
+    "toolway.upstream.transport": (
+        "Disconnect",
+        "InboundHandler",
+        "InProcessServer",
+        "JSONRPCError",
+        "Request",
+        "Transport",
+        "TransportError",
+        "TransportInfo",
+    ),
 }
 _MODULE_BY_NAME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [
     "AccessDenied",
+    "Alert",
+    "AlertResolved",
     "AlertSettings",
     "ArgumentViolation",
     "Call",
     "CallError",
+    "CallFinished",
     "CallHandler",
     "CallResult",
     "CallTimeout",
+    "CatalogChanged",
+    "Certainty",
     "ConfigError",
+    "Disconnect",
     "Effect",
+    "Event",
+    "EventSink",
+    "EventsMissed",
+    "HealthChanged",
     "HealthCheck",
     "HealthResult",
     "Hub",
+    "InProcessServer",
+    "InboundHandler",
     "InvalidArguments",
+    "JSONRPCError",
     "Limits",
     "Middleware",
     "NetworkPolicy",
@@ -131,14 +194,20 @@ __all__ = [
     "Prompt",
     "PromptResult",
     "ProtocolError",
+    "Request",
     "Resource",
     "ResourceResult",
     "RestartPolicy",
     "RetryPolicy",
     "SandboxGrants",
     "Server",
+    "ServerInfo",
+    "ServerLog",
+    "ServerPaused",
     "ServerStatus",
     "ServerUnavailable",
+    "SqliteIdempotencyStore",
+    "StateChanged",
     "SyncHub",
     "Timeout",
     "Tool",
@@ -148,6 +217,9 @@ __all__ = [
     "ToolResult",
     "ToolSettings",
     "ToolwayError",
+    "Transport",
+    "TransportError",
+    "TransportInfo",
     "__version__",
     "to_json_rpc",
 ]

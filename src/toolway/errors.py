@@ -11,10 +11,10 @@
         ├── CallTimeout             the deadline passed (.phase names the phase)
         ├── OutcomeUnknown          the connection was lost after the request was sent: it may have been executed
         ├── ProtocolError           the server replied with an error (.rpc_code) or with an invalid message
-        └── ToolError               raised by `raise_for_error()` if the tool itself failed (.result)
+        └── ToolError               the tool ran and reported a failure (.result)
 
-If a tool itself fails (`isError`), the call has a result and raises nothing. What a caller may do next depends on
-`executed`: `"no"` may be retried safely, `"unknown"` only after checking, `"yes"` not at all.
+What a caller may do next depends on `executed`: `"no"` may be retried safely, `"unknown"` only after checking, `"yes"`
+not at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ Executed = Literal["no", "unknown", "yes"]
 
 
 class Certainty(enum.IntEnum):
-    """Certainty that a server executed a request. When in doubt, the higher value is used."""
+    """Certainty that a server executed a request. When in doubt, the higher value is used.
+
+    Example:
+        raise TransportError("the socket was closed", Certainty.UNKNOWN)
+    """
 
     NOT_SENT = 0  # the server cannot have received a complete request
     REJECTED = 1  # the server proved that it did not process the request
@@ -326,11 +330,13 @@ class ProtocolError(CallError):
 
 
 class ToolError(CallError):
-    """Raised by `raise_for_error()` if the tool itself reported a failure.
+    """Raised if the tool ran and reported a failure (`isError`). `result` is its result.
+
+    `call_tool(…, raise_on_error=False)` returns the result instead.
 
     Example:
         try:
-            (await hub.call_tool("sql.query", {"q": "select"})).raise_for_error()
+            await hub.call_tool("sql.query", {"q": "select"})
         except ToolError as error:
             print(error.result.text)
     """

@@ -35,13 +35,23 @@ ListKind = Literal["tools", "prompts", "resources", "templates"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Base class of all events. `server` is the name of the server concerned, or empty."""
+    """Base class of all events. `server` is the name of the server concerned, or empty.
+
+    Example:
+        async for event in hub.events():
+            print(event.server, event)
+    """
 
     server: str
 
 
 class StateChanged(Event, frozen=True):
-    """The lifecycle state of a server changed, for instance from `starting` to `ready`."""
+    """The lifecycle state of a server changed, for instance from `starting` to `ready`.
+
+    Example:
+        async for event in hub.events(StateChanged):
+            print(f"{event.server}: {event.old} → {event.new} {event.reason}")
+    """
 
     old: str
     new: str
@@ -68,20 +78,35 @@ class Disconnected(Event, frozen=True):
 
 
 class HealthChanged(Event, frozen=True):
-    """A server that is ready failed its health check, or passed it again."""
+    """A server that is ready failed its health check, or passed it again.
+
+    Example:
+        async for event in hub.events(HealthChanged):
+            print(event.server, "passed" if event.ok else event.reason)
+    """
 
     ok: bool
     reason: str = ""  # why it failed
 
 
 class ServerPaused(Event, frozen=True):
-    """A server requested a pause (`Retry-After`): calls to it are rejected until the pause is over."""
+    """A server requested a pause (`Retry-After`): calls to it are rejected until the pause is over.
+
+    Example:
+        async for event in hub.events(ServerPaused):
+            print(f"no calls of {event.server} for {event.seconds:.0f} s")
+    """
 
     seconds: float
 
 
 class CatalogChanged(Event, frozen=True):
-    """A tool, prompt, resource or template list of a server changed."""
+    """A tool, prompt, resource or template list of a server changed.
+
+    Example:
+        async for event in hub.events(CatalogChanged):
+            print(event.server, event.kind, event.added, event.removed, event.changed)
+    """
 
     kind: ListKind
     added: tuple[str, ...] = ()
@@ -103,7 +128,12 @@ class TaskChanged(Event, frozen=True):
 
 
 class ServerLog(Event, frozen=True):
-    """A log message that a server sent, unchanged, or a warning of Toolway about one of the server's lists."""
+    """A log message that a server sent, unchanged, or a warning of Toolway about one of the server's lists.
+
+    Example:
+        async for log in hub.events(ServerLog):
+            print(log.server, log.level, log.data)
+    """
 
     level: str
     data: Any
@@ -156,7 +186,12 @@ class AttemptTiming(msgspec.Struct, frozen=True):
 
 
 class CallFinished(Event, frozen=True, gc=False):
-    """A call ended. Emitted exactly once per call."""
+    """A call ended. Emitted exactly once per call.
+
+    Example:
+        async for event in hub.events(CallFinished):
+            print(event.server, event.tool, event.outcome, event.seconds)
+    """
 
     method: str
     name: str  # as the caller named it
@@ -397,6 +432,10 @@ class Alert(Event, frozen=True):
     """A condition that a person must resolve, with the fix in `hint`. Emitted once per cause.
 
     Secrets are masked. An unresolved condition is reported again after a day.
+
+    Example:
+        async for alert in hub.events(Alert):
+            print(alert.server, alert.message, alert.hint)
     """
 
     kind: AlertKind
@@ -416,7 +455,12 @@ class Alert(Event, frozen=True):
 
 
 class AlertResolved(Event, frozen=True):
-    """The condition of an alert ended by itself, for instance because the server is connected again."""
+    """The condition of an alert ended by itself, for instance because the server is connected again.
+
+    Example:
+        async for alert in hub.events(Alert, AlertResolved):
+            print("resolved" if isinstance(alert, AlertResolved) else alert.message, alert.key)
+    """
 
     key: str  # of the alert
 
@@ -425,6 +469,11 @@ class EventsMissed(Event, frozen=True):
     """A subscriber of `hub.events()` was too slow and `count` events were dropped.
 
     `server` is empty.
+
+    Example:
+        async for event in hub.events():
+            if isinstance(event, EventsMissed):
+                print(f"{event.count} events were dropped")
     """
 
     count: int
@@ -438,6 +487,19 @@ class EventSink(Protocol):
     Optional attributes: `wants_forwarded = True` also requests calls that another node forwarded; that node reports
     them itself. `wants_calls = False` declares that a sink needs no call events; calls then skip the work for it.
     `wants_successes = False` declares that `on_call` needs only calls that did not succeed.
+
+    Example:
+        class CountFailures:
+            wants_attempts = False
+            failed = 0
+
+            def on_call(self, event: CallFinished) -> None:
+                self.failed += event.failed
+
+            def on_event(self, event: Event) -> None:
+                pass
+
+        remove = hub.add_sink(CountFailures())
     """
 
     def on_call(self, event: CallFinished) -> None: ...

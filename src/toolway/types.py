@@ -20,6 +20,7 @@ from toolway.errors import Certainty as Certainty
 from toolway.errors import ToolError
 
 Json: TypeAlias = dict[str, Any]
+JsonValue: TypeAlias = dict[str, Any] | list[Any] | str | float | bool | None
 MAX_JSON_TEXT_CHARS: Final = 8 * 1024 * 1024  # of a text that `ToolResult.data` parses; the default message limit
 
 #: Called with (progress, total or None, message or None) while a call runs.
@@ -430,13 +431,13 @@ class CallResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return the text of all content blocks, resource contents or prompt messages.
 
-        The texts are joined by newlines.
+        The texts are joined by newlines. An embedded resource counts with its text, a link as `[name](uri)`. Images,
+        sound and other binary content have no text.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
         blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]
-        return "\n".join(
-            block["text"] for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)
-        )
+        found = (_text_of(block) for block in blocks if isinstance(block, dict))
+        return "\n".join(text for text in found if text is not None)
 
 
 class ToolResult(CallResult, frozen=True):
@@ -466,8 +467,11 @@ class ToolResult(CallResult, frozen=True):
         return _dicts_in(self.raw.get("content"))
 
     @property
-    def structured_content(self) -> Any:
-        """Return the structured content of the tool result, or None if it has none."""
+    def structured_content(self) -> JsonValue:
+        """Return the structured content of the tool result, or None if it has none.
+
+        An object, or any other JSON value: its type is that of the tool's `outputSchema`.
+        """
         return self.raw.get("structuredContent")
 
     @property
@@ -558,6 +562,16 @@ def _parse_json_text(content: Any) -> Any:
         return jiter.from_json(text.encode(), allow_inf_nan=False, catch_duplicate_keys=True)
     except (ValueError, RecursionError):
         return None
+
+
+def _text_of(block: Json) -> str | None:
+    """Return the text of a content block; None if it has none."""
+    if block.get("type") == "resource_link" and isinstance(uri := block.get("uri"), str):
+        name = block.get("name")
+        return f"[{name}]({uri})" if isinstance(name, str) and name else f"[{uri}]({uri})"
+    resource = block.get("resource")
+    text = resource.get("text") if isinstance(resource, dict) else block.get("text")
+    return text if isinstance(text, str) else None
 
 
 def _dicts_in(value: Any) -> list[Json]:

@@ -167,7 +167,7 @@ async def test_read_a_header_in_the_data_of_an_exception_of_the_library() -> Non
             await hub.call_tool("x.error")
         assert refused.value.detail == "no access with ***" and refused.value.data == {"seen": [{"***": "***"}]}
         with pytest.raises(ToolError) as failed:
-            await hub.call_tool("x.result", raise_on_error=True)
+            await hub.call_tool("x.result")
         assert failed.value.detail == "x" * 490 + "***" and "".join(failed.value.args) == "x.result failed"
         assert failed.value.result.text.endswith(PLAIN)  # a result is data
         assert_no_secret("".join(traceback.format_exception(refused.value)))

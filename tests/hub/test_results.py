@@ -52,3 +52,23 @@ def test_anything_else_is_no_data(texts) -> None:
 )
 def test_content_of_the_wrong_kind_is_no_data(content) -> None:
     assert ToolResult("server", "tool", {"content": content}).data is None
+
+
+@pytest.mark.user_trial("25")
+def test_the_text_has_embedded_texts_and_names_links() -> None:
+    content = [
+        {"type": "text", "text": "Two files:"},
+        {"type": "resource", "resource": {"uri": "file:///a.txt", "mimeType": "text/plain", "text": "the text of a"}},
+        {"type": "resource_link", "uri": "file:///b.pdf", "name": "b.pdf"},
+        {"type": "resource_link", "uri": "file:///c.pdf"},
+        {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+        {"type": "resource", "resource": {"uri": "file:///d.bin", "blob": "aGk="}},
+    ]
+    expected = "Two files:\nthe text of a\n[b.pdf](file:///b.pdf)\n[file:///c.pdf](file:///c.pdf)"
+    assert ToolResult("server", "tool", {"content": content}).text == expected
+
+
+@pytest.mark.user_trial("25")
+@pytest.mark.parametrize("value", [{"a": 1}, [1], "text", 1.5, 7, True, None])
+def test_structured_content_is_any_json_value(value) -> None:
+    assert result("x", structuredContent=value).structured_content == value

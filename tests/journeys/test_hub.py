@@ -114,7 +114,9 @@ async def test_what_a_server_asks_back_is_answered_by_the_callers_callbacks(era:
 @both_eras
 async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
-        outcome = (await asyncio.gather(hub.call_tool("fake.elicit", timeout=30), return_exceptions=True))[0]
+        outcome = (
+            await asyncio.gather(hub.call_tool("fake.elicit", timeout=30, raise_on_error=False), return_exceptions=True)
+        )[0]
         if isinstance(outcome, ProtocolError):
             assert outcome.rpc_code is not None or "nobody" in outcome.detail
         else:
@@ -123,13 +125,17 @@ async def test_what_nobody_can_answer_is_said_plainly(era: str) -> None:
 
 
 @both_eras
-async def test_a_tools_own_failure_is_a_reply(era: str) -> None:
+@pytest.mark.user_trial("24")
+async def test_a_tools_own_failure_is_an_error_or_a_reply(era: str) -> None:
     async with Hub({"fake": fake_server(era=era)}) as hub:
-        reply = await hub.call_tool("fake.fail")
-        assert reply.is_error
-        with pytest.raises(ToolError) as caught:
-            reply.raise_for_error()
-        assert caught.value.executed == "yes"
+        for attempts in (None, 1):  # without and with the middleware chain
+            with pytest.raises(ToolError, match=r"fake\.fail failed: it broke") as caught:
+                await hub.call_tool("fake.fail", {"text": "it broke"}, max_attempts=attempts)
+            assert caught.value.executed == "yes" and caught.value.result.is_error
+            reply = await hub.call_tool("fake.fail", {"text": "it broke"}, max_attempts=attempts, raise_on_error=False)
+            assert (reply.is_error, reply.text) == (True, "it broke")
+            with pytest.raises(ToolError):
+                reply.raise_for_error()
 
 
 @both_eras

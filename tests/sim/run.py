@@ -217,6 +217,7 @@ class _Stage:
                 idempotency_key=plan.key,
                 progress_callback=self._progress(plan) if plan.progress else None,
                 meta=meta or None,
+                raise_on_error=False,
             )
         except CallError as exc:
             phase = exc.phase if isinstance(exc, CallTimeout) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, assert_type
 
 from toolway import (
     AccessDenied,
@@ -17,6 +18,7 @@ from toolway import (
     RestartPolicy,
     RetryPolicy,
     Server,
+    ServerLog,
     ServerStatus,
     SyncHub,
     Timeout,
@@ -45,21 +47,31 @@ async def report(progress: float, total: float | None, message: str | None) -> N
     print(progress, total, message)
 
 
+def on_log(log: ServerLog) -> None:
+    print(log.server, log.level, log.data)
+
+
 async def main() -> int:
-    async with Hub(SERVERS, timeout=30, network_policy=NetworkPolicy(("10.0.0.0/8",))) as hub:
+    async with Hub(
+        SERVERS, timeout=30, log_callback=on_log, log_level="warning", network_policy=NetworkPolicy(("10.0.0.0/8",))
+    ) as hub:
         tools: list[Tool] = await hub.list_tools(server="files")
         states: dict[str, ServerStatus] = hub.status()
         print([tool.qualified_name for tool in tools], [status.state for status in states.values()])
         try:
             result: ToolResult = await hub.call_tool("files.read", {"path": "a"}, progress_callback=report)
-            text: str = result.raise_for_error().text
-            print(text, result.structured_content, result.duration)
+            print(result.text, result.duration)
+            content = assert_type(result.structured_content, dict[str, Any] | list[Any] | str | float | bool | None)
+            if isinstance(content, dict):
+                print(content["path"])
         except OutcomeUnknown as exc:
             print("check before you repeat it:", exc.detail)
         except (CallTimeout, AccessDenied, ToolError) as exc:
             print(exc.message, exc.hint, exc.executed)
         except CallError as exc:
             return 1 if exc.executed == "no" else 2
+        info = hub.server_info("files")
+        print(info.version if info is not None else "not connected")
         contents = await hub.read_resource("file:///a", server="files")
         return len(contents.contents)
 
@@ -67,7 +79,7 @@ async def main() -> int:
 def blocking() -> str:
     try:
         with SyncHub("mcp.json", retry=RetryPolicy(max_attempts=1)) as hub:
-            return hub.call_tool("docs.search", {"q": "x"}, idempotency_key="k", raise_on_error=True).text
+            return hub.call_tool("docs.search", {"q": "x"}, idempotency_key="k", raise_on_error=False).text
     except ConfigError as exc:
         return exc.hint
 

@@ -61,10 +61,10 @@ async def test_a_workflow_is_a_tool_with_its_inputs_and_output(tmp_path: Path) -
 async def test_an_approval_reaches_the_client_as_a_form(tmp_path: Path) -> None:
     body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": "Pay?"}, pay("a")]}
     async with serving(tmp_path, body, [{"yes": True}, {"yes": False}]) as hub:
-        assert (await hub.call_tool("flow.refund", {"id": "A1"})).structured_content["id"] == "A1"
-        denied = await hub.call_tool("flow.refund", {"id": "A2"})
+        assert (await hub.call_tool("flow.refund", {"id": "A1"})).data["id"] == "A1"
+        denied = await hub.call_tool("flow.refund", {"id": "A2"}, raise_on_error=False)
         assert denied.is_error
-        assert denied.structured_content["code"] == "E-WORKFLOW-DENIED"
+        assert denied.data["code"] == "E-WORKFLOW-DENIED"
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1"]
 
 
@@ -73,7 +73,7 @@ async def test_an_unknown_outcome_reaches_the_client_as_a_form(tmp_path: Path) -
     body = {"name": "refund", "inputs": INPUTS, "steps": [step]}
     answers: list[Json] = [{"happened": "it was executed", "result": '{"seen": 1}'}]
     async with serving(tmp_path, body, answers) as hub:
-        assert (await hub.call_tool("flow.refund", {"id": "A1"})).structured_content == {"seen": 1}
+        assert (await hub.call_tool("flow.refund", {"id": "A1"})).data == {"seen": 1}
     assert len(read_effects(tmp_path / "effects")) == 1
 
 
@@ -82,24 +82,24 @@ async def test_an_approval_of_another_person_is_not_offered_to_the_client(tmp_pa
     body = {"name": "refund", "inputs": INPUTS, "steps": [{"name": "ok", "approve": approve}, pay("a")]}
     async with serving(tmp_path, body, []) as hub:
         result = await hub.call_tool("flow.refund", {"id": "A1"})
-    assert result.structured_content["state"] == "asks"
-    assert result.structured_content["asks"] == [{"step": "ok", "question": "Pay?"}]
+    assert result.data["state"] == "asks"
+    assert result.data["asks"] == [{"step": "ok", "question": "Pay?"}]
 
 
 async def test_a_long_run_gives_its_id_and_can_be_waited_for(tmp_path: Path) -> None:
     body = {"name": "slow", "inputs": INPUTS, "steps": [{"name": "w", "wait": "1s"}, pay("a")]}
     async with serving(tmp_path, body, wait_s=0.2) as hub:
-        begun = (await hub.call_tool("flow.slow", {"id": "A1"})).structured_content
+        begun = (await hub.call_tool("flow.slow", {"id": "A1"})).data
         assert begun["state"] in ("ready", "running", "waiting")
         found = begun
         while "run" in found:
-            found = (await hub.call_tool("flow.run_status", {"run": begun["run"]})).structured_content
+            found = (await hub.call_tool("flow.run_status", {"run": begun["run"]})).data
         assert found["id"] == "A1"
 
 
 async def test_invalid_inputs_and_unknown_runs_are_failures(tmp_path: Path) -> None:
     body = {"name": "refund", "inputs": {"type": "object", "required": ["id"]}, "steps": [pay("a")]}
     async with serving(tmp_path, body) as hub:
-        result = await hub.call_tool("flow.run_status", {"run": "nope"})
+        result = await hub.call_tool("flow.run_status", {"run": "nope"}, raise_on_error=False)
         assert result.is_error
-        assert result.structured_content["code"] == "E-WORKFLOW-RUN"
+        assert result.data["code"] == "E-WORKFLOW-RUN"

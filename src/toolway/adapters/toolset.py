@@ -270,7 +270,9 @@ class Toolset:
             if refused is not None:
                 return Reply(texts.refusal_text(tool.name, refused), True, "no")
         try:
-            result = await self.hub.call_tool(tool.tool.qualified_name, parsed, timeout=self._timeout)
+            result = await self.hub.call_tool(
+                tool.tool.qualified_name, parsed, timeout=self._timeout, raise_on_error=False
+            )
         except ToolwayError as exc:
             executed: Executed = exc.executed if isinstance(exc, CallError) else "no"
             return Reply(texts.error_text(exc, tool.name, tool.effect), True, executed, error=exc)

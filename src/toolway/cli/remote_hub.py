@@ -194,6 +194,7 @@ class RemoteHub:
         *,
         timeout: float | None = None,
         progress_callback: ProgressCallback | None = None,
+        raise_on_error: bool = True,
     ) -> ToolResult:
         ref = tool_names.parse_tool_name(name)
         async with self._open_endpoint() as hub:
@@ -206,11 +207,13 @@ class RemoteHub:
                     max_attempts=1,  # the gateway retries
                     progress_callback=progress_callback,
                     meta={errors.TIMEOUT_META_KEY: timeout * 1000} if timeout is not None else None,
+                    raise_on_error=False,
                 )
             except CallError as exc:
                 await self._refresh_status_after(exc)
                 raise self._original_error(exc, ref, hub.known_tools()) from None
-        return msgspec.structs.replace(result, server=ref.server, name=ref.tool)
+        result = msgspec.structs.replace(result, server=ref.server, name=ref.tool)
+        return result.raise_for_error() if raise_on_error else result
 
     async def _refresh_status_after(self, error: CallError) -> None:
         """Read the server statuses again, which help to explain the failed call `error`.

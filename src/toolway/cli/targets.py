@@ -82,6 +82,7 @@ class HubApi(Protocol):
         *,
         timeout: float | None = None,
         progress_callback: ProgressCallback | None = None,
+        raise_on_error: bool = True,
     ) -> ToolResult: ...
 
 

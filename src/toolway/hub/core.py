@@ -41,7 +41,16 @@ from toolway.config.settings import (
     with_network_policy,
 )
 from toolway.errors import CallError, ConfigError, ToolwayError, closed_error
-from toolway.events import AccessEvent, Alert, Event, EventSink, ListKind, ServerChanged, ServerPaused
+from toolway.events import (
+    AccessEvent,
+    Alert,
+    Event,
+    EventSink,
+    ListKind,
+    ServerChanged,
+    ServerLog,
+    ServerPaused,
+)
 from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.caller_lists import OwnLists, is_on_behalf
 from toolway.hub.dispatch import Dispatcher, OutputValidator
@@ -50,6 +59,7 @@ from toolway.hub.event_stream import EventBroadcaster, Watchdog
 from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer, WorkflowTrace
 from toolway.hub.library_flights import LibraryFlight, LibraryFlights
+from toolway.hub.log_callback import LogCallbackSink, LogListener, check_log_level
 from toolway.hub.plan import Plan, Planner
 from toolway.hub.result_redaction import ResultRedaction, redact_stored
 from toolway.hub.source import (
@@ -104,8 +114,9 @@ from toolway.types import (
 from toolway.upstream.error_mapping import mask_error, raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
+from toolway.upstream.session import DEFAULT_LOG_LEVEL
 from toolway.upstream.state import State
-from toolway.upstream.status import HealthResult, ServerStatus, describe_time, mask_status
+from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus, describe_time, mask_status
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -213,6 +224,8 @@ class HubCore:
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
         network_policy: NetworkPolicy = PUBLIC_ONLY,
         middleware: Sequence[Middleware] = (),
+        log_callback: LogListener | None = None,
+        log_level: str | None = None,
         library: bool = False,
         environment: HubEnvironment | None = None,
     ) -> None:
@@ -305,6 +318,11 @@ class HubCore:
         self.mask = create_mask(lambda: self._servers)  # hides secrets of the server entries in texts of servers
         self._library = library
         self._hub_log = HubLog(self.mask, lambda call: self._policies.retry_policy(call).max_attempts)
+        self._log_level = check_log_level(log_level)
+        self._log_sink: LogCallbackSink | None = None
+        if log_callback is not None:
+            self._log_sink = LogCallbackSink(log_callback, self._log_level, self.mask)
+            self._instrumentation.add_sink(self._log_sink)
         self.alert_detector = AlertDetector(self.emit, self.mask, wants_calls=alerts is not None, for_library=library)
         self._instrumentation.add_sink(self.alert_detector)
         self._alert_delivery: AlertDelivery | None = None
@@ -442,6 +460,8 @@ class HubCore:
             await self._audit_log.close()
         if self._alert_delivery is not None:
             await self._alert_delivery.close()
+        if self._log_sink is not None:
+            await self._log_sink.close()
         self._watchdog.stop()
         self._instrumentation.close()
         self._broadcaster.close()
@@ -545,6 +565,17 @@ class HubCore:
         self._login_service.on_login(name, caller)
 
     # -- calls --------------------------------------------------------------------------------------------------------
+
+    @property
+    def log_level(self) -> str | None:
+        """Return the lowest level of log messages to ask servers for, in calls of the program.
+
+        None if nobody reads them: a modern server then sends none.
+        """
+        if self._log_level is not None:
+            return self._log_level
+        is_read = self._log_sink is not None or self._broadcaster.has_subscribers(ServerLog)
+        return DEFAULT_LOG_LEVEL if is_read else None
 
     def request(self, call: Call) -> Coroutine[Any, Any, CallResult]:
         """Send a prepared call with any MCP method through the middleware chain.
@@ -1063,6 +1094,24 @@ class HubCore:
         """Return the protocol era, version and capabilities negotiated with a server, or None if it is not ready."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream.negotiated if upstream is not None else None
+
+    def server_info(self, server: str) -> ServerInfo | None:
+        """Return what a server says about itself; None if it is not connected. Raises `NotFound` if it is unknown."""
+        require_server(self._servers, server)
+        negotiated = self.negotiated(server)
+        if negotiated is None:
+            return None
+        about = {name: found for name, found in negotiated.server_info.items() if isinstance(found, str)}
+        return ServerInfo(
+            server,
+            about.get("name", ""),
+            about.get("version", ""),
+            about.get("title", ""),
+            negotiated.version,
+            negotiated.era,
+            negotiated.capabilities,
+            self.instructions(server),
+        )
 
     def server_state(self, server: str) -> str:
         """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""

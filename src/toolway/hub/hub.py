@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
+from msgspec.structs import replace
+
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
 from toolway.callbacks import Callback, FunctionCallbacks, Roots
@@ -24,13 +26,17 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
+from toolway.hub.log_callback import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.middleware.resolve import find_resource_server, parse_prompt_name
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.protocol.constants import LOG_LEVEL_META_KEY
+from toolway.protocol.versions import LogLevel
 from toolway.types import (
     AnyProgressCallback,
     Call,
+    CallResult,
     Json,
     Middleware,
     ProgressCallback,
@@ -39,7 +45,7 @@ from toolway.types import (
     ToolResult,
 )
 from toolway.upstream.error_mapping import masking_errors
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -78,6 +84,9 @@ class Hub:
             docs/howto/middleware.md.
         network_policy: Addresses that URLs may lead to in addition to public ones, for instance
             `NetworkPolicy(("jira.corp.example", "10.0.0.0/8"))`.
+        log_callback: Function or coroutine function that gets each log message of a server, as a `ServerLog`.
+        log_level: Lowest level of the log messages that servers send during calls, such as "warning". None asks for
+            "info" if there is a `log_callback` or a reader of `events(ServerLog)`, else for no messages.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -104,6 +113,8 @@ class Hub:
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
         middleware: Sequence[Middleware] = (),
         network_policy: NetworkPolicy = PUBLIC_ONLY,
+        log_callback: LogListener | None = None,
+        log_level: LogLevel | None = None,
     ) -> None:
         from toolway.hub.core import HubCore  # the engine: as slow to import as all that is imported above
 
@@ -120,6 +131,8 @@ class Hub:
             alerts=alerts,
             middleware=middleware,
             network_policy=network_policy,
+            log_callback=log_callback,
+            log_level=log_level,
             library=True,
         )
 
@@ -163,7 +176,7 @@ class Hub:
         idempotent: bool | None = None,
         idempotency_key: str | None = None,
         progress_callback: AnyProgressCallback | None = None,
-        raise_on_error: bool = False,
+        raise_on_error: bool = True,
         meta: Mapping[str, Any] | None = None,
     ) -> ToolResult:
         """Call a tool and return its result.
@@ -181,15 +194,15 @@ class Hub:
                 and is not executed again. Another tool may use the same key.
             progress_callback: Function or coroutine function, called with (progress, total, message) for each
                 progress notification.
-            raise_on_error: Raise `ToolError` if the tool reports a failure.
+            raise_on_error: Raise `ToolError` if the tool reports a failure. False returns the result, with `is_error`.
             meta: Additional `_meta` of the request.
 
         Returns:
-            The result of the tool. A failure that the tool itself reports is a result with `is_error`.
+            The result of the tool.
 
         Raises:
             CallError: The call has no result. `executed` is "no", "unknown" or "yes".
-            ToolError: The tool reported a failure, and `raise_on_error` is True.
+            ToolError: The tool ran and reported a failure, which `raise_on_error=False` returns as a result.
 
         Example:
             result = await hub.call_tool("github.search_issues", {"query": "is:open"}, timeout=20)
@@ -216,6 +229,7 @@ class Hub:
                 retry=retry,
                 idempotent=idempotent,
                 idempotency_key=idempotency_key,
+                log_level=self._core.log_level if LOG_LEVEL_META_KEY not in (meta or ()) else None,
             )
             try:
                 result = await self._core.request(call)
@@ -249,7 +263,7 @@ class Hub:
         """
         server = server if server is not None else find_resource_server(self._core.catalog, uri)
         call = Call(uri, "resources/read", {"uri": uri}, server=server, name=uri, timeout=timeout)
-        result = await self._core.request(call)
+        result = await self._request(call)
         assert isinstance(result, ResourceResult)
         return result
 
@@ -274,7 +288,7 @@ class Hub:
         """
         ref = parse_prompt_name(self._core.servers, name)
         params: Json = {"name": ref.tool, "arguments": dict(arguments or {})}
-        result = await self._core.request(Call(name, "prompts/get", params, ref.server, ref.tool, timeout))
+        result = await self._request(Call(name, "prompts/get", params, ref.server, ref.tool, timeout))
         assert isinstance(result, PromptResult)
         return result
 
@@ -315,10 +329,14 @@ class Hub:
         params: Json = {"ref": reference, "argument": {"name": argument, "value": value}}
         if context:
             params["context"] = {"arguments": dict(context)}
-        result = await self._core.request(Call(ref, "completion/complete", params, server, ref, timeout))
+        result = await self._request(Call(ref, "completion/complete", params, server, ref, timeout))
         completion = result.raw.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         return [each for each in values if isinstance(each, str)] if isinstance(values, list) else []
+
+    async def _request(self, call: Call) -> CallResult:
+        level = self._core.log_level
+        return await self._core.request(call if level is None else replace(call, log_level=level))
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
@@ -571,6 +589,24 @@ class Hub:
             broken = {name: status.why for name, status in hub.status().items() if status.state == "failed"}
         """
         return self._core.status()
+
+    def server_info(self, name: str) -> ServerInfo | None:
+        """Return what a server says about itself: name, version, protocol version, capabilities and instructions.
+
+        Args:
+            name: Name of the server.
+
+        Returns:
+            The description, or None if the server is not connected; `wait_ready(name)` waits for it.
+
+        Raises:
+            NotFound: There is no such server.
+
+        Example:
+            await hub.wait_ready("github")
+            print(hub.server_info("github").capabilities)
+        """
+        return self._core.server_info(name)
 
     @overload
     async def check_health(self, server: str, *, timeout: float = 5.0, start: bool = False) -> HealthResult: ...

@@ -47,7 +47,11 @@ class LibraryFlights:
             plan = self._find_plan(name)
             if plan is None:
                 return None
+        level = self._hub.log_level
+        if level is not None and plan.is_legacy and not plan.session.has_log_level(level):
+            return None  # the pipeline sets it, once for the session
         flight = LibraryFlight(self._hub, plan, arguments, meta, timeout)
+        flight.log_level = level
         return flight if flight.begin(plan.session.capabilities) else None
 
     def _find_plan(self, name: str) -> Plan | None:
@@ -127,4 +131,5 @@ class LibraryFlight(Flight):
             self._timeout,
             state=state,
             id=self.call_id,
+            log_level=self.log_level,
         )

@@ -28,11 +28,13 @@ from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.errors import closed_error
 from toolway.events import Event, EventSink
 from toolway.hub.hub import Hub
+from toolway.hub.log_callback import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy
+from toolway.protocol.versions import LogLevel
 from toolway.types import AnyProgressCallback, Middleware, PromptResult, ResourceResult, ToolResult
-from toolway.upstream.status import HealthResult, ServerStatus
+from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -76,6 +78,8 @@ class SyncHub:
         alerts: str | os.PathLike[str] | AlertSettings | None = None,
         middleware: Sequence[Middleware] = (),
         network_policy: NetworkPolicy = PUBLIC_ONLY,
+        log_callback: LogListener | None = None,
+        log_level: LogLevel | None = None,
     ) -> None:
         self._hub = Hub(
             config,
@@ -92,6 +96,8 @@ class SyncHub:
             alerts=alerts,
             middleware=middleware,
             network_policy=network_policy,
+            log_callback=log_callback,
+            log_level=log_level,
         )
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # None before the first call
@@ -201,7 +207,7 @@ class SyncHub:
         idempotent: bool | None = None,
         idempotency_key: str | None = None,
         progress_callback: AnyProgressCallback | None = None,
-        raise_on_error: bool = False,
+        raise_on_error: bool = True,
         meta: Mapping[str, Any] | None = None,
     ) -> ToolResult:
         """Call a tool and return its result. See `Hub.call_tool`."""
@@ -303,6 +309,10 @@ class SyncHub:
     def status(self) -> dict[str, ServerStatus]:
         """Return the current status of every server by name. See `Hub.status`."""
         return self._in_loop(self._hub.status)
+
+    def server_info(self, name: str) -> ServerInfo | None:
+        """Return what a server says about itself. See `Hub.server_info`."""
+        return self._in_loop(lambda: self._hub.server_info(name))
 
     @overload
     def check_health(self, server: str, *, timeout: float = 5.0, start: bool = False) -> HealthResult: ...

@@ -53,6 +53,9 @@ class SqliteIdempotencyStore:
 
     The constructor raises `StoreInUse` if another process uses the file, and `OSError` if its lock file cannot be
     created. The methods raise the exceptions of SQLite.
+
+    Example:
+        hub = Hub("mcp.json", idempotency_store=SqliteIdempotencyStore("keys.db"))
     """
 
     def __init__(

@@ -8,7 +8,7 @@ Version tables and header rules are the SDK's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from toolway.events import ListKind
 from toolway.protocol.constants import (
@@ -54,7 +54,8 @@ CALLBACK_CAPABILITIES: Final[Mapping[str, str]] = {
 }
 
 #: Log levels, from the least to the most verbose.
-LOG_LEVELS: Final = ("emergency", "alert", "critical", "error", "warning", "notice", "info", "debug")
+LogLevel: TypeAlias = Literal["emergency", "alert", "critical", "error", "warning", "notice", "info", "debug"]
+LOG_LEVELS: Final[tuple[str, ...]] = get_args(LogLevel)  # the most severe first
 
 PREFERRED_VERSION: Final = LATEST_MODERN_VERSION
 OFFERED_LEGACY_VERSION: Final = LATEST_HANDSHAKE_VERSION

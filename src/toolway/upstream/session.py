@@ -42,6 +42,7 @@ SERVER_REQUEST_RATE: Final = (20.0, 1000.0)  # server requests per second, and b
 SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing was executed
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
+SET_LEVEL_TIMEOUT_S: Final = 5.0  # seconds that a call waits for the server to set the log level
 DELIVERED_LOG_MARKER: Final = "toolway/ofCall"  # internal marker of a log message that was delivered to its caller
 
 _NO_LIMIT: Final = nullcontext()
@@ -453,6 +454,10 @@ class Session:
                 hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub",
             ) from None
 
+    def has_log_level(self, level: str) -> bool:
+        """Return True if a legacy server need not be asked for log messages of this level (any more)."""
+        return "logging" not in self.protocol.capabilities or versions.log_verbosity(level) <= self._log_rank
+
     async def _request_log_level(self, level: str | None, params: Json) -> Json:
         """Request log messages of this level and above from the server. Return the changed params.
 
@@ -461,14 +466,12 @@ class Session:
         """
         if self.protocol.era == "modern":
             return _with_meta(params, LOG_LEVEL_META_KEY, level or DEFAULT_LOG_LEVEL)
-        if (
-            level is not None
-            and "logging" in self.protocol.capabilities
-            and versions.log_verbosity(level) > self._log_rank
-        ):
+        if level is not None and not self.has_log_level(level):
             self._log_rank = versions.log_verbosity(level)
-            with suppress(TransportError, JSONRPCError):  # the call proceeds even if the server rejects the level
-                await self.request("logging/setLevel", {"level": level})
+            # The call proceeds even if the server rejects the level, or is too busy to answer.
+            with suppress(TransportError, JSONRPCError, TimeoutError):
+                async with asyncio.timeout(SET_LEVEL_TIMEOUT_S):
+                    await self.request("logging/setLevel", {"level": level})
         return params
 
     # -- messages from the server -------------------------------------------------------------------------------------

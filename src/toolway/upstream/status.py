@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from toolway._lazy import dataclass
 from toolway.secrets.replacer import cut_text
-from toolway.types import Era
+from toolway.types import Era, Json
 from toolway.upstream.state import State
 from toolway.upstream.transport import Disconnect
 
@@ -78,6 +78,36 @@ def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
     if not error:
         return status
     return replace(status, check_error=error, why=f"ready, but its last health check failed: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says about itself, as agreed when it was last connected.
+
+    Attributes:
+        server: name of the server in the hub.
+        name: name that the server gives itself; may be empty.
+        version: version of the server; may be empty.
+        title: name for users; may be empty.
+        protocol_version: version of MCP, such as `2026-07-28`; empty if the server has no handshake.
+        era: `modern`, `legacy` or `bare`.
+        capabilities: what the server can do, as in the protocol.
+        instructions: how to use the server, for a model; may be empty.
+
+    Example:
+        info = hub.server_info("github")
+        if info is not None and "prompts" in info.capabilities:
+            print(info.name, info.version, info.instructions)
+    """
+
+    server: str
+    name: str
+    version: str
+    title: str
+    protocol_version: str
+    era: Era
+    capabilities: Json
+    instructions: str
 
 
 @dataclass(frozen=True, slots=True)

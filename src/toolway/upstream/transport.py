@@ -66,7 +66,13 @@ WRONG_NODE: Final = "E-NOT-HERE"  # the sender must find the node that runs the 
 
 
 class Request(msgspec.Struct, gc=False):
-    """One JSON-RPC request to a server. The transport assigns its id."""
+    """One JSON-RPC request to a server. The transport assigns its id.
+
+    Example:
+        async def request(self, request: Request) -> dict[str, Any]:
+            request.call_state.mark_sent()
+            return await self.send(request.method, request.params)
+    """
 
     method: str
     params: Json
@@ -165,7 +171,11 @@ def require_may_send(call_state: CallState) -> None:
 
 
 class TransportError(Exception):
-    """Raised if a request got no usable response; says if the server may have executed it."""
+    """Raised if a request got no usable response; says if the server may have executed it.
+
+    Example:
+        raise TransportError("no connection", Certainty.NOT_SENT)
+    """
 
     def __init__(
         self,
@@ -193,7 +203,11 @@ class TransportError(Exception):
 
 
 class JSONRPCError(Exception):
-    """Raised for a JSON-RPC error response of the server, with its code, message and data."""
+    """Raised for a JSON-RPC error response of the server, with its code, message and data.
+
+    Example:
+        raise JSONRPCError(error["code"], error["message"], error.get("data"))
+    """
 
     def __init__(self, code: int, message: str, data: object = None, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -205,7 +219,13 @@ class JSONRPCError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Reason why a transport ended or could not be opened."""
+    """Reason why a transport ended or could not be opened.
+
+    Example:
+        async def wait_closed(self) -> Disconnect:
+            await self._closed.wait()
+            return Disconnect("the socket was closed")
+    """
 
     reason: str
     code: str = "E-LINK"
@@ -217,7 +237,12 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class TransportInfo:
-    """Facts about a transport for operators, such as the pid, last lines of stderr and counters."""
+    """Facts about a transport for operators, such as the pid, last lines of stderr and counters.
+
+    Example:
+        def info(self) -> TransportInfo:
+            return TransportInfo(transport="unix socket")
+    """
 
     pid: int | None = None
     stderr: str = ""  # the last lines
@@ -234,6 +259,9 @@ class InboundHandler(Protocol):
     """Receiver of the notifications and requests that the server sends.
 
     `call_state` is that of the call they belong to, if known. `on_notification` must return at once.
+
+    Example:
+        inbound.on_notification(message["method"], message.get("params", {}))
     """
 
     def on_notification(self, method: str, params: Json, call_state: CallState | None = None) -> None: ...
@@ -247,7 +275,17 @@ class InboundHandler(Protocol):
 
 
 class Transport(Protocol):
-    """One connection to a server, of any kind (process, HTTP …). Opened once, closed once, never reused."""
+    """One connection to a server, of any kind (process, HTTP …). Opened once, closed once, never reused.
+
+    A subclass needs `open`, `request`, `wait_closed` and `info`. A transport that receives messages of the server by
+    itself passes them to the `InboundHandler`.
+
+    Example:
+        class SocketTransport(Transport):  # all of it: examples/own_transport.py
+            async def request(self, request: Request) -> dict[str, Any]:
+                request.call_state.mark_sent()
+                return await self.send(request.method, request.params)
+    """
 
     async def open(self, inbound: InboundHandler) -> None:
         """Open the connection. Raises `TransportError` if that fails; no request was sent then."""
@@ -262,16 +300,16 @@ class Transport(Protocol):
         ...
 
     async def notify(self, method: str, params: Json) -> None:
-        """Send a notification to the server. Raises `TransportError` if it cannot be sent."""
-        ...
+        """Send a notification to the server. Raises `TransportError` if it cannot be sent. Default: send nothing."""
+        return
 
     def set_protocol(self, era: Era, version: str) -> None:
-        """Set the negotiated era and version, before the first request in that era."""
-        ...
+        """Set the negotiated era and version, before the first request in that era. Default: do nothing."""
+        return
 
     def reset_session(self) -> None:
-        """Discard the session of a legacy server, because the server no longer knows it."""
-        ...
+        """Discard the session of a legacy server, because the server no longer knows it. Default: do nothing."""
+        return
 
     async def wait_closed(self) -> Disconnect:
         """Wait until the connection ends, and return the reason.
@@ -285,8 +323,8 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection and free its resources in bounded time. Safe to call twice."""
-        ...
+        """Close the connection and free its resources in bounded time. Safe to call twice. Default: do nothing."""
+        return
 
 
 @runtime_checkable
@@ -315,7 +353,15 @@ class StartingTransport(Transport, Protocol):
 
 @runtime_checkable
 class InProcessServer(Protocol):
-    """Server in this process with a transport of its own; the `instance` of a server definition."""
+    """Server in this process with a transport of its own; the `instance` of a server definition.
+
+    Example:
+        class SocketServer:
+            def create_transport(self) -> Transport:
+                return SocketTransport("/run/shout.sock")
+
+        hub = Hub({"shout": SocketServer()})
+    """
 
     def create_transport(self) -> Transport:
         """Return a new, unopened transport to the server."""

@@ -65,7 +65,12 @@ async def call_step(
         idempotent = None if action.effect is Effect.UNSAFE else True
         if may_send is None and access is None:
             result = await hub.call_tool(
-                action.tool, action.args, timeout=action.timeout, meta=action.meta, idempotent=idempotent
+                action.tool,
+                action.args,
+                timeout=action.timeout,
+                meta=action.meta,
+                idempotent=idempotent,
+                raise_on_error=False,
             )
         else:
             problem = access.find_problem(caller, action.tool, action.args) if access is not None else None

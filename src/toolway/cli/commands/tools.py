@@ -423,13 +423,15 @@ async def run_call(
                 on_progress = _call_progress(output, tool, update)
                 try:
                     result = await servers.call_tool(
-                        tool, tool_arguments, timeout=timeout, progress_callback=on_progress
+                        tool, tool_arguments, timeout=timeout, progress_callback=on_progress, raise_on_error=False
                     )
                 except InvalidArguments as exc:  # nothing was sent: `count=5` may be meant as a number
                     converted = convert_texts(tool_arguments, exc)
                     if converted is None:
                         raise
-                    result = await servers.call_tool(tool, converted, timeout=timeout, progress_callback=on_progress)
+                    result = await servers.call_tool(
+                        tool, converted, timeout=timeout, progress_callback=on_progress, raise_on_error=False
+                    )
             except CallError as exc:
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
                 if url_target is not None and server is not None:
