@@ -34,9 +34,9 @@ SECTIONS: Final = {
     "Middleware": ("Middleware", "Call", "CallHandler", "CallResult"),
     "Events": (
         *("Event", "EventSink", "CallFinished", "ServerLog", "StateChanged", "HealthChanged", "ServerPaused"),
-        *("CatalogChanged", "Alert", "AlertResolved", "EventsMissed"),
+        *("CallStarted", "AttemptFinished", "CatalogChanged", "Alert", "AlertResolved", "EventsMissed"),
     ),
-    "Stores": ("SqliteIdempotencyStore",),
+    "Stores": ("SqliteIdempotencyStore", "StoreInUse"),
     "Transports": (
         *("Transport", "InProcessServer", "InboundHandler", "Request", "Certainty"),
         *("TransportError", "JSONRPCError", "TransportInfo", "Disconnect"),

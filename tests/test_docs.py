@@ -1,14 +1,18 @@
 """The documentation keeps step with the source, and its examples run."""
 
+import importlib
 import json
 import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from pathlib import Path
 
 import pytest
+
+import toolway
 
 ROOT = Path(__file__).resolve().parent.parent
 ERRORS = ROOT / "docs" / "errors"
@@ -82,7 +86,77 @@ def test_the_guide_to_middleware_shows_its_example_and_what_it_prints():
     assert f"```text\n{python('examples/middleware.py').stdout}```" in page
 
 
+@pytest.mark.user_trial("23")
+def test_the_guide_to_testing_shows_tests_that_pass():
+    page = (ROOT / "docs/howto/test-your-code.md").read_text()
+    folder = ROOT / "examples/testing"
+    for name in ("orders.py", "test_orders.py"):
+        assert f"```python\n{(folder / name).read_text()}```" in page
+    words = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+    result = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0 and "5 passed" in result.stdout, result.stdout + result.stderr
+
+
+@pytest.mark.user_trial("25")
+def test_the_guide_shows_a_transport_of_ones_own():
+    source, mark, _ = (ROOT / "examples/own_transport.py").read_text().partition("\n\n# -- the rest")
+    assert mark and f"```python\n{source}\n```" in (ROOT / "docs/howto/new-server.md").read_text()
+    assert python("examples/own_transport.py").stdout == "HELLO\n"
+
+
+def public_names(module):
+    """The names that a program may import from a module of ours; none if the module is internal."""
+    if module == "toolway.adapters":
+        return {file.stem for file in (ROOT / "src/toolway/adapters").glob("*.py")}
+    if module == "toolway.workflows.temporal":
+        return {"TemporalWorkflows"}  # cannot be imported without Temporal
+    if module in ("toolway.agents", "toolway.workflows"):  # may need an extra: read, not imported
+        source = (ROOT / "src" / module.replace(".", "/") / "__init__.py").read_text()
+        return set(re.findall(r" import (\w+) as \1$", source, re.MULTILINE))
+    return set(importlib.import_module(module).__all__) if module in ("toolway", "toolway.testing") else set()
+
+
+def imports_of(text):
+    """The imports from `toolway` in the Python snippets of a page, as (module, name)."""
+    snippets = re.findall(r"^( *)```python\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    for indent, snippet in snippets:
+        body = textwrap.dedent(snippet) if indent else snippet
+        for line in re.findall(r"^ *from (toolway[\w.]*) import \(?((?:[^()\n#]|\n(?= ))+)", body, re.MULTILINE):
+            yield from ((line[0], name.strip().split(" as ")[0]) for name in line[1].split(",") if name.strip())
+    for module, names in re.findall(r"-c '.*?from (toolway[\w.]*) import ([\w, ]+)", text):
+        yield from ((module, name.strip()) for name in names.split(","))
+
+
+@pytest.mark.user_trial("23")
+def test_every_import_of_the_pages_is_of_a_public_name():
+    pages = [ROOT / "README.md", *(page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts)]
+    found = {(page.name, *each) for page in pages for each in imports_of(page.read_text())}
+    assert len(found) > 40 and {"Hub", "FakeHttp", "ServerLog"} <= {name for _, _, name in found}
+    wrong = {(page, module, name) for page, module, name in found if name not in public_names(module)}
+    assert wrong == set()
+
+
+@pytest.mark.user_trial("23")
+def test_every_class_that_a_page_names_for_a_program_can_be_imported():
+    """Names of our classes in snippets, such as `hub.events(CallFinished)`, without an import before them."""
+    classes = set()
+    for module in ("events", "errors", "types", "middleware/idempotency_sqlite", "config/schema", "upstream/transport"):
+        text = (ROOT / f"src/toolway/{module}.py").read_text()
+        classes |= set(re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE))
+    public = set(toolway.__all__)
+    used = set()
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        if "decisions" in page.parts or page.name == "config.md":
+            continue
+        code = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        code += re.findall(r"`(\w+\([^`]*\)|hub\.[^`]*|[A-Z]\w+(?:\.\w+)?)`", page.read_text())
+        used |= {(page.name, name) for part in code for name in re.findall(r"\b[A-Z]\w+", part) if name in classes}
+    assert {name for _, name in used} >= {"CallFinished", "ServerLog", "SqliteIdempotencyStore", "OutcomeUnknown"}
+    assert {(page, name) for page, name in used if name not in public} == set()
+
+
 @pytest.mark.parametrize("example", ["first.py", "calls.py"])
+@pytest.mark.user_trial("26")
 def test_readme_program_prints_its_comments_anywhere(example, tmp_path):
     """The README shows each printed line as a comment; the program needs no file of the checkout."""
     file = ROOT / "examples" / example

@@ -36,6 +36,7 @@ def test_the_public_names_are_these():
         *("CallTimeout", "OutcomeUnknown", "ProtocolError", "ToolError", "InvalidArguments", "ArgumentViolation"),
         *("Event", "EventSink", "CallFinished", "StateChanged", "HealthChanged", "ServerPaused", "CatalogChanged"),
         *("ServerLog", "Alert", "AlertResolved", "EventsMissed", "ServerInfo", "SqliteIdempotencyStore"),
+        *("CallStarted", "AttemptFinished", "StoreInUse"),
         *("Transport", "InProcessServer", "InboundHandler", "Request", "TransportError", "TransportInfo"),
         *("Disconnect", "JSONRPCError", "Certainty"),
         *("to_json_rpc", "__version__"),

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from toolway.events import (
         Alert,
         AlertResolved,
+        AttemptFinished,
         CallFinished,
+        CallStarted,
         CatalogChanged,
         Event,
         EventSink,
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from toolway.gateway.mcp.errors import to_json_rpc
     from toolway.hub.hub import Hub
     from toolway.hub.sync import SyncHub
-    from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore
+    from toolway.middleware.idempotency_sqlite import SqliteIdempotencyStore, StoreInUse
     from toolway.network.policy import NetworkPolicy
     from toolway.search.results import ToolMatch
     from toolway.types import (
@@ -116,7 +118,9 @@ _EXPORTS = {
     "toolway.events": (
         "Alert",
         "AlertResolved",
+        "AttemptFinished",
         "CallFinished",
+        "CallStarted",
         "CatalogChanged",
         "Event",
         "EventSink",
@@ -129,7 +133,7 @@ _EXPORTS = {
     "toolway.gateway.mcp.errors": ("to_json_rpc",),
     "toolway.hub.hub": ("Hub",),
     "toolway.hub.sync": ("SyncHub",),
-    "toolway.middleware.idempotency_sqlite": ("SqliteIdempotencyStore",),
+    "toolway.middleware.idempotency_sqlite": ("SqliteIdempotencyStore", "StoreInUse"),
     "toolway.network.policy": ("NetworkPolicy",),
     "toolway.search.results": ("ToolMatch",),
     "toolway.types": (
@@ -163,11 +167,13 @@ __all__ = [
     "AlertResolved",
     "AlertSettings",
     "ArgumentViolation",
+    "AttemptFinished",
     "Call",
     "CallError",
     "CallFinished",
     "CallHandler",
     "CallResult",
+    "CallStarted",
     "CallTimeout",
     "CatalogChanged",
     "Certainty",
@@ -208,6 +214,7 @@ __all__ = [
     "ServerUnavailable",
     "SqliteIdempotencyStore",
     "StateChanged",
+    "StoreInUse",
     "SyncHub",
     "Timeout",
     "Tool",

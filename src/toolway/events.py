@@ -143,7 +143,12 @@ class ServerLog(Event, frozen=True):
 
 
 class CallStarted(Event, frozen=True):
-    """A call was accepted. `server` is the name that the caller gave; it is not resolved yet."""
+    """A call was accepted. `server` is the name that the caller gave; it is not resolved yet.
+
+    Example:
+        async for event in hub.events(CallStarted, CallFinished):
+            print(event.id, event.name)
+    """
 
     id: str
     method: str
@@ -154,7 +159,12 @@ class CallStarted(Event, frozen=True):
 
 
 class AttemptFinished(Event, frozen=True):
-    """One attempt of a call ended, successfully or not."""
+    """One attempt of a call ended, successfully or not.
+
+    Example:
+        async for event in hub.events(AttemptFinished):
+            print(event.tool, event.number, event.outcome, event.retry_delay)
+    """
 
     id: str  # of the call
     method: str

@@ -431,8 +431,8 @@ class CallResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return the text of all content blocks, resource contents or prompt messages.
 
-        The texts are joined by newlines. An embedded resource counts with its text, a link as `[name](uri)`. Images,
-        sound and other binary content have no text.
+        The texts are joined by newlines. An embedded resource counts with its text, a link with its name and URI as
+        in Markdown. Images, sound and other binary content have no text.
         """
         blocks = _dicts_in(self.raw.get("content")) or _dicts_in(self.raw.get("contents"))
         blocks = blocks or [each["content"] for each in _dicts_in(self.raw.get("messages")) if "content" in each]

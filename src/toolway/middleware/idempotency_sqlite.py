@@ -45,7 +45,14 @@ _WHERE_KEY: Final = "WHERE caller = ? AND server = ? AND name = ? AND key = ?"
 
 
 class StoreInUse(Exception):
-    """Raised if another process uses the SQLite file of the idempotency keys."""
+    """Raised if another process uses the SQLite file of the idempotency keys.
+
+    Example:
+        try:
+            store = SqliteIdempotencyStore("keys.db")
+        except StoreInUse:
+            ...  # another process has it open
+    """
 
 
 class SqliteIdempotencyStore:
