@@ -11,6 +11,7 @@ from mcp.server import MCPServer
 from toolway import ConfigError, Hub, Server, ToolwayError
 from toolway.callbacks import FunctionCallbacks
 from toolway.testing import fake_server
+from toolway.workflows.mcp_tools import WorkflowServer
 
 pytestmark = pytest.mark.anyio
 FAKE = [fake_server()["command"], *fake_server()["args"]]
@@ -35,6 +36,7 @@ async def test_a_list_of_words_is_a_command(words: Any) -> None:
         (["python", 5], "a list of other values than text"),
         (object(), "object"),
         (MCPServer, "type"),
+        (WorkflowServer, "type"),
         (Server(instance=object()), "object"),
     ],
 )

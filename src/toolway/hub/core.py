@@ -55,11 +55,10 @@ from toolway.hub.call_policy import CallPolicies, CallTerms
 from toolway.hub.caller_lists import OwnLists, is_on_behalf
 from toolway.hub.dispatch import Dispatcher, OutputValidator
 from toolway.hub.environment import HubEnvironment
-from toolway.hub.event_stream import EventBroadcaster, Watchdog
+from toolway.hub.event_stream import EventBroadcaster, LogCallbackSink, LogListener, Watchdog, check_log_level
 from toolway.hub.flight import Flights
 from toolway.hub.instrumentation import Instrumentation, Tracer, WorkflowTrace
 from toolway.hub.library_flights import LibraryFlight, LibraryFlights
-from toolway.hub.log_callback import LogCallbackSink, LogListener, check_log_level
 from toolway.hub.plan import Plan, Planner
 from toolway.hub.result_redaction import ResultRedaction, redact_stored
 from toolway.hub.source import (

@@ -26,7 +26,7 @@ from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
-from toolway.hub.log_callback import LogListener
+from toolway.hub.event_stream import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.middleware.resolve import find_resource_server, parse_prompt_name

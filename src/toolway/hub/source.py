@@ -124,6 +124,8 @@ def _parse_server(value: ServerLike) -> tuple[Server, list[ConfigIssue]]:
 
 def _is_server_object(value: object) -> bool:
     """Return True for an SDK server object, and for an object that creates its own transport."""
+    if isinstance(value, type):
+        return False
     if isinstance(value, InProcessServer):
         return True
     sdk = sys.modules.get("mcp.server")  # a program that has not imported the SDK has no object of it

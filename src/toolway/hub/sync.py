@@ -27,8 +27,8 @@ from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.errors import closed_error
 from toolway.events import Event, EventSink
+from toolway.hub.event_stream import LogListener
 from toolway.hub.hub import Hub
-from toolway.hub.log_callback import LogListener
 from toolway.hub.source import DEFAULT_CATALOG, ConfigSource
 from toolway.middleware.idempotency import IdempotencyStore
 from toolway.network.policy import PUBLIC_ONLY, NetworkPolicy

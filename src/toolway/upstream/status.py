@@ -82,7 +82,7 @@ def with_check_error(status: ServerStatus, error: str) -> ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says about itself, as agreed when it was last connected.
+    """Description that a server gives of itself, and the protocol that it speaks.
 
     Attributes:
         server: name of the server in the hub.
