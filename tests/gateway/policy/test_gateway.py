@@ -103,7 +103,10 @@ async def test_lists_and_calls_follow_the_policy(tmp_path: Path, era: str) -> No
             (nobody, "b__echo"),
         ):
             answer = message_of(await ask(found, era, token, call(name, text="z")))["error"]
-            assert answer == {**unknown, "message": f"Unknown tool: {name}"}, "nothing shows that it exists"
+            message, _, suggested = answer["message"].removesuffix("?").partition(". Did you mean ")
+            assert {**answer, "message": message} == {**unknown, "message": f"Unknown tool: {name}"}
+            shown = await found.tools(token=token)
+            assert name not in shown and set(suggested.split(" or ")) <= {*shown, ""}, "nothing shows that it exists"
         assert found.contacts() == before
         assert [(each.item, each.rule) for each in holder.denials.found] == [
             ("b.echo", "policy"),

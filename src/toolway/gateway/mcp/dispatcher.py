@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolway.catalog.catalog import Item, Tool
+from toolway._async import run_in_slices
+from toolway.catalog.catalog import Tool
 from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
@@ -40,6 +41,7 @@ from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
+from toolway.gateway.mcp.near_names import find_near_names
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
     NoCallbacks,
@@ -188,7 +190,7 @@ class RequestDispatcher:
 
     def _call_tool(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
         tool = context.view.find_item("tools", params.get("name"))
-        if tool is None:
+        if not isinstance(tool, Tool):
             if context.view.has_search and isinstance(name := params.get("name"), str) and name in META_TOOLS:
                 return self._call_meta_tool(context, params)
             denied = context.view.find_denied(params.get("name"))
@@ -250,13 +252,20 @@ class RequestDispatcher:
             raise errors.failure_from_error(failed, "", context.era)
         if tool is None and (denied := context.view.find_denied(params.get("name"))) is not None:
             raise errors.failure_from_error(denied_error(*denied), "", context.era)
-        return await self._call_item(context, params, tool)
-
-    def _call_item(self, context: RequestContext, params: Json, tool: Item | None) -> Coroutine[Any, Any, RpcResult]:
-        arguments = params.get("arguments", {})
         if not isinstance(tool, Tool):
             self._report_hidden(context, "tools", params.get("name"))
-            raise _unknown_tool(params)
+            raise _unknown_tool(params, await self._near_names(context.view, params.get("name")))
+        return await self._call_item(context, params, tool)
+
+    async def _near_names(self, view: EndpointView, name: object) -> list[str]:
+        """Return names of tools that the client may see and that are near to an unknown name."""
+        if not isinstance(name, str):
+            return []
+        await view.prepare()
+        return await run_in_slices(find_near_names(name, view.items("tools")))
+
+    def _call_item(self, context: RequestContext, params: Json, tool: Tool) -> Coroutine[Any, Any, RpcResult]:
+        arguments = params.get("arguments", {})
         if arguments is not None and not isinstance(arguments, dict):
             raise RpcFailure(INVALID_PARAMS, "arguments must be an object")
         if context.headers is not None and tool.has_header_params:
@@ -690,9 +699,15 @@ class RequestDispatcher:
         return server, str(sealed_id) if self._cluster.is_remote(server) else task_id
 
 
-def _unknown_tool(params: Json) -> RpcFailure:
-    """Return the error for a tool that does not exist, or that the caller must not know of."""
-    return RpcFailure(INVALID_PARAMS, f"Unknown tool: {_shorten(params.get('name'))}", {"executed": "no"})
+def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
+    """Return the error for a tool that does not exist, or that the caller must not know of.
+
+    `near` are tools that the caller may see and may have meant.
+    """
+    message = f"Unknown tool: {_shorten(params.get('name'))}"
+    if near:
+        message += f". Did you mean {' or '.join(near)}?"
+    return RpcFailure(INVALID_PARAMS, message, {"executed": "no"})
 
 
 def _invalid_task_error(result: CallResult) -> ProtocolError:
