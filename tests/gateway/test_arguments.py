@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from mcp.shared.exceptions import MCPError
 
-from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, full, lab, pipe_entry, text
+from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, Json, full, lab, pipe_entry, text
+from toolway import Hub
 from toolway.config.settings import parse_gateway
+from toolway.errors import InvalidArguments
+from toolway.protocol.constants import HANDSHAKE_PROTOCOL_VERSIONS
 from toolway.testing import FakeHttp
 from toolway.testing.server import FakeServer
 
@@ -18,35 +21,70 @@ INVALID_PARAMS = -32602
 VIOLATION = {"path": "$.text", "problem": "is an integer", "expected": "a string"}
 
 
+def check_facts(facts: Json) -> None:
+    assert (facts["code"], facts["executed"], facts["certainty"], facts["attempts"]) == ("E-ARGUMENTS", "no", "C0", 0)
+    assert (facts["violations"], facts["omitted"], facts["retryable"]) == ([VIOLATION], 0, False)
+    assert facts["fix"] and facts["callId"] and facts["upstream"] == "full"
+
+
+def check_message(message: str) -> None:
+    assert message.startswith("invalid arguments for full.echo: $.text is an integer, expected a string → correct")
+    assert "[E-ARGUMENTS]" in message and "70707" not in message
+
+
+@pytest.mark.user_trial("34")
 @ALL_WAYS
-async def test_sdk_clients_of_both_eras_get_32602_with_the_list(
-    client_era: str, server_era: str, transport: str
-) -> None:
+async def test_sdk_clients_of_both_eras_get_a_tool_error(client_era: str, server_era: str, transport: str) -> None:
     async with full(server_era, transport) as found, found.client(client_era) as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("echo", {"text": 70707})
-        assert caught.value.error.code == INVALID_PARAMS
-        data: Any = caught.value.error.data
-        assert (data["code"], data["executed"], data["certainty"], data["attempts"]) == ("E-ARGUMENTS", "no", "C0", 0)
-        assert (data["violations"], data["omitted"], data["retryable"]) == ([VIOLATION], 0, False)
-        assert "$.text is an integer, expected a string" in caught.value.error.message  # a model reads this
-        assert "70707" not in caught.value.error.message
+        schema = next(each.input_schema for each in (await client.list_tools()).tools if each.name == "echo")
+        refused = await client.call_tool("echo", {"text": 70707})
+        assert refused.is_error and refused.structured_content is None and refused.meta is not None
+        check_facts(refused.meta["toolway"])
+        message, _, shown = text(refused).partition("\nNot sent. Schema of echo: ")
+        check_message(message)
+        assert json.loads(shown) == schema
         assert text(await client.call_tool("echo", {"text": "70707"})) == "70707"
+
+
+@pytest.mark.user_trial("34")
+async def test_revision_of_the_client_decides_the_form_of_an_argument_error() -> None:
+    async with full("modern", "stdio") as found:
+        for version in (*HANDSHAKE_PROTOCOL_VERSIONS, "modern", "none"):
+            async with found.raw() as raw:
+                if version == "modern":
+                    answer = await raw.call("echo", {"text": 70707})
+                else:
+                    if version != "none":
+                        await raw.initialize(version)
+                    answer = await raw.say("tools/call", {"name": "echo", "arguments": {"text": 70707}})
+                if version in ("2025-11-25", "modern"):
+                    assert answer.status == 200 and answer.result["isError"], version
+                    assert ("resultType" in answer.result) is (version == "modern")
+                    check_facts(answer.result["_meta"]["toolway"])
+                else:
+                    assert answer.error["code"] == INVALID_PARAMS, version
+                    check_facts(answer.error["data"])
+                    check_message(answer.error["message"])
+
+
+@pytest.mark.user_trial("34")
+async def test_wrong_arguments_keep_their_exception_in_the_library() -> None:
+    async with FakeHttp() as fake, Hub({"demo": {"url": fake.url}}) as hub:
+        with pytest.raises(InvalidArguments):
+            await hub.call_tool("demo.echo", {"text": 7})
+
+
+@pytest.mark.user_trial("34")
+async def test_malformed_call_stays_a_protocol_error() -> None:
+    async with full("modern", "stdio") as found, found.raw() as raw:
+        answer = await raw.ask("tools/call", {"name": "echo", "arguments": ["x"]})
+        assert answer.error["code"] == INVALID_PARAMS
 
 
 async def test_an_entry_turns_the_check_off() -> None:
     entry = pipe_entry("modern", validateArguments=False)
     async with lab({"full": entry}) as found, found.client("modern") as client:
         assert text(await client.call_tool("echo", {"text": 7})) == "7"
-
-
-async def test_the_http_status_is_that_of_invalid_params() -> None:
-    async with full("modern", "stdio") as found, found.raw() as raw:
-        answer = await raw.call("echo", {"text": 7})
-        assert (answer.status, answer.error["code"]) == ((await raw.call("absent")).status, INVALID_PARAMS)
-        await raw.initialize()
-        said = await raw.say("tools/call", {"name": "echo", "arguments": {"text": 7}})
-        assert said.error["data"]["violations"] == [VIOLATION]
 
 
 @pytest.mark.parametrize("checks", [True, False])
@@ -65,7 +103,7 @@ async def test_drop_nulls_leaves_out_optional_arguments_that_may_not_be_null(che
             async with found.raw("") as raw:
                 nulls = {"call": "a", "seconds": None}
                 if checks:
-                    refused = (await raw.call("demo__counter", nulls)).error
+                    refused = (await raw.call("demo__counter", nulls)).result
                     assert "dropNulls" in str(refused)
                 found.gateway._dispatcher.drops_nulls = lambda: True
                 for _ in range(3):  # the later ones could be flights

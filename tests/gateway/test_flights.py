@@ -110,7 +110,7 @@ async def test_a_usual_call_is_a_flight_and_everything_else_is_not(tmp_path: Pat
 
             before = ways.flights.landed
             wrong = await ways.call(f"{server}__add", a="one", b=2)  # rejected before it is sent
-            assert wrong.error["data"]["executed"] == "no"
+            assert wrong.result["_meta"]["toolway"]["executed"] == "no"
             with_key = await ways.raw.call(f"{server}__add", {"a": 1, "b": 1}, meta={"toolway/idempotencyKey": "k"})
             with_timeout = await ways.raw.call(f"{server}__add", {"a": 1, "b": 1}, meta={"toolway/timeoutMs": 900})
             assert "result" in with_key.last
@@ -389,7 +389,7 @@ async def test_a_call_in_a_session_is_a_flight(tmp_path: Path) -> None:
             progress = {"name": f"{server}__add", "arguments": {"a": 1, "b": 1}, "_meta": {"progressToken": "p"}}
             assert "result" in (await ways.raw.say("tools/call", progress)).last
             wrong = await ways.call(f"{server}__add", a="one", b=2)
-            assert wrong.error["data"]["executed"] == "no"
+            assert wrong.result["_meta"]["toolway"]["executed"] == "no"
             assert (ways.flights.landed - before, ways.flights.taken_over) == (5, 0)
         await ways.settled()
 

@@ -25,6 +25,7 @@ from toolway.errors import (
     CallError,
     CallTimeout,
     Certainty,
+    InvalidArguments,
     NotFound,
     OutcomeUnknown,
     Overloaded,
@@ -212,6 +213,9 @@ class RemoteHub:
             except CallError as exc:
                 await self._refresh_status_after(exc)
                 raise self._original_error(exc, ref, hub.known_tools()) from None
+        invalid = _refused_arguments(result, ref)
+        if invalid is not None:
+            raise invalid
         result = msgspec.structs.replace(result, server=ref.server, name=ref.tool)
         return result.raise_for_error() if raise_on_error else result
 
@@ -288,12 +292,16 @@ _ERROR_CLASSES: Final[Mapping[int, type[CallError]]] = {
 }
 
 
+def _refused_arguments(result: ToolResult, ref: ToolRef) -> InvalidArguments | None:
+    """Return the error in a result of the gateway: the arguments are wrong. None if the tool sent the result."""
+    meta = result.raw.get("_meta")
+    fields = meta.get(errors.ERROR_DATA_KEY) if result.is_error and isinstance(meta, dict) else None
+    return decode_invalid_arguments(fields, ref.server, ref.tool) if isinstance(fields, dict) else None
+
+
 def _gateway_error(error: ProtocolError, ref: ToolRef, fields: Json) -> CallError:
     """Convert an error response of the gateway back to the error class that the gateway raised."""
     assert error.rpc_code is not None
-    invalid = decode_invalid_arguments(fields, ref.server, ref.tool)
-    if invalid is not None:
-        return invalid
     code, hint = str(fields.get("code") or ""), str(fields.get("fix") or "")
     kind = CallTimeout if code == CallTimeout.code else _ERROR_CLASSES.get(error.rpc_code, CallError)
     message = error.detail.removesuffix(f" [{code}]").removesuffix(f" → {hint}")

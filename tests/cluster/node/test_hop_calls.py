@@ -179,7 +179,7 @@ def comparable(error: Json) -> Json:
 async def test_errors_arrive_as_they_were_judged(nodes: Cluster) -> None:
     for server, name, arguments in (
         ("full", "crash", {}),  # may have been executed
-        ("full", "add", {"a": "x"}),  # the server's own error
+        ("full", "add", {"a": 1}),  # the server's own error
         ("web", "bad", {"mode": "status=500"}),
         ("web", "bad", {"mode": "html"}),
         ("web", "bad", {"mode": "reset_before_response"}),
@@ -187,6 +187,8 @@ async def test_errors_arrive_as_they_were_judged(nodes: Cluster) -> None:
         here, there = [answer.error for answer in await both(nodes, server, TOKEN, name, arguments)]
         assert comparable(here) == comparable(there), arguments
         assert there["message"] == here["message"]
+    wrong = [answer.result for answer in await both(nodes, "full", TOKEN, "add", {"a": "x"})]
+    assert wrong[0]["content"] == wrong[1]["content"] and {each["isError"] for each in wrong} == {True}
 
 
 async def test_when_to_come_again_is_said_by_every_gateway(nodes: Cluster) -> None:

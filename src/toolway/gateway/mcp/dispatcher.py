@@ -80,6 +80,7 @@ IDEMPOTENCY_META_KEY: Final = "toolway/idempotencyKey"
 MAX_TASK_ID_CHARS: Final = (
     4096  # characters of the id of a task; one that another node has sealed is longer than its own
 )
+ARGUMENT_RESULTS_SINCE: Final = "2025-11-25"  # first revision in which wrong arguments are an error of the tool
 LIST_TTL_MS: Final = 60_000  # milliseconds a client may cache a list; subscribers are notified of changes
 INCOMPLETE_LIST_TTL_MS: Final = 1000  # milliseconds, for a list that lacks a server which has not listed its items yet
 _GATEWAY_META_KEYS: Final = frozenset(
@@ -189,6 +190,25 @@ class RequestDispatcher:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _call_tool(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
+        work = self._call_named(context, params)
+        if not _takes_argument_results(context):
+            return work
+        return self._explain_arguments(context, str(params.get("name")), work)
+
+    async def _explain_arguments(
+        self, context: RequestContext, name: str, work: Coroutine[Any, Any, RpcResult]
+    ) -> RpcResult:
+        """Await the result of a tool call. Wrong arguments are explained in a result, which a model reads."""
+        try:
+            return await work
+        except RpcFailure as failure:
+            tool = context.view.find_item("tools", name) if errors.is_argument_failure(failure) else None
+            if not isinstance(tool, Tool):
+                raise
+            schema = context.view.definition(name, tool)["inputSchema"]
+            return finalize_result(context.era, errors.argument_result(failure, name, schema))
+
+    def _call_named(self, context: RequestContext, params: Json) -> Coroutine[Any, Any, RpcResult]:
         tool = context.view.find_item("tools", params.get("name"))
         if not isinstance(tool, Tool):
             if context.view.has_search and isinstance(name := params.get("name"), str) and name in META_TOOLS:
@@ -231,7 +251,7 @@ class RequestDispatcher:
             if ref is None or self._hub.catalog.has_list(ref.server, "tools"):
                 self._report_hidden(context, "tools", name)
                 return finalize_result(context.era, await self.search_tools.explain_unknown(context, params))
-        return await self._call_tool(context, params)
+        return await self._call_named(context, params)
 
     async def _call_when_listed(self, context: RequestContext, params: Json) -> RpcResult:
         """Call a tool of a server that is still starting, after the server has listed its tools.
@@ -481,11 +501,17 @@ class RequestDispatcher:
             callbacks = PendingCall(forwarder, context.capabilities, supports_server_request)
         return msgspec.structs.replace(call, callbacks=callbacks)
 
-    async def resume(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
-        """Return the result of a tool call that was already sent as a flight (flights.py), when it has arrived.
+    def resume(self, context: RequestContext, taken: TakenOverCall) -> Coroutine[Any, Any, RpcResult]:
+        """Return the coroutine that awaits the result of a tool call that was sent as a flight (flights.py).
 
-        Raises `RpcFailure` if the call fails.
+        It raises `RpcFailure` if the call fails.
         """
+        work = self._resume_flight(context, taken)
+        if not _takes_argument_results(context):
+            return work
+        return self._explain_arguments(context, context.requested_name, work)
+
+    async def _resume_flight(self, context: RequestContext, taken: TakenOverCall) -> RpcResult:
         call = taken.call
 
         def get_binding() -> tuple[str, ...]:
@@ -708,6 +734,14 @@ def _unknown_tool(params: Json, near: Sequence[str] = ()) -> RpcFailure:
     if near:
         message += f". Did you mean {' or '.join(near)}?"
     return RpcFailure(INVALID_PARAMS, message, {"executed": "no"})
+
+
+def _takes_argument_results(context: RequestContext) -> bool:
+    """Return True if the client gets wrong arguments explained in a result of the tool, not in a JSON-RPC error.
+
+    Another node gets the error: it makes the result itself.
+    """
+    return context.version >= ARGUMENT_RESULTS_SINCE and context.forwarded is None
 
 
 def _invalid_task_error(result: CallResult) -> ProtocolError:

@@ -35,7 +35,7 @@ from toolway.protocol.constants import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
 )
-from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND
+from toolway.protocol.jsonrpc import RESOURCE_NOT_FOUND, encode_json
 from toolway.protocol.sanitize import map_texts, sanitize
 from toolway.protocol.schema_violations import violation_to_json
 from toolway.types import Call, Era, Json
@@ -60,12 +60,13 @@ UPSTREAM_AUTH: Final = -31015  # the server rejected the gateway's credentials
 MOVED: Final = -31016  # between nodes of a cluster: another node owns the server
 RESULT_DROPPED: Final = -31017  # an earlier call with this idempotency key was executed; its result is no longer kept
 
-#: Key in the data of a server's error under which the gateway adds its own facts.
+#: Key in the data of a server's error, and in `_meta` of a result, under which the gateway adds its own facts.
 ERROR_DATA_KEY: Final = "toolway"
 
 #: In `_meta` of a request: the client's timeout in milliseconds.
 TIMEOUT_META_KEY: Final = "toolway/timeoutMs"
 
+MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
 
 _HTTP_STATUS: Final = {
     UNAVAILABLE: 503,
@@ -122,6 +123,28 @@ def failure_from_error(error: CallError, call_id: str, era: Era) -> RpcFailure:
         data["approvalId"] = error.approval_id
     status = 200 if error.code in _DENIED_WITH_200 else None
     return RpcFailure(code, str(error), data, status=status, retry_after=error.retry_after)
+
+
+def is_argument_failure(failure: RpcFailure) -> bool:
+    """Return True if the gateway did not send a call because its arguments do not match the schema of the tool."""
+    data = failure.data
+    return isinstance(data, dict) and data.get("code") == InvalidArguments.code and ERROR_DATA_KEY not in data
+
+
+def argument_result(failure: RpcFailure, name: str, schema: Json) -> Json:
+    """Return the error result of a tool call that was not sent because of wrong arguments.
+
+    Its text is for a model, which corrects the call. There is no `structuredContent`, because clients compare that with
+    the output schema of the tool.
+    """
+    text = f"{failure.message}\n{schema_text(name, schema)}"
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {ERROR_DATA_KEY: failure.data}}
+
+
+def schema_text(name: str, schema: Json) -> str:
+    """Return the line with the schema of a tool, for a model whose call of it was not sent."""
+    encoded = encode_json(schema).decode()
+    return f"Not sent. Schema of {name}: {encoded if len(encoded) <= MAX_SCHEMA_CHARS else 'too large to show here'}"
 
 
 def mask_failure(failure: RpcFailure, mask: Callable[[str], str]) -> RpcFailure:

@@ -20,7 +20,7 @@ from toolway._async import run_in_slices
 from toolway.catalog.catalog import Tool
 from toolway.gateway.mcp import meta_tools
 from toolway.gateway.mcp.context import RequestContext
-from toolway.gateway.mcp.errors import RpcFailure
+from toolway.gateway.mcp.errors import RpcFailure, is_argument_failure, schema_text
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL, SEARCH_TOOL, Coverage, FoundTool
 from toolway.gateway.mcp.responses import RpcResult
 from toolway.gateway.mcp.view import EndpointView, ListWaiter
@@ -40,7 +40,6 @@ MANY_TOOLS: Final = 2000  # from which on an answer has more results
 MAX_QUERIES: Final = 10  # steps in one search
 MAX_QUERY_CHARS: Final = 1000
 MAX_DESCRIBED: Final = 20  # tools in one request
-MAX_SCHEMA_CHARS: Final = 64 * 1024  # of a schema in an answer about wrong arguments
 MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
 SLICE_SERVERS: Final = 200  # servers whose tools are collected in one slice
@@ -280,7 +279,7 @@ class SearchTools:
 
         None for any other failure.
         """
-        if not isinstance(failure.data, dict) or failure.data.get("code") != "E-ARGUMENTS":
+        if not is_argument_failure(failure):
             return None
         tool = context.view.find_item("tools", params["name"])
         if not isinstance(tool, Tool):
@@ -308,10 +307,7 @@ class SearchTools:
         if view is None or tool is None:
             return meta_tools.text_result(reason, is_error=True)
         schema = view.definition(name, tool)["inputSchema"]
-        text = encode_json(schema).decode()
-        if len(text) > MAX_SCHEMA_CHARS:
-            text = f"too large to show here; read it with {meta_tools.DESCRIBE_TOOL}"
-        result = meta_tools.text_result(f"{reason}\nNot sent. Schema of {name}: {text}", is_error=True)
+        result = meta_tools.text_result(f"{reason}\n{schema_text(name, schema)}", is_error=True)
         return {**result, "structuredContent": {"tool": name, "inputSchema": schema}}
 
     # -- learning -----------------------------------------------------------------------------------------------------
