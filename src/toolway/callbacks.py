@@ -1,7 +1,8 @@
 """Client callbacks built from user functions: answers to elicitation, sampling and roots.
 
 A capability is declared only if there is a callback for it. A callback gets `(server, params)` and returns the
-result as a dictionary, or a coroutine of one.
+result as a dictionary, or a coroutine of one. A sampling callback with the parameter `tools` gets the tools that the
+server offers to the model, too; only then are tools in sampling declared.
 """
 
 from __future__ import annotations
@@ -9,28 +10,44 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from toolway.errors import ConfigError
-from toolway.types import Json
+from toolway.types import CallbackError, Json
 
 Callback: TypeAlias = Callable[[str, Json], Json | Awaitable[Json]]
 #: Each root is a path, a URI, or `{"uri": …, "name": …}` as the protocol has it.
 Roots: TypeAlias = Sequence[str | Path | Mapping[str, Any]] | Callback
 
 
+class ToolSamplingCallback(Protocol):
+    """Sampling callback that passes the tools which a server offers to its model."""
+
+    def __call__(self, server: str, params: Json, /, *, tools: list[Json]) -> Json | Awaitable[Json]:
+        """Return the model's answer, which may contain `tool_use` blocks if there are `tools`."""
+        ...
+
+
+SamplingCallback: TypeAlias = Callback | ToolSamplingCallback
+
+
+_SAMPLING: Final = "sampling/createMessage"
+_INVALID_PARAMS: Final = -32602
+
+
 class FunctionCallbacks:
     """`ClientCallbacks` that answer each server request with a function of the user: elicitation, sampling or roots."""
 
-    def __init__(self, elicitation: Callback | None, sampling: Callback | None, roots: Roots | None) -> None:
+    def __init__(self, elicitation: Callback | None, sampling: SamplingCallback | None, roots: Roots | None) -> None:
         self._callbacks: dict[str, Callback] = {}
         self._capabilities: Json = {}
         if elicitation is not None:
             self._callbacks["elicitation/create"] = elicitation
             self._capabilities["elicitation"] = {"form": {}, "url": {}}
         if sampling is not None:
-            self._callbacks["sampling/createMessage"] = sampling
-            self._capabilities["sampling"] = {}
+            takes_tools = _has_parameter(sampling, "tools")
+            self._callbacks[_SAMPLING] = _with_tools(sampling) if takes_tools else _without_tools(sampling)
+            self._capabilities["sampling"] = {"tools": {}} if takes_tools else {}
         if roots is not None:
             self._callbacks["roots/list"] = roots if callable(roots) else _static_roots(roots)
             self._capabilities["roots"] = {}
@@ -46,6 +63,32 @@ class FunctionCallbacks:
             return await result if inspect.isawaitable(result) else result
         except LookupError as exc:
             raise RuntimeError(f"the callback for {method} failed: {exc!r}") from exc
+
+
+def _has_parameter(callback: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(callback).parameters
+    except (TypeError, ValueError):  # a callable that does not show its parameters
+        return False
+
+
+def _with_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
+    def answer(server: str, params: Json) -> Json | Awaitable[Json]:
+        tools = params.get("tools")
+        return sampling(server, params, tools=tools if isinstance(tools, list) else [])
+
+    return answer
+
+
+def _without_tools(sampling: Callable[..., Json | Awaitable[Json]]) -> Callback:
+    """Return a callback that rejects a sampling with tools: a server may only send one if they are declared."""
+
+    def answer(server: str, params: Json) -> Json | Awaitable[Json]:
+        if "tools" in params:
+            raise CallbackError(_INVALID_PARAMS, "this client does not support tools in a sampling request")
+        return sampling(server, params)
+
+    return answer
 
 
 def _static_roots(roots: Sequence[str | Path | Mapping[str, Any]]) -> Callback:

@@ -10,6 +10,8 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.gateway.bridge_lab import ALL_WAYS, OLD_WORDS, full, text
+from tests.hub.test_sampling_tools import ANSWER, ASK, REQUEST
+from toolway.gateway.mcp.pending_input import NoCallbacks, missing_capability_failure
 
 pytestmark = [pytest.mark.anyio, OLD_WORDS]
 
@@ -81,3 +83,51 @@ async def _outcome(client: Any) -> str:
         return text(await client.call_tool("elicit"))
     except MCPError as refused:
         return str(refused)
+
+
+@pytest.mark.user_trial("34")
+@ALL_WAYS
+async def test_tools_in_sampling_pass_both_ways(client_era: str, server_era: str, transport: str) -> None:
+    async def sample(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResultWithTools:
+        sent = params.model_dump(by_alias=True, exclude_none=True)
+        assert {key: sent[key] for key in ("tools", "toolChoice", "messages")} == {
+            key: REQUEST[key] for key in ("tools", "toolChoice", "messages")
+        }
+        return types.CreateMessageResultWithTools.model_validate(ANSWER)
+
+    can = types.SamplingCapability(tools=types.SamplingToolsCapability())
+    async with full(server_era, transport) as lab:
+        options: Any = {"sampling_callback": sample, "sampling_capabilities": can}
+        async with lab.client(client_era, **options) as client:
+            (answer,) = _said(await client.call_tool("ask", ASK))
+            assert answer["content"] == ANSWER["content"] and answer["stopReason"] == "toolUse"
+            if server_era == "modern":
+                declared: Any = (await client.call_tool("declared")).structured_content
+                assert declared["capabilities"]["sampling"]["tools"] == {}
+
+
+@pytest.mark.user_trial("34")
+@ALL_WAYS
+async def test_tools_in_sampling_need_a_client_with_them(client_era: str, server_era: str, transport: str) -> None:
+    async with full(server_era, transport) as lab, lab.raw() as raw:
+        if client_era == "legacy":
+            await raw.initialize()
+            declared = (await raw.say("tools/call", {"name": "declared", "arguments": {}})).result
+        else:
+            declared = (await raw.call("declared")).result
+        if server_era == "modern":
+            assert declared["structuredContent"]["capabilities"]["sampling"] == {}
+            return
+        legacy = client_era == "legacy"
+        call: Any = {"name": "ask", "arguments": ASK}
+        answer = (await raw.say("tools/call", call) if legacy else await raw.call("ask", ASK)).result
+        assert json.loads(answer["content"][0]["text"])[0]["code"] == -32601
+
+
+@pytest.mark.user_trial("34")
+async def test_missing_tools_in_sampling_are_named() -> None:
+    callbacks = NoCallbacks()
+    with pytest.raises(LookupError):
+        await callbacks.handle_request("full", "sampling/createMessage", REQUEST)
+    failure = missing_capability_failure(callbacks.missing_capabilities, "no tools")
+    assert failure.data["requiredCapabilities"] == {"sampling": {"tools": {}}} and "sampling.tools" in failure.message

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
-from toolway.callbacks import Callback, FunctionCallbacks, Roots
+from toolway.callbacks import Callback, FunctionCallbacks, Roots, SamplingCallback
 from toolway.catalog.catalog import Item, Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
@@ -69,7 +69,8 @@ class Hub:
         retry: Retry policy for servers without one.
         elicitation_callback: Answers elicitation requests of servers. Called with (server, params); returns the
             result as a dictionary, or a coroutine of one.
-        sampling_callback: Answers sampling requests of servers, like `elicitation_callback`.
+        sampling_callback: Answers sampling requests of servers, like `elicitation_callback`. If it has a parameter
+            `tools`, servers may offer tools to the model, and it gets them there.
         list_roots_callback: Answers roots requests of servers, or the roots themselves.
         login_callback: Sends the user to the login page of a server that requires a login.
         token_store: Store for login tokens. The default is shared by all programs of this user; None keeps them in
@@ -103,7 +104,7 @@ class Hub:
         timeout: float | Timeout | None = None,
         retry: RetryPolicy | None = None,
         elicitation_callback: Callback | None = None,
-        sampling_callback: Callback | None = None,
+        sampling_callback: SamplingCallback | None = None,
         list_roots_callback: Roots | None = None,
         login_callback: LoginCallback | None = None,
         token_store: TokenStore | None = DEFAULT_TOKENS,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
-from toolway.callbacks import Callback, Roots
+from toolway.callbacks import Callback, Roots, SamplingCallback
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
 from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
@@ -68,7 +68,7 @@ class SyncHub:
         timeout: float | Timeout | None = None,
         retry: RetryPolicy | None = None,
         elicitation_callback: Callback | None = None,
-        sampling_callback: Callback | None = None,
+        sampling_callback: SamplingCallback | None = None,
         list_roots_callback: Roots | None = None,
         login_callback: LoginCallback | None = None,
         token_store: TokenStore | None = DEFAULT_TOKENS,

@@ -110,6 +110,13 @@ def supports_server_request(capabilities: Json, method: str, params: Json) -> bo
     return True
 
 
+def needed_capability(method: str, params: Json) -> str:
+    """Return the capability that a client needs to answer this server request, such as `sampling.tools`."""
+    if method == "sampling/createMessage" and "tools" in params:
+        return "sampling.tools"
+    return CALLBACK_CAPABILITIES.get(method, method)
+
+
 #: In `_meta` of a server request to a client: the name of the server that sends it.
 SERVER_META_KEY: Final = "toolway/server"
 

@@ -16,11 +16,10 @@ from typing import Any, Final
 from toolway._lazy import dataclass
 from toolway.errors import CallError, Certainty, ProtocolError
 from toolway.gateway.mcp import errors
-from toolway.gateway.mcp.context import RequestContext, name_server
+from toolway.gateway.mcp.context import RequestContext, name_server, needed_capability
 from toolway.gateway.mcp.errors import RpcFailure
 from toolway.protocol.constants import MISSING_REQUIRED_CLIENT_CAPABILITY
 from toolway.protocol.jsonrpc import encode_json
-from toolway.protocol.versions import CALLBACK_CAPABILITIES
 from toolway.secrets.replacer import cut_text
 from toolway.types import Call, CallResult, Json
 
@@ -83,7 +82,7 @@ class NoCallbacks:
         self.missing_capabilities: set[str] = set()  # capabilities that the server needed
 
     async def handle_request(self, server: str, method: str, params: Json) -> Json:
-        self.missing_capabilities.add(CALLBACK_CAPABILITIES.get(method, method))
+        self.missing_capabilities.add(needed_capability(method, params))
         raise LookupError(method)
 
 
@@ -130,7 +129,7 @@ class PendingCall:
         if len(self._input_requests) >= MAX_INPUT_REQUESTS:
             raise LookupError(method)
         if not self._supports_request(self.capabilities, method, params):
-            self._missing_capabilities.add(CALLBACK_CAPABILITIES.get(method, method))
+            self._missing_capabilities.add(needed_capability(method, params))
             raise LookupError(method)
         key = self._input_key(params)
         if isinstance(self._early_responses.get(key), dict):
@@ -310,7 +309,10 @@ def missing_capability_failure(capabilities: set[str], server_message: str) -> R
 
     The server has already executed the call; `server_message` is its text.
     """
-    needed: Json = {name: {} for name in sorted(capabilities)}
+    needed: Json = {}
+    for name in sorted(capabilities):
+        capability, _, part = name.partition(".")
+        needed[capability] = {part: {}} if part else {}
     facts = {
         "requiredCapabilities": needed,
         "executed": "yes",
@@ -318,7 +320,9 @@ def missing_capability_failure(capabilities: set[str], server_message: str) -> R
         "said": cut_text(server_message, 500),
     }
     return RpcFailure(
-        MISSING_REQUIRED_CLIENT_CAPABILITY, f"server requires client support for {', '.join(needed)}", facts
+        MISSING_REQUIRED_CLIENT_CAPABILITY,
+        f"server requires client support for {', '.join(sorted(capabilities))}",
+        facts,
     )
 
 
