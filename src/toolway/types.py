@@ -368,6 +368,7 @@ class Call(msgspec.Struct, frozen=True, eq=False):
     forwarded: bool = False  # forwarded by another node, which reports it: each call is counted once
     policy: Any = None  # policy of the tool, used by later middleware; set by the `resolve` middleware
     approval: Any = None  # `ApprovalReply`, if the client answers a question about this call
+    is_notification: bool = False  # sent without waiting for an answer
     earlier: Any = None  # `EarlierCall` with the same idempotency key; set by the `idempotency` middleware
 
     @property

@@ -477,6 +477,8 @@ class Server:
         allowed_tools: names or patterns (`*`, `?`) of the tools that may be used. Default None: all.
         denied_tools: names or patterns of tools that are never listed or called, even if allowed. Default none.
         validate_arguments: check arguments against the tool's schema before they are sent. Default True.
+        vendor_methods: gateway: methods of no specification that pass at `/mcp/server/NAME`, such as `x-acme/*`.
+            Default none.
         share_connection: all callers of a gateway use one connection and login, even in the legacy era. Default False.
         idempotency_meta_key: `_meta` key in which the server accepts idempotency keys. Default None: it accepts none.
         not_processed_codes: HTTP statuses or JSON-RPC codes that prove the request was not processed. Default none.
@@ -528,6 +530,7 @@ class Server:
     allowed_tools: tuple[str, ...] | None = None  # `tools.allow` in files: only these names or patterns may be used
     denied_tools: tuple[str, ...] = ()  # `tools.deny` in files: names or patterns that are never listed or called
     validate_arguments: bool = True  # check arguments against the tool's schema before they are sent
+    vendor_methods: tuple[str, ...] = ()  # gateway: methods of no specification that pass: x-acme/*
     share_connection: bool = False  # all callers of a gateway use one connection and login, even in the legacy era
     idempotency_meta_key: str | None = None  # `_meta` key in which the server accepts idempotency keys
     not_processed_codes: tuple[int, ...] = ()  # HTTP statuses or JSON-RPC codes: the request was not processed
@@ -547,6 +550,10 @@ class Server:
         object.__setattr__(self, "node_labels", tuple(self.node_labels))
         _check_rate(self.rate_limit)
         object.__setattr__(self, "denied_tools", check_tool_names("denied_tools", self.denied_tools))
+        if self.vendor_methods:
+            from toolway.config.vendor_methods import check_vendor_methods
+
+            object.__setattr__(self, "vendor_methods", check_vendor_methods(self.vendor_methods))
         if self.allowed_tools is not None:
             object.__setattr__(self, "allowed_tools", check_tool_names("allowed_tools", self.allowed_tools))
         alternatives = ("command", "url", "instance") if self.openapi is None else ("command", "instance", "openapi")

@@ -58,6 +58,7 @@ WEBSOCKET_TYPES: Final = frozenset({"ws", "websocket"})
 CALL_KEYS: Final = (
     *("maxRetries", "retryDelayMs", "backoffMultiplier", "idempotent", "trusted", "untrusted", "tools"),
     *("idempotencyMetaKey", "notProcessedCodes", "retry", "rateLimit", "validateArguments", "labels", "redact"),
+    "vendorMethods",
 )
 #: Keys of an allow or deny list: in the entry, as MCP hosts spell them, and inside `tools`.
 ALLOW_KEYS: Final = (
@@ -503,6 +504,7 @@ def _parse_call_settings(fields: FieldReader) -> dict[str, Any]:
         "redact": _parse_choices(fields, "redact", REDACTED),
         **_parse_tools(fields, retry),
         "validate_arguments": fields.get_bool("validateArguments", True),
+        "vendor_methods": fields.get_texts("vendorMethods"),
         "idempotency_meta_key": fields.get_text("idempotencyMetaKey"),
         "not_processed_codes": _parse_not_processed_codes(fields),
     }

@@ -227,6 +227,10 @@ class Session:
         and `TimeoutError` if the attempt takes longer than `call.attempt_timeout`.
         """
         params = call.params
+        if call.is_notification:
+            if not self._is_bare:  # such a server would answer it
+                await self.transport.notify(call.method, params)
+            return {}
         token = self._register_progress(call.on_progress) if call.on_progress is not None else None
         if token is not None:
             params = _with_meta(params, "progressToken", token)

@@ -30,6 +30,7 @@ _HUB_ONLY_KEYS: Final = frozenset(
         ),
         *("notProcessedCodes", "env_policy", "envPolicy", "healthCheckUrl", "instances", "nodeLabels", "limits"),
         *("retry", "restart", "health", "rateLimit", "validateArguments", "sandbox", "lock", "labels", "redact"),
+        "vendorMethods",
     }
 )
 _CONVERTED_KEYS: Final = frozenset(

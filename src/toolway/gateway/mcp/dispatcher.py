@@ -25,6 +25,7 @@ import msgspec
 from toolway._async import run_in_slices
 from toolway.catalog.catalog import Tool
 from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
+from toolway.config.vendor_methods import passes
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
@@ -158,7 +159,32 @@ class RequestDispatcher:
             return self._complete_argument(context, params)
         if method in _TASK_METHODS and context.era == "modern":
             return self._forward_task(context, method, params)
-        raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {method!r}")
+        server = self._vendor_server(context, method)
+        if server is not None:
+            return self._forward(context, method, params, server, method, keep_raw=True)
+        raise RpcFailure(METHOD_NOT_FOUND, f"unknown method {_shorten(method)!r}")
+
+    def _vendor_server(self, context: RequestContext, method: str) -> str | None:
+        """Return the server that gets a request or notification which the protocol does not know; None if none does.
+
+        That is the server of the endpoint, if its entry names the method and the principal may use the whole server.
+        """
+        server = context.view.whole_server
+        entry = self._hub.servers.get(server) if server is not None else None
+        if server is None or entry is None or not passes(method, entry.vendor_methods):
+            return None
+        is_missing = context.forwarded is None and self.missing_scopes(context.principal, f"{server}.{method}")
+        return None if is_missing else server
+
+    async def notify(self, context: RequestContext, method: str, params: Json) -> None:
+        """Forward a notification that the protocol does not know to the server of the endpoint, if that is allowed.
+
+        The client gets no answer, not even if it is rejected.
+        """
+        server = self._vendor_server(context, method)
+        if server is not None:
+            with suppress(RpcFailure):
+                await self._forward(context, method, params, server, method, keep_raw=False, is_notification=True)
 
     async def _dispatch_prepared(self, context: RequestContext, method: str, params: Json) -> RpcResult:
         """Build the list of tools in slices, so that other requests are served meanwhile; then answer the request."""
@@ -382,10 +408,21 @@ class RequestDispatcher:
         return result
 
     def _forward(
-        self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool
+        self,
+        context: RequestContext,
+        method: str,
+        params: Json,
+        server: str,
+        name: str,
+        *,
+        keep_raw: bool,
+        is_notification: bool = False,
     ) -> Coroutine[Any, Any, RpcResult]:
         """Return the coroutine that forwards one request to a server, within the budgets of its principal."""
-        work = self._forward_now(context, method, params, server, name, keep_raw=keep_raw)
+        if is_notification:
+            work = self._forward_notification(context, method, params, server)
+        else:
+            work = self._forward_now(context, method, params, server, name, keep_raw=keep_raw)
         principal = context.principal
         has_limits = self.budgets.has_rules or principal.budgets or principal.concurrent is not None
         if has_limits and context.forwarded is None:  # else the node that forwards it has charged it
@@ -435,6 +472,13 @@ class RequestDispatcher:
         if any(each.budget.unit == "bytes" for each in accounts):
             budgets.add_bytes(accounts, _count_bytes(result))
         return result
+
+    async def _forward_notification(self, context: RequestContext, method: str, params: Json, server: str) -> RpcResult:
+        if context.principal.rate is not None:
+            self._check_rate(context.principal, context.principal.rate)
+        call, _ = self._build_call(context, method, params, server, method, may_suspend=False, keep_raw=False)
+        call = msgspec.structs.replace(call, is_notification=True, max_attempts=1)
+        return await self._complete(context, call, self._hub.request(call), tuple)
 
     async def _forward_now(
         self, context: RequestContext, method: str, params: Json, server: str, name: str, *, keep_raw: bool

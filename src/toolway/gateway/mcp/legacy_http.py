@@ -48,6 +48,8 @@ class LegacyHttpEndpoint:
         if message.kind != "request":
             if not self._sessions.handle_message(session, message) and peers is not None:
                 await peers.forward(session, message)
+            if message.kind == "notification":
+                await self._sessions.notify(session, message)
             exchange.reply(202)
             return
         response = self.open_response(exchange, session, message.id)

@@ -191,6 +191,12 @@ class LegacySessions:
             request.cancel()
         return True
 
+    async def notify(self, session: LegacySession, message: Message) -> None:
+        """Forward a notification of the client that the protocol does not know, if the endpoint lets it pass."""
+        await self._dispatcher.notify(
+            self.build_context(session, lambda data: False, None), message.method, message.body
+        )
+
     async def handle_request(
         self, session: LegacySession, message: Message, send: SendMessage, exchange: Exchange | None = None
     ) -> bytes | None:

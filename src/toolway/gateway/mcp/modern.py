@@ -165,6 +165,9 @@ class ModernEndpoint:
         self, exchange: Exchange, message: Message, principal: Principal, view: EndpointView, endpoint: str
     ) -> None:
         if message.kind == "notification":
+            await self._dispatcher.notify(
+                RequestContext(principal, view, endpoint, "modern"), message.method, message.body
+            )
             exchange.reply(202)
             return
         response = ResponseWriter(exchange, message.id)

@@ -504,6 +504,16 @@ class EndpointView:
             return name in self._tool_filter and name in self._permitted
         return self._includes_server(item.server)
 
+    @property
+    def whole_server(self) -> str | None:
+        """Return the server of an endpoint for one server, if the principal may use all of it; else None.
+
+        With a policy of the gateway it is None: a policy decides about items.
+        """
+        server = self.single_server
+        is_whole = server is not None and self.permission is None and self._includes_server(server)
+        return server if is_whole and server in self.servers() else None
+
     def _includes_server(self, server: str) -> bool:
         return self._tool_filter.includes_server(server) and self._permitted.includes_server(server)
 
