@@ -38,7 +38,16 @@ _INVALID_PARAMS: Final = -32602
 class FunctionCallbacks:
     """`ClientCallbacks` that answer each server request with a function of the user: elicitation, sampling or roots."""
 
-    def __init__(self, elicitation: Callback | None, sampling: SamplingCallback | None, roots: Roots | None) -> None:
+    def __init__(
+        self,
+        elicitation: Callback | None,
+        sampling: SamplingCallback | None,
+        roots: Roots | None,
+        *,
+        follows_tasks: bool = False,
+    ) -> None:
+        """Create the callbacks. `follows_tasks` lets servers answer a tool call with a task, which the hub follows."""
+        self.follows_tasks = follows_tasks
         self._callbacks: dict[str, Callback] = {}
         self._capabilities: Json = {}
         if elicitation is not None:

@@ -168,6 +168,7 @@ async def test_a_server_that_is_stopped_when_unused_stays_while_somebody_listens
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.user_trial("34")
 @pytest.mark.parametrize("transport", ["http", "stdio"])
 async def test_tasks_are_known_by_names_of_ours(transport: str) -> None:
     async with full("modern", transport) as lab, lab.raw() as raw:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Prompt, Resource, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
 from toolway.cli.gateway_client import ADMIN_TIMEOUT_S, GatewayClient
@@ -34,6 +35,7 @@ from toolway.errors import (
     ToolwayError,
 )
 from toolway.gateway.mcp import errors
+from toolway.hub.core import HubCore
 from toolway.hub.hub import Hub
 from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
@@ -184,7 +186,10 @@ class RemoteHub:
             return await hub.read_resource(uri, server=GATEWAY_SERVER_NAME, timeout=timeout)
 
     def _open_endpoint(self) -> Hub:
-        return Hub({GATEWAY_SERVER_NAME: self._mcp_server()}, catalog_storage=None)
+        # A workflow that waits for a person must return its state to the terminal, instead of a task.
+        callbacks = FunctionCallbacks(None, None, None, follows_tasks=False)
+        servers = {GATEWAY_SERVER_NAME: self._mcp_server()}
+        return Hub._from_core(HubCore(servers, callbacks=callbacks, catalog_storage=None, library=True))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,9 @@ class Hub:
             config,
             timeout=timeout,
             retry=retry,
-            callbacks=FunctionCallbacks(elicitation_callback, sampling_callback, list_roots_callback),
+            callbacks=FunctionCallbacks(
+                elicitation_callback, sampling_callback, list_roots_callback, follows_tasks=True
+            ),
             login_callback=login_callback,
             token_store=token_store,
             idempotency_store=idempotency_store,

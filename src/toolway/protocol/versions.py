@@ -61,6 +61,12 @@ PREFERRED_VERSION: Final = LATEST_MODERN_VERSION
 OFFERED_LEGACY_VERSION: Final = LATEST_HANDSHAKE_VERSION
 
 
+def has_tasks(era: str, capabilities: Json) -> bool:
+    """Return True if a server may answer tool calls with tasks: it is modern and declares the extension."""
+    extensions = capabilities.get("extensions")
+    return era == "modern" and isinstance(extensions, dict) and TASKS_EXTENSION in extensions
+
+
 def add_protocol_meta(params: Json, version: str, info: Json, capabilities: Json) -> Json:
     """Return `params` with the `_meta` entries that every modern request (2026-07-28) has.
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
+from itertools import count
 from typing import Final
 
 import msgspec
 
 from toolway._async import Timer, Timers
 from toolway._version import __version__
+from toolway.callbacks import FunctionCallbacks
 from toolway.config.schema import EraSetting
 from toolway.protocol import versions
 from toolway.protocol.constants import LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 from toolway.secrets.server_secrets import secrets_of
 from toolway.types import Call, CallbackError, CallState, Certainty, ClientCallbacks, Era, Json, ProgressCallback
-from toolway.upstream import negotiation
+from toolway.upstream import negotiation, tasks
 from toolway.upstream.negotiation import BAD_SSE_ENDPOINT_CODE, SSE_PROBE_TIMEOUT_S
 from toolway.upstream.server_requests import MAX_REQUESTS_PER_CALL, RejectedServerRequest, ServerRequestRouter
 from toolway.upstream.transport import (
@@ -39,6 +42,7 @@ CLIENT_INFO: Final[Json] = {"name": "toolway", "version": __version__}
 MAX_INPUT_ROUNDS: Final = 8  # of input that a server may request in one call
 NOTIFICATION_RATE: Final = (100.0, 1000.0)  # notifications per second, and burst
 SERVER_REQUEST_RATE: Final = (20.0, 1000.0)  # server requests per second, and burst
+CANCEL_TASK_TIMEOUT_S: Final = 5.0  # for a server to confirm that it cancels a task
 SESSION_LOST_CODE: Final = "E-HTTP-SESSION"  # the server lost the session; nothing was executed
 
 DEFAULT_LOG_LEVEL: Final = "info"  # for a caller that wants log messages and names no level
@@ -77,6 +81,9 @@ class Session:
         self._starting_transport: StartingTransport | None = None  # the transport, if it can send without waiting
         self._uses_turns = False
         self._is_bare = False
+        self._follows_tasks = False  # the server has tasks, and they are declared on calls of the hub's own program
+        self._call_capabilities = callbacks.capabilities
+        self._background: set[asyncio.Task[None]] = set()  # that cancel tasks of the server
         self._acknowledged: asyncio.Event | None = None  # set while a subscription awaits its acknowledgement
         self._progress_callbacks: dict[int, ProgressCallback] = {}
         self._last_progress_token = 0
@@ -116,6 +123,10 @@ class Session:
         shares_stream = info.pid is not None or info.transport in ("sse", "websocket")
         self._uses_turns = negotiated.era == "legacy" and shares_stream
         self._is_bare = negotiated.era == "bare"
+        if isinstance(self._callbacks, FunctionCallbacks) and self._callbacks.follows_tasks:
+            self._follows_tasks = versions.has_tasks(negotiated.era, negotiated.capabilities)
+        if self._follows_tasks:
+            self._call_capabilities = self._with_tasks()
         self._starting_transport = self.transport if isinstance(self.transport, StartingTransport) else None
         self.negotiated = negotiation.mask_description(negotiated, secrets_of(self._server).mask)
 
@@ -196,8 +207,11 @@ class Session:
 
     @property
     def capabilities(self) -> Json:
-        """Return the client capabilities that are declared if the caller of a call declares none."""
-        return self._callbacks.capabilities
+        """Return the client capabilities that are declared in a tool call if its caller declares none."""
+        return self._call_capabilities
+
+    def _with_tasks(self) -> Json:
+        return {**self._callbacks.capabilities, "extensions": {versions.TASKS_EXTENSION: {}}}
 
     def end_flight(self, now: float) -> None:
         """Record that the result of a call that `start` has sent has arrived."""
@@ -241,9 +255,11 @@ class Session:
             with _NO_LIMIT if call.attempt_timeout is None else self._limit_attempt(call.state, call.attempt_timeout):
                 if exchange is None and (call.on_log is not None or call.log_level is not None):
                     params = await self._request_log_level(call.log_level, params)
-                declared = call.capabilities
+                declared, follows_task = call.capabilities, False
                 if declared is None and call.callbacks is not None:
                     declared = call.callbacks.capabilities
+                elif declared is None and call.method == "tools/call":
+                    declared, follows_task = self._call_capabilities, self._follows_tasks
                 result = await self.request(
                     call.method,
                     params,
@@ -259,12 +275,47 @@ class Session:
                         self._read_input_requests(call, result)
                     else:
                         result = await self._run_input_rounds(call, params, result, input_schema, declared)
+                if follows_task and result.get("resultType") == "task":
+                    result = self._normalize_tool_result(call, await self._follow_task(call, result))
             self._router.on_result(call)
             return result
         finally:
             self._router.remove(call)
             if token is not None:
                 del self._progress_callbacks[token]
+
+    async def _follow_task(self, call: Call, created: Json) -> Json:
+        """Wait until the task ends that a server has created for a tool call; return the result of the call.
+
+        If the caller stops waiting, the task is cancelled. Raises `TransportError` if the task has no result.
+        """
+        state, messages = call.state, count(1)
+        state.highest_certainty, state.raw_bytes = Certainty.UNKNOWN, None  # what arrived is not the result
+        state.certainty, state.phase = Certainty.UNKNOWN, "server"
+
+        async def request(method: str, params: Json) -> Json:
+            of_task = CallState(caller=state.caller)  # whether a question arrived says nothing about the call
+            return await self.request(method, params, of_task, capabilities=self._call_capabilities)
+
+        def report(message: str) -> None:
+            if call.on_progress is not None:
+                self._report_progress(call.on_progress, next(messages), None, message)
+
+        id_ = tasks.task_id_of(created)
+        answer = partial(self._answer_input_requests, call)
+        owner = tasks.TaskOwner(self._server, call.name, request, answer, report, lambda: self.ended_by is None)
+        try:
+            return await tasks.follow_task(created, owner)
+        except asyncio.CancelledError:
+            work = asyncio.get_running_loop().create_task(self._cancel_task(request, id_))
+            self._background.add(work)
+            work.add_done_callback(self._background.discard)
+            raise
+
+    async def _cancel_task(self, request: Callable[[str, Json], Awaitable[Json]], id_: str) -> None:
+        with suppress(TransportError, JSONRPCError, TimeoutError):
+            async with asyncio.timeout(CANCEL_TASK_TIMEOUT_S):
+                await request("tasks/cancel", {"taskId": id_})
 
     def _normalize_tool_result(self, call: Call, result: Json) -> Json:
         normalized = versions.normalize_tool_result(result, bare=self._is_bare)
@@ -352,7 +403,7 @@ class Session:
     async def _open_stream(self, filters: Json) -> bool:
         declared = None
         if "taskIds" in filters:  # servers require this capability for tasks
-            declared = {**self._callbacks.capabilities, "extensions": {versions.TASKS_EXTENSION: {}}}
+            declared = self._with_tasks()
         try:
             await self.request("subscriptions/listen", {"notifications": filters}, capabilities=declared)
         except JSONRPCError as exc:
@@ -521,12 +572,18 @@ class Session:
             return
         total = params.get("total")
         message = params.get("message")
+        self._report_progress(
+            callback,
+            progress,
+            total if isinstance(total, int | float) else None,
+            message if isinstance(message, str) else None,
+        )
+
+    def _report_progress(
+        self, callback: ProgressCallback, progress: float, total: float | None, message: str | None
+    ) -> None:
         try:
-            callback(
-                progress,
-                total if isinstance(total, int | float) else None,
-                message if isinstance(message, str) else None,
-            )
+            callback(progress, total, message)
         except Exception:
             _log.exception("the progress callback of a call to %s failed", self._server)
 
