@@ -20,8 +20,17 @@ def test_retries_are_spelled_as_hosts_spell_them() -> None:
     assert parse_entry({"command": "x"}).retry == RetryPolicy()
 
 
-def test_more_than_five_attempts_are_never_made() -> None:
-    assert parse_entry({"command": "x", "maxRetries": 50}).retry.max_attempts == 5
+@pytest.mark.user_trial("5")
+def test_up_to_twenty_retries_hold_as_configured_and_more_are_refused() -> None:
+    server, issues = parse_entry_with_issues({"command": "x", "maxRetries": 20}, {})
+    assert (server.retry.max_attempts, issues) == (21, [])
+    assert RetryPolicy(max_attempts=21).max_attempts == 21
+    with pytest.raises(ConfigError, match="maxRetries must be at most 20"):
+        parse_entry({"command": "x", "maxRetries": 21})
+    with pytest.raises(ConfigError, match=r"retry\.maxAttempts must be at most 21"):
+        parse_entry({"command": "x", "retry": {"maxAttempts": 22}})
+    with pytest.raises(ConfigError, match="at most 21 attempts"):
+        RetryPolicy(max_attempts=22)
 
 
 def test_a_tool_has_settings_of_its_own_beside_the_lists_of_names() -> None:
@@ -106,15 +115,14 @@ def test_flat_keys_and_an_object_set_different_fields_and_never_the_same_one() -
     assert "keepAliveInterval" in caught.value.detail
 
 
-def test_an_unknown_key_of_a_policy_is_named_and_too_many_attempts_are_cut() -> None:
+def test_an_unknown_key_of_a_policy_is_named() -> None:
     server, issues = parse_entry_with_issues(
         {"command": "x", "retry": {"maxAttempt": 2, "maxAttempts": 9}, "health": {"colour": 1}}, {}
     )
-    assert server.retry.max_attempts == 5
+    assert server.retry.max_attempts == 9
     assert server.extras == {"retry": {"maxAttempt": 2}, "health": {"colour": 1}}
     assert {(issue.message, issue.hint.partition(":")[0]) for issue in issues} == {
         ("unknown key retry.maxAttempt", "did you mean 'maxAttempts'?"),
-        ("retry.maxAttempts is 9", ""),
         ("unknown key health.colour", "known keys"),
     }
 

@@ -88,7 +88,7 @@ def test_a_list_of_servers_with_names_and_endpoints(form: str) -> None:
     server = loaded.servers["github"]
     assert (server.url, server.timeout.total) == ("http://localhost:3001", 30.0)
     assert (server.retry.initial_backoff, server.retry.backoff_multiplier) == (1.0, 2.0)
-    assert "maxRetries is 5 the maximum is 5 attempts" in named(loaded.issues)
+    assert server.retry.max_attempts == 6
     assert all("github" in str(issue) or issue.line for issue in loaded.issues)
 
 

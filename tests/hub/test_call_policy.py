@@ -10,6 +10,7 @@ import pytest
 
 from toolway.catalog.catalog import Catalog
 from toolway.config.schema import RetryPolicy, Server, Timeout, ToolSettings
+from toolway.errors import ConfigError, OutcomeUnknown
 from toolway.hub.call_policy import CallPolicies
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
@@ -315,3 +316,23 @@ async def test_delay_and_multiplier_of_one_call() -> None:
             policy = RetryPolicy(max_attempts=4, initial_backoff=2.0, backoff_multiplier=3.0, max_backoff=7.0)
             assert (await hub.call_tool("s.echo", {"text": "x"}, timeout=60, retry=policy)).text == "x"
     assert delays == pytest.approx([2.0, 6.0, 7.0])
+
+
+@pytest.mark.anyio
+@pytest.mark.user_trial("5")
+async def test_more_attempts_than_a_call_may_have_are_refused_before_anything_is_sent() -> None:
+    async with FakeHttp() as fake, Hub({"s": {"url": fake.url}}, catalog_storage=None) as hub:
+        with pytest.raises(ConfigError, match="at most 21 attempts"):
+            await hub.call_tool("s.echo", {"text": "x"}, max_attempts=22)
+        assert "tools/call" not in fake.stats.requests
+
+
+@pytest.mark.anyio
+@pytest.mark.user_trial("6")
+async def test_the_error_of_a_call_that_was_not_repeated_names_the_setting_to_copy() -> None:
+    async with FakeHttp() as fake, Hub({"s": {"url": fake.url, "maxRetries": 2}}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        fake.set_mode("status=500;on=counter")
+        with pytest.raises(OutcomeUnknown) as caught:
+            await hub.call_tool("s.counter", {"name": "a"})
+        assert 'set effect or idempotent for it, such as "tools": {"counter"' in caught.value.hint

@@ -97,9 +97,12 @@ def a_reply(text: str = "done", **raw: Any) -> CallResult:
     return CallResult("s", "t", {"content": [{"type": "text", "text": text}], **raw})
 
 
-def failure(certainty: Certainty, *, retry_after: float | None = None, retryable: bool = True) -> CallError:
+def failure(
+    certainty: Certainty, *, retry_after: float | None = None, retryable: bool = True, hint: str = "", code: str = ""
+) -> CallError:
     kind: type[CallError] = KIND_OF[certainty]
-    error = kind("it failed", server="s", tool="t", certainty=certainty, retry_after=retry_after)
+    error = kind("it failed", server="s", tool="t", certainty=certainty, retry_after=retry_after, hint=hint)
+    error.code = code or error.code
     error.retryable = retryable
     return error
 

@@ -10,6 +10,7 @@ import pytest
 from tests.middleware.chain_lab import Clock, End, a_call, a_reply, failure, fixed, outcomes
 from toolway.config.schema import RetryPolicy
 from toolway.errors import CallError, Certainty
+from toolway.middleware.circuit_breaker import BREAKER_OPEN_CODE
 from toolway.middleware.retry import FailureFacts, RetryBudget, backoff_delays, is_retryable, next_delay, retry
 from toolway.types import Call, CallResult, Effect, Middleware
 
@@ -97,10 +98,11 @@ async def test_a_tools_own_failure_is_an_answer() -> None:
 # -- how often ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("allowed", "made"), [(0, 1), (1, 1), (2, 2), (3, 3), (5, 5), (6, 5), (100, 5)])
-async def test_attempts_are_counted_and_never_more_than_five(allowed, made) -> None:
+@pytest.mark.parametrize(("allowed", "made"), [(0, 1), (1, 1), (2, 2), (3, 3), (6, 6), (21, 21)])
+@pytest.mark.user_trial("5")
+async def test_as_many_attempts_are_made_as_configured(allowed, made) -> None:
     end = End(failure(C0))
-    error = await fails(a_stage(Clock(), policy=RetryPolicy(max_attempts=allowed)), a_call(READ), end)
+    error = await fails(a_stage(Clock(), policy=RetryPolicy(max_attempts=allowed)), a_call(READ, deadline=1e9), end)
     assert (len(end.calls), error.attempts) == (made, made)
 
 
@@ -169,6 +171,59 @@ def test_a_wait_beyond_the_deadline_is_not_begun(dice) -> None:
 def test_an_attempt_that_would_have_no_time_is_not_begun() -> None:
     assert waiting(facts(left=0.08)) is None  # 0.03 of waiting and 0.05 that an attempt needs
     assert waiting(facts(left=0.081)) == 0.03
+
+
+@pytest.mark.user_trial("4")
+@pytest.mark.parametrize("own_estimate", [None, 0.05, 0.9])
+async def test_configured_delays_hold_although_the_server_may_be_tried_sooner(own_estimate) -> None:
+    clock = Clock()
+    began, times = clock.now, []
+
+    async def refused(call: Call) -> CallResult:
+        times.append(clock.now - began)
+        raise failure(C0, retry_after=own_estimate)
+
+    policy = RetryPolicy(max_attempts=6, initial_backoff=1.0, backoff_multiplier=2.0)
+    with pytest.raises(CallError):
+        await a_stage(clock, policy=policy, dice=1.0)(a_call(UNSAFE), refused)
+    assert times == pytest.approx([0, 1, 3, 7, 15, 31])
+
+
+@pytest.mark.user_trial("4")
+async def test_a_rejected_call_is_not_repeated_sooner_than_configured() -> None:
+    clock = Clock()
+    policy = RetryPolicy(initial_backoff=5.0)
+    await a_stage(clock, policy=policy, dice=1.0)(a_call(READ), End(failure(C1), a_reply()))
+    assert clock.naps == [5.0]
+
+
+@pytest.mark.user_trial("5")
+async def test_a_breaker_that_the_retries_of_a_call_open_ends_none_of_them() -> None:
+    clock = Clock()
+    is_open = failure(C0, retry_after=0.8, retryable=False, code=BREAKER_OPEN_CODE)
+    end = End(failure(C0), is_open, a_reply())
+    await a_stage(clock, dice=1.0)(a_call(READ), end)
+    assert clock.naps == [0.05, 0.8]
+    await fails(a_stage(clock), a_call(READ), End(is_open, a_reply()))  # who comes later is told at once
+    long = failure(C0, retry_after=5.0, retryable=False, code=BREAKER_OPEN_CODE)
+    await fails(a_stage(clock), a_call(READ), End(failure(C0), long, a_reply()))
+
+
+@pytest.mark.user_trial("6")
+async def test_a_failure_that_is_not_repeated_for_its_unknown_effect_names_the_setting() -> None:
+    lost = failure(C2, hint="see the log")
+    error = await fails(a_stage(Clock()), a_call(UNSAFE), End(lost))
+    assert error.hint.startswith("see the log; not repeated because the tool doesn't say that it is safe to repeat: ")
+    assert '"effect": "idempotent"' in error.hint
+    once = RetryPolicy(max_attempts=1)
+    for unexplained in (
+        await fails(a_stage(Clock(), policy=once), a_call(UNSAFE), End(failure(C2))),
+        await fails(a_stage(Clock()), a_call(UNSAFE, idempotent=False), End(failure(C2))),
+        await fails(a_stage(Clock()), a_call(UNSAFE), End(failure(C2, retryable=False))),
+        await fails(a_stage(Clock()), a_call(READ), End(failure(C2))),
+        await fails(a_stage(Clock()), a_call(UNSAFE), End(failure(C3))),
+    ):
+        assert "not repeated" not in unexplained.hint
 
 
 async def test_what_the_server_asked_for_reaches_the_caller_at_once() -> None:

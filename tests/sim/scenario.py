@@ -14,7 +14,7 @@ from toolway.config.schema import HealthCheck, Limits, RestartPolicy, RetryPolic
 from toolway.gateway.mcp.view import STARTUP_WINDOW_S
 from toolway.types import Effect, Era, Json
 
-MOST_ATTEMPTS: Final = 5  # whatever anyone says
+MOST_ATTEMPTS: Final = 21  # of one call; more cannot be configured
 
 #: What a server says of its tools, and what the operator says. `send` is called a read by its server, and is none.
 _HINTS: Final[Mapping[str, Json]] = {

@@ -88,12 +88,14 @@ class FieldReader:
             raise field_error(key, "true or false", value)
         return value
 
-    def get_int(self, key: str, default: int, minimum: int = 0) -> int:
+    def get_int(self, key: str, default: int, minimum: int = 0, maximum: int | None = None) -> int:
         value = self._pop(key)
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise field_error(key, f"a whole number of at least {minimum}", value)
+        if maximum is not None and value > maximum:
+            raise field_error(key, f"at most {maximum}", value)
         return value
 
     def get_choice(self, key: str, options: tuple[str, ...], default: str) -> str:

@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar, get_type_hints
 
 from toolway.config.field_reader import CONFIG_KEY_CODE, FieldReader, field_error, shorten_key
-from toolway.config.schema import RetryPolicy
+from toolway.config.schema import MAX_ATTEMPTS
 from toolway.errors import ConfigError
 
-MAX_ATTEMPTS: Final = 5
 MAX_POLICY_SECONDS: Final = 7 * 86_400.0  # longest duration in a policy: a timer takes no more than that
 P = TypeVar("P")
 
 _PLAIN_NUMBERS: Final = {"backoff_multiplier": (1, 100)}  # name → smallest and largest value
 _AT_LEAST_ONE: Final = frozenset({"max_attempts", "failure_threshold"})
+_LARGEST: Final = {"max_attempts": MAX_ATTEMPTS}
 _MAY_BE_ZERO: Final = frozenset({"initial_backoff", "rate_limited_backoff", "max_backoff", "interval"})
 
 
@@ -58,7 +58,7 @@ def parse_policy(fields: FieldReader, key: str, flat: P, flat_keys: Mapping[str,
             )
     fields.issues += inner.issues
     _warn_unknown_keys(fields, inner, key, type(flat))
-    return _with_fewer_attempts(fields, key, dataclasses.replace(flat, **found))  # type: ignore[type-var]
+    return dataclasses.replace(flat, **found)  # type: ignore[type-var]
 
 
 def _field_types(policy: type[Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _parse_field(inner: FieldReader, path: str, name: str, kind: Any) -> Any:
     if kind is bool:
         return inner.get_bool(path, False)
     if kind is int:
-        return inner.get_int(path, 0, minimum=int(name in _AT_LEAST_ONE))
+        return inner.get_int(path, 0, minimum=int(name in _AT_LEAST_ONE), maximum=_LARGEST.get(name))
     if kind in (float, float | None):
         seconds = inner.get_duration(path, 0.0, allow_zero=name in _MAY_BE_ZERO)
         if seconds > MAX_POLICY_SECONDS:
@@ -99,12 +99,3 @@ def _warn_unknown_keys(fields: FieldReader, inner: FieldReader, key: str, policy
         fields.warn(f"unknown key {key}.{shorten_key(name)}", detail="it is kept and has no effect", hint=hint)
     if left:
         fields.remaining[key] = left
-
-
-def _with_fewer_attempts(fields: FieldReader, key: str, policy: P) -> P:
-    if not isinstance(policy, RetryPolicy) or policy.max_attempts <= MAX_ATTEMPTS:
-        return policy
-    fields.warn(
-        f"{key}.maxAttempts is {policy.max_attempts}", detail=f"the maximum is {MAX_ATTEMPTS} attempts per call"
-    )
-    return dataclasses.replace(policy, max_attempts=MAX_ATTEMPTS)

@@ -36,6 +36,7 @@ CredentialKind = Literal["scheme", "apiKey", "bearer", "basic"]
 CredentialLocation = Literal["header", "query", "cookie"]
 
 MAX_TIMEOUT_S = 900.0  # seconds; a synchronous call never takes longer, longer work must be a task
+MAX_ATTEMPTS = 21  # of one call: the first one and 20 retries
 MIN_MEMORY_BYTES, MIN_PROCESSES = 16 << 20, 8  # of a sandbox: with less no server starts
 IDEMPOTENCY_META_KEY = "toolway/idempotencyKey"  # `_meta` key that carries an idempotency key to the OpenAPI transport
 
@@ -119,7 +120,7 @@ class RetryPolicy:
     The effect and the progress of a call decide if it is retryable. Backoffs are random, up to an upper bound.
 
     Attributes:
-        max_attempts: attempts including the first one; at most 5. Default 3.
+        max_attempts: attempts including the first one; at most 21. Default 3.
         initial_backoff: upper bound of the first backoff after a lost connection, in seconds. Default 0.05.
         backoff_multiplier: growth factor of that upper bound per attempt. Default 2.
         rate_limited_backoff: first upper bound in seconds, if a server limits the rate without Retry-After. Default 1.
@@ -132,7 +133,7 @@ class RetryPolicy:
         RetryPolicy(max_attempts=3, attempt_timeout=5.0)
     """
 
-    max_attempts: int = 3  # including the first one (at most 5)
+    max_attempts: int = 3  # including the first one (at most 21)
     initial_backoff: float = 0.05  # upper bound of the first, random backoff after a lost connection
     backoff_multiplier: float = 2.0  # growth factor of that upper bound
     rate_limited_backoff: float = 1.0  # first upper bound if the server is rate limiting without Retry-After
@@ -140,6 +141,13 @@ class RetryPolicy:
     attempt_timeout: float | None = None  # seconds for one attempt; a READ that takes longer is tried again
 
     def __post_init__(self) -> None:
+        if self.max_attempts > MAX_ATTEMPTS:
+            raise ConfigError(
+                f"a call has at most {MAX_ATTEMPTS} attempts",
+                detail=f"found {self.max_attempts}",
+                hint=f"set at most {MAX_ATTEMPTS - 1} retries, with a longer delay between them",
+                code="E-CONFIG-KEY",
+            )
         if self.attempt_timeout is not None and self.attempt_timeout <= 0:
             raise ConfigError(
                 "the attempt timeout must be more than 0 s",

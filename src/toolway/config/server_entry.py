@@ -24,8 +24,9 @@ from toolway.config.field_reader import (
     unset_variables_error,
 )
 from toolway.config.foreign_keys import warn_unread_keys
-from toolway.config.policy_entry import MAX_ATTEMPTS, parse_number, parse_policy
+from toolway.config.policy_entry import parse_number, parse_policy
 from toolway.config.schema import (
+    MAX_ATTEMPTS,
     MAX_TIMEOUT_S,
     ON_BEHALF_GRANTS,
     ConfigIssue,
@@ -515,10 +516,7 @@ def _parse_retry(fields: FieldReader) -> RetryPolicy:
     flat_keys = _given(
         fields, maxRetries="max_attempts", retryDelayMs="initial_backoff", backoffMultiplier="backoff_multiplier"
     )
-    attempts = fields.get_int("maxRetries", default.max_attempts - 1) + 1
-    if attempts > MAX_ATTEMPTS:
-        fields.warn(f"maxRetries is {attempts - 1}", detail=f"the maximum is {MAX_ATTEMPTS} attempts per call")
-        attempts = MAX_ATTEMPTS
+    attempts = fields.get_int("maxRetries", default.max_attempts - 1, maximum=MAX_ATTEMPTS - 1) + 1
     multiplier = fields.remaining.pop("backoffMultiplier", default.backoff_multiplier)
     policy = replace(
         default,

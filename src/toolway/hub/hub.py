@@ -23,7 +23,7 @@ from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
 from toolway.callbacks import Callback, FunctionCallbacks, Roots, SamplingCallback
 from toolway.catalog.catalog import Item, Prompt, Resource, Tool
 from toolway.catalog.storage import CatalogStorage
-from toolway.config.schema import ConfigIssue, RetryPolicy, ServerLike, Timeout
+from toolway.config.schema import MAX_ATTEMPTS, ConfigIssue, RetryPolicy, ServerLike, Timeout
 from toolway.config.settings import AlertSettings, AuditSettings
 from toolway.events import Event, EventSink
 from toolway.hub.event_stream import LogListener
@@ -188,7 +188,7 @@ class Hub:
             name: `server.tool`, or the name of the tool alone if exactly one server has it.
             arguments: Arguments of the tool.
             timeout: Seconds for the whole call; None uses the server's setting.
-            max_attempts: Attempts allowed for this call; None uses the server's setting.
+            max_attempts: Attempts allowed for this call, at most 21; None uses the server's setting.
             retry: Attempts, backoff and time limit per attempt of this call; None uses the setting of the tool or the
                 server.
             idempotent: True declares that the call may run again after a failure. None uses the setting or the hint of
@@ -205,12 +205,15 @@ class Hub:
 
         Raises:
             CallError: The call has no result. `executed` is "no", "unknown" or "yes".
+            ConfigError: `max_attempts` is more than 21; nothing was sent.
             ToolError: The tool ran and reported a failure, which `raise_on_error=False` returns as a result.
 
         Example:
             result = await hub.call_tool("github.search_issues", {"query": "is:open"}, timeout=20)
             print(result.text)
         """
+        if max_attempts is not None and max_attempts > MAX_ATTEMPTS:
+            RetryPolicy(max_attempts=max_attempts)  # raises
         params: Json = {"name": name, "arguments": dict(arguments or {})}
         if meta:
             params["_meta"] = dict(meta)

@@ -31,6 +31,8 @@ from toolway.errors import CallError, CallTimeout, Certainty, OutcomeUnknown, Pr
 from toolway.types import Call, CallHandler, CallResult
 from toolway.upstream.transport import CONNECT_TIMEOUT_CODE, CONNECTION_CODES
 
+BREAKER_OPEN_CODE: Final = "E-BREAKER-OPEN"
+
 
 class BreakerState(enum.StrEnum):
     """State of a circuit breaker: calls pass (closed), are rejected (open) or are trials."""
@@ -501,7 +503,7 @@ def _open_error(call: Call, cause: str, wait: float) -> ServerUnavailable:
         retry_after=wait,
         detail=f"next attempt in {wait:.1f} s",
         hint=f"find the cause: toolway show {call.server}",
-        code="E-BREAKER-OPEN",
+        code=BREAKER_OPEN_CODE,
     )
     error.retryable = False
     return error

@@ -17,13 +17,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from toolway._lazy import dataclass
-from toolway.config.schema import RetryPolicy
+from toolway.config.schema import MAX_ATTEMPTS, RetryPolicy
 from toolway.errors import CallError, Certainty, OutcomeUnknown
+from toolway.middleware.circuit_breaker import BREAKER_OPEN_CODE
 from toolway.types import Call, CallHandler, CallResult, Effect
 
-MAX_ATTEMPTS: Final = 5  # regardless of the settings
 MAX_RETRY_AFTER_S: Final = 60.0  # seconds; a longer Retry-After of a server means no retry
 RETRY_AFTER_JITTER: Final = 0.1  # share added to a server's Retry-After, so that clients do not return all at once
+MAX_BREAKER_WAIT_S: Final = 1.0  # seconds; a call that is being retried waits for a circuit breaker that long
 MIN_TIME_LEFT_S: Final = 0.05  # seconds; an attempt with less time left is not started
 
 _RETRYABLE: Final = {
@@ -108,7 +109,10 @@ class RetryMiddleware:
         policy, attempt = self._policy_for(call), call.state
         loss_backoff = backoff_delays(policy.initial_backoff, policy.backoff_multiplier, policy.max_backoff, random)
         throttle_backoff = backoff_delays(
-            policy.rate_limited_backoff, policy.backoff_multiplier, policy.max_backoff, random
+            max(policy.rate_limited_backoff, policy.initial_backoff),
+            policy.backoff_multiplier,
+            policy.max_backoff,
+            random,
         )
         while True:
             attempt.certainty = certainty = failure.certainty or Certainty.NOT_SENT
@@ -118,12 +122,14 @@ class RetryMiddleware:
                 attempt.attempt_number,
                 call.deadline - now(),
                 failure.retry_after,
-                failure.retryable,
+                failure.retryable or is_short_pause(failure, attempt.attempt_number),
             )
             backoff = throttle_backoff if certainty is Certainty.REJECTED else loss_backoff
             wait = next_delay(facts, policy, backoff, random)
             failure.attempts = attempt.attempt_number
             if wait is None or not budget.try_acquire(now()):
+                if is_held_by_effect(facts, policy) and _may_declare_effect(call):
+                    failure.hint = _with_effect_hint(failure, call.name)
                 on_failed(call, failure, None)
                 raise _with_overall_outcome(failure, attempt.overall_certainty())
             on_failed(call, failure, wait)
@@ -166,13 +172,45 @@ def next_delay(
         return None
     if facts.attempts >= min(policy.max_attempts, MAX_ATTEMPTS):
         return None
-    if facts.retry_after is not None:
-        if facts.retry_after > MAX_RETRY_AFTER_S:
-            return None
-        wait = facts.retry_after * (1 + RETRY_AFTER_JITTER * random())
-    else:
+    if facts.retry_after is not None and facts.retry_after > MAX_RETRY_AFTER_S:
+        return None
+    if facts.retry_after is None:
         wait = next(backoff)
+    elif facts.certainty is Certainty.NOT_SENT:  # our own estimate: it never shortens the configured delay
+        wait = max(facts.retry_after, next(backoff))
+    else:
+        wait = facts.retry_after * (1 + RETRY_AFTER_JITTER * random())
     return wait if wait + MIN_TIME_LEFT_S < facts.time_left_s else None
+
+
+def is_short_pause(failure: CallError, attempts: int) -> bool:
+    """Return True if a retry found the circuit breaker open, which its own failed attempts may have opened.
+
+    The first attempt of a call fails at once then, so that nobody waits for a server that is known to be down.
+    """
+    pause = failure.retry_after
+    return failure.code == BREAKER_OPEN_CODE and attempts > 1 and pause is not None and pause <= MAX_BREAKER_WAIT_S
+
+
+def is_held_by_effect(facts: FailureFacts, policy: RetryPolicy) -> bool:
+    """Return True if a failed call would be tried again, were it not for the unknown effect of its tool."""
+    is_last = facts.attempts >= policy.max_attempts
+    return facts.retryable and not is_last and facts.effect is Effect.UNSAFE and facts.certainty is Certainty.UNKNOWN
+
+
+def _may_declare_effect(call: Call) -> bool:
+    """Return True if nobody has declared whether the called tool may run again, so that a hint about it helps."""
+    settings = call.policy.settings if call.policy is not None else None
+    declared = settings is not None and (settings.effect is not None or settings.idempotent is not None)
+    return call.method == "tools/call" and call.idempotent is None and not declared
+
+
+def _with_effect_hint(failure: CallError, tool: str) -> str:
+    why = (
+        "not repeated because the tool doesn't say that it is safe to repeat: set effect or idempotent for it, "
+        f'such as "tools": {{"{tool}": {{"effect": "idempotent"}}}}'
+    )
+    return f"{failure.hint}; {why}" if failure.hint else why
 
 
 def backoff_delays(base: float, multiplier: float, cap: float, random: Callable[[], float]) -> Iterator[float]:
