@@ -100,8 +100,9 @@ async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() 
     assert parse_entry({"command": "x", "health": {"timeout": "12s"}}).health.timeout == 12
     async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
         await hub.wait_ready()
+        await hub.call_tool("one.sleep", {"seconds": 2})  # it answers pings while it works
         async with stopped(hub, "one") as pid:
-            call = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, idempotent=True, timeout=30))
+            call = asyncio.create_task(hub.call_tool("one.echo", {"text": "x"}, idempotent=True))
             await until(lambda: hub.status()["one"].pid not in (pid, None), within(10))
             assert (await call).text == "x"
         assert "no response to a health check" in (hub.status()["one"].last_error or "")
@@ -111,9 +112,10 @@ async def test_a_process_that_hangs_is_found_within_its_time_and_started_anew() 
 async def test_a_call_that_a_hung_process_loses_says_why() -> None:
     async with Hub({"one": fake(health=HealthCheck(timeout=1.0))}, catalog_storage=None) as hub:
         await hub.wait_ready()
+        await hub.call_tool("one.sleep", {"seconds": 2})
         async with stopped(hub, "one"):
             with pytest.raises(CallError, match="no response to a health check") as caught:
-                await hub.call_tool("one.echo", {"text": "x"}, max_attempts=1, timeout=30)
+                await hub.call_tool("one.echo", {"text": "x"}, max_attempts=1)
         assert (caught.value.code, caught.value.executed) == ("E-HEALTH", "unknown")
 
 

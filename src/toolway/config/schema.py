@@ -186,7 +186,8 @@ class HealthCheck:
     """Health check that detects an unresponsive server.
 
     A process that has sent nothing for `timeout` seconds, not even the answer to a ping, is hung and restarted. Calls
-    in flight end as if the connection was lost. A server that only works for a long time answers the ping.
+    in flight end as if the connection was lost. During a call that counts only for a server that has answered pings
+    during calls before, and only after the timeout that is set for the call or the server.
 
     Attributes:
         interval: seconds without a message before a ping, less if `timeout` requires it; 0 never pings. Default 30.

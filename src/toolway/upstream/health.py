@@ -2,8 +2,12 @@
 
 While a server is ready, `HealthMonitor.watch` pings it if it is silent. A slow server answers the ping, a hung one does
 not. A process that has sent nothing for `health.timeout` seconds, not even the answer to a ping, is hung: the
-supervisor restarts it, even while calls wait. A server with a URL cannot be restarted from here: it gets a new
-connection after several failed pings, and only if no call is in flight.
+supervisor restarts it. A server with a URL cannot be restarted from here: it gets a new connection after several failed
+pings, and only if no call is in flight.
+
+Many servers have one thread, and answer nothing while a tool runs. So while a call runs, a missing answer proves
+something only if the server has answered pings during calls before. A bare server never has. Nor does it prove anything
+within the time limit that somebody has set for the call or the server: the limit of the call finds a server that hangs.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ from contextlib import suppress
 from typing import Final
 
 from toolway._async import LightEvent
-from toolway.config.schema import Server
+from toolway.config.schema import Server, Timeout
 from toolway.events import Event, HealthChanged
-from toolway.types import Certainty
+from toolway.types import Call, Certainty
 from toolway.upstream.session import Session
 from toolway.upstream.transport import CONNECTION_CODES, Disconnect, TransportError
 
@@ -35,6 +39,8 @@ class HealthMonitor:
         self._emit = emit
         self._clock = asyncio.get_running_loop().time
         self._refused_until = 0.0  # the server asked for no requests until then
+        self._answers_during_calls = False  # it has answered a ping while a call ran, so it is not single-threaded
+        self._ping_answered = False  # the last ping was answered itself
         self._ping_failure = ""
         self._ping_code = ""  # of the last failed ping, if the server could not be reached
         self._url_failure = ""
@@ -91,19 +97,52 @@ class HealthMonitor:
                 if not await self._wait_for_silence(session, ping_after, check_requested):
                     continue
                 check_requested.clear()
+            if session.in_flight and session.protocol.era == "bare":  # the ping would only be queued behind the call
+                misses = 0
+                await self._wait_while_working(session)
+                continue
             silence = self._clock() - session.last_activity
             limit = max(health.timeout - silence, health.ping_timeout) if is_process else health.ping_timeout
+            calls = _sent_calls(session)
             reason = await self._ping(session, limit)
-            self._record(ping=reason)
+            if self._ping_answered and any(call in calls for call in _sent_calls(session)):
+                self._answers_during_calls = True
+            is_judged = not session.in_flight or self._answers_during_calls or bool(self._ping_code)
+            if is_judged or not reason:
+                self._record(ping=reason)
             if not reason:
                 misses = 0
                 continue
+            if not is_judged:
+                misses = 0
+                await self._wait_while_working(session)
+                continue
             misses += 1
-            is_hung = is_process and self._clock() - session.last_activity >= health.timeout - TIMER_TOLERANCE_S
-            may_restart = not session.in_flight or (is_process and health.during_calls)
-            if may_restart and (is_hung or misses >= health.failure_threshold):
+            if self._must_restart(session, misses):
                 times = f" ({misses} times in a row)" if misses > 1 else ""
                 return Disconnect(f"{reason}{times}", self._ping_code or "E-HEALTH")
+            await asyncio.sleep(MISS_RETRY_DELAY_S)
+
+    def _must_restart(self, session: Session, misses: int) -> bool:
+        """Return True if a server that has failed `misses` pings in a row must be restarted or connected anew."""
+        health, is_process = self._server.health, self._server.transport == "stdio"
+        silence = self._clock() - session.last_activity + TIMER_TOLERANCE_S
+        if not session.in_flight:
+            return misses >= health.failure_threshold or (is_process and silence >= health.timeout)
+        limits = (self._explicit_limit(call) for call in session.running_calls)
+        return is_process and health.during_calls and silence >= max(health.timeout, *limits, 0.0)
+
+    def _explicit_limit(self, call: Call) -> float:
+        """Return the time limit of a call in seconds if somebody has set it; 0 if it is the default."""
+        if call.timeout is not None:
+            return call.timeout
+        total = call.policy.timeout if call.policy is not None else self._server.timeout.total
+        return 0.0 if total == Timeout().total else float(total)
+
+    async def _wait_while_working(self, session: Session) -> None:
+        """Wait until the server sends a message, or until no call is in flight."""
+        heard = session.last_activity
+        while session.in_flight and session.last_activity == heard:  # noqa: ASYNC110 - an event would cost every call
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     async def _wait_for_silence(self, session: Session, seconds: float, check_requested: LightEvent) -> bool:
@@ -119,7 +158,7 @@ class HealthMonitor:
 
     async def _ping(self, session: Session, limit: float) -> str:
         """Ping the server. Return why that failed, or "" if the server sent any message meanwhile."""
-        self._ping_code = ""
+        self._ping_code, self._ping_answered = "", False
         ping = asyncio.ensure_future(session.ping())
         try:
             while True:
@@ -131,6 +170,7 @@ class HealthMonitor:
                     return f"no response to a health check within {limit:.3g} s"
             if ping.done():
                 ping.result()
+                self._ping_answered = True
             return ""
         except TransportError as exc:
             if exc.retry_after is None or exc.certainty is not Certainty.REJECTED:
@@ -175,3 +215,8 @@ class HealthMonitor:
         finally:
             client.close()
         return "" if 200 <= status < 300 else f"its health URL answered {status}"
+
+
+def _sent_calls(session: Session) -> list[Call]:
+    """Return the calls that the server has received and not answered."""
+    return [call for call in session.running_calls if call.state.certainty is not Certainty.NOT_SENT]

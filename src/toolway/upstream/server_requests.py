@@ -107,6 +107,9 @@ class ServerRequestRouter:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def calls(self) -> list[Call]:
+        return list(self._calls.values())
+
     def add(self, call: Call) -> None:
         self._calls[id(call.state)] = call
 

@@ -165,6 +165,11 @@ class Session:
         """Return the number of calls that are running in this session."""
         return len(self._router) + self.flights
 
+    @property
+    def running_calls(self) -> list[Call]:
+        """Return the calls that are running in this session, without those of the last second that wait nowhere."""
+        return self._router.calls()
+
     def start(
         self,
         name: str,

@@ -136,8 +136,9 @@ async def test_a_stopped_server_is_restarted_and_what_was_sent_to_it_is_unknown(
     }
     async with lab(servers) as bench:
         first = bench.pid("bad")
+        (await bench.call("strict.sleep", {"seconds": 2}, echoes=False)).expect(None)  # it answers pings meanwhile
         at_the_deadline = bench.start("bad.bad", {"effect": True}, timeout=2.5)
-        early = bench.start("strict.bad", {"effect": True}, timeout=15)
+        early = bench.start("strict.bad", {"effect": True})
         assert (await early).expect(OutcomeUnknown, "unknown").seconds < within(6)
         (await at_the_deadline).expect(CallTimeout, "unknown")
         await bench.until(lambda: not alive(first), 6)
@@ -154,8 +155,9 @@ async def test_a_server_that_hangs_while_calls_wait_is_restarted_and_reads_are_m
     monkeypatch.setattr(stdio, "SIGTERM_TIMEOUT_S", 0.3)
     health = HealthCheck(timeout=1.2)
     async with lab({"bad": first_time(tmp_path, "sigstop;on=bad", era=era, health=health)}) as bench:
-        lost = bench.start("bad.bad", {"effect": True}, timeout=30)
-        read = bench.start("bad.sleep", {"seconds": 5}, timeout=30, idempotent=True, echoes=False)
+        (await bench.call("bad.sleep", {"seconds": 2}, echoes=False)).expect(None)  # it answers pings meanwhile
+        lost = bench.start("bad.bad", {"effect": True})
+        read = bench.start("bad.sleep", {"seconds": 5}, idempotent=True, echoes=False)
         assert (await lost).expect(OutcomeUnknown, "unknown").seconds < within(6)
         again = (await read).expect(None)
         assert again.reply is not None and again.reply.attempts == 2
