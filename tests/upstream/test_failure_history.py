@@ -35,15 +35,6 @@ def test_a_server_that_is_elsewhere_now_has_not_failed() -> None:
     assert not start_failure(TransportError("gone", Certainty.NOT_SENT), 30.0).moved
 
 
-def test_nobody_waits_for_a_server_that_cannot_be_started_or_is_tried_too_late() -> None:
-    one = past()
-    one.record_end(CRASH, 10.0, 100.0)
-    assert not one.is_terminal(max_wait=5.0, now=100.0)
-    assert one.is_terminal(max_wait=0.5, now=100.0)
-    one.start_failures += 1
-    assert one.is_terminal(max_wait=5.0, now=100.0)
-
-
 def test_the_status_says_when_and_why() -> None:
     one = past()
     one.record_end(CRASH, 10.0, 100.0)
@@ -90,17 +81,25 @@ def away(server: Server) -> FailureHistory:
     return found
 
 
+WEB = Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart)
+
+
 @pytest.mark.attack("A2-D5")
-def test_a_server_that_could_not_be_reached_is_tried_twice_a_second_while_calls_want_it() -> None:
-    one = away(Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart))
-    assert (one.next_start(101.1), one.retry_at) == (131.0, 131.0)
-    one.wanted_until = 106.0
-    assert one.next_start(101.1) == 101.5
-    assert one.next_start(106.0) == 131.0  # nobody wants it any more
+@pytest.mark.user_trial("2")
+@pytest.mark.parametrize("server", [WEB, SERVER])
+def test_a_server_that_is_down_is_started_once_a_second_at_most_if_something_asks_for_it(server: Server) -> None:
+    one = away(server)
+    one.begin_attempt(100.9)
+    assert one.next_start() == one.retry_at == 131.0
+    assert one.next_chance() == 101.9
+    one.is_wanted = True
+    assert one.next_start() == 101.9
+    one.begin_attempt(101.9)
+    assert one.next_start() == 131.0  # until somebody asks again
 
 
 def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing() -> None:
-    one = away(Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart))
+    one = away(WEB)
     for _ in range(20):
         one.is_early = True
         assert one.record_end(REFUSED, 0.0, 102.0) is StateEvent.GAVE_UP
@@ -110,9 +109,24 @@ def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing(
     assert one.backoff.total == 4
 
 
-def test_a_process_and_a_server_that_was_reached_are_not_started_before_their_time() -> None:
-    for server, end in ((SERVER, CRASH), (Server(url="http://127.0.0.1:9/mcp"), Disconnect("hangs", "E-HEALTH"))):
-        one = away(server)
-        one.record_end(end, 0.0, 102.0)
-        one.wanted_until = 200.0
-        assert one.next_start(103.0) == one.retry_at
+@pytest.mark.parametrize("code", ["E-CONFIG-SECRET", "E-AUTH-TOKEN"])
+def test_a_call_does_not_start_a_server_that_waits_for_a_person(code: str) -> None:
+    one = away(WEB)
+    one.record_end(Disconnect("not now", code), 0.0, 102.0)
+    assert one.needs_person and one.next_chance() == one.retry_at
+    one.record_end(Disconnect("its login server is down", "E-AUTH-SERVER"), 0.0, 102.0)
+    assert not one.needs_person
+
+
+@pytest.mark.user_trial("2")
+def test_a_server_at_a_url_is_started_every_half_minute_however_often_that_failed() -> None:
+    one = FailureHistory(Server(url="http://127.0.0.1:9/mcp"), lambda: 1.0, 100.0)
+    waits = []
+    for n in range(30):
+        one.record_end(REFUSED, 0.0, 100.0 + n)
+        waits.append(one.retry_at - 100.0 - n)
+    assert max(waits) == 30.0
+    process = FailureHistory(Server(command="x"), lambda: 1.0, 100.0)
+    for _ in range(30):
+        process.record_end(CRASH, 0.0, 100.0)
+    assert process.retry_at == 400.0

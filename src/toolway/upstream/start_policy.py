@@ -5,11 +5,15 @@
 Forty servers that start together compete for the same cores, and the one that is needed now is as late as the rest.
 So a start needs a permit of the `StartLimiter`. It keeps the permit until the server responds, or for one second at
 most. A server that a call waits for skips the queue.
+
+A server that is down is started again after its delay, or earlier if something asks for it: a call, a check or a list.
+All who ask share one start.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,8 +35,7 @@ from toolway.upstream.transport import (
     TransportInfo,
 )
 
-RECONNECT_INTERVAL_S: Final = 0.5  # between starts of a server that cannot be reached, while calls want it
-WANTED_S: Final = 5.0  # seconds for which such a server is tried after the last call that wanted it
+ATTEMPT_INTERVAL_S: Final = 1.0  # between two starts of a server that is down, however many calls ask for it
 EXPECTED_LIFETIME_S: Final = 5.0  # after this time the expected end of a connection is no failure
 
 
@@ -42,8 +45,11 @@ class FailureHistory:
     __slots__ = (
         "_gave_up",
         "_has_url",
+        "_max_url_delay",
+        "attempted_at",
         "backoff",
         "is_early",
+        "is_wanted",
         "last_failure",
         "last_transport_info",
         "messages_received",
@@ -51,7 +57,6 @@ class FailureHistory:
         "retry_at",
         "start_failures",
         "state_since",
-        "wanted_until",
     )
 
     def __init__(self, server: Server, random: Callable[[], float], now: float) -> None:
@@ -63,10 +68,12 @@ class FailureHistory:
         self.start_failures = 0  # since the last successful start
         self.retry_at = 0.0
         self.state_since = now  # start of the current state
-        self.is_early = False  # the start in progress is before `retry_at`, because calls want the server
-        self.wanted_until = now  # as far as calls have shown
+        self.attempted_at = -math.inf  # when the last start began
+        self.is_early = False  # the start in progress is before `retry_at`, because something asks for the server
+        self.is_wanted = False  # something waits for the next start
         self._gave_up = False
         self._has_url = server.transport != "stdio"
+        self._max_url_delay = server.restart.max_backoff
 
     def record_transport(self, info: TransportInfo) -> None:
         """Keep the last information about a closed transport, and add its message counts to the totals."""
@@ -88,27 +95,34 @@ class FailureHistory:
         wait, gave_up = self.backoff.next_delay(now, ready_for)
         if disconnect.code.startswith("E-CONFIG-"):  # each start fails until the configuration is changed
             wait, gave_up = self.backoff.failed_retry_interval, True
+        elif self._has_url and not self.needs_person:  # a connection costs little
+            wait = min(wait, self._max_url_delay)
         self.retry_at = now + wait
         self._gave_up = gave_up
         return StateEvent.GAVE_UP if gave_up else StateEvent.ENDED
 
-    def next_start(self, now: float) -> float:
-        """Return the time of the next start. It may be before `retry_at`.
+    def begin_attempt(self, now: float) -> None:
+        """Record that a start begins at the time `now`."""
+        self.attempted_at = now
+        self.is_wanted = False
 
-        A server that could not be reached at its URL is tried often while calls want it: the connection costs little,
-        and the server is used again as soon as it is back. The start of a process costs much more.
-        """
-        if self._has_url and self._is_unreachable and now < self.wanted_until:
-            return min(self.state_since + RECONNECT_INTERVAL_S, self.retry_at)
-        return self.retry_at
+    def next_start(self) -> float:
+        """Return the time of the next start. It is before `retry_at` if something waits for it."""
+        return min(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S) if self.is_wanted else self.retry_at
+
+    def next_chance(self) -> float:
+        """Return the time of the next start if a call asks for it."""
+        return self.retry_at if self.needs_person else min(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S)
+
+    @property
+    def needs_person(self) -> bool:
+        """Return True if each start fails until somebody logs in or changes the configuration."""
+        code = self.last_failure.code if self.last_failure is not None else ""
+        return code.startswith(("E-CONFIG-", "E-AUTH-")) and code != "E-AUTH-SERVER"
 
     @property
     def _is_unreachable(self) -> bool:
-        return self.last_failure is not None and self.last_failure.code in CONNECTION_CODES
-
-    def is_terminal(self, max_wait: float, now: float) -> bool:
-        """Return True if calls must not wait: the last start failed, or the next is over `max_wait` seconds away."""
-        return self.start_failures > 0 or self.retry_at - now > max_wait
+        return self._has_url and self.last_failure is not None and self.last_failure.code in CONNECTION_CODES
 
     def build_status(
         self, name: str, server: Server, state: State, session: Session | None, era_hint: Era | None, now: float

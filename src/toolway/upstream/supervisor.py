@@ -25,7 +25,7 @@ from toolway.upstream.health import HealthMonitor
 from toolway.upstream.lists import ListSync
 from toolway.upstream.negotiation import may_be_legacy_sse
 from toolway.upstream.session import DELIVERED_LOG_MARKER, Session
-from toolway.upstream.start_policy import WANTED_S, FailureHistory, StartPermit, start_failure
+from toolway.upstream.start_policy import FailureHistory, StartPermit, start_failure
 from toolway.upstream.state import State, StateEvent, step
 from toolway.upstream.status import ServerStatus, with_check_error
 from toolway.upstream.subscriptions import Subscriptions
@@ -63,7 +63,7 @@ class Supervisor:
         self.check_requested = LightEvent()  # a call could not reach the server
         self.first_start_done = LightEvent()  # the first start has succeeded or failed
         self._urgent = LightEvent()  # a call waits for the start
-        self._wanted = LightEvent()  # a call failed because the server is not there
+        self._wanted = LightEvent()  # something waits for the start of a server that is down
         self._use_legacy_sse = False  # the URL speaks HTTP+SSE, which is then tried first
         self._predecessor: asyncio.Task[None] | None = None  # the previous upstream, which must stop before our start
 
@@ -142,6 +142,7 @@ class Supervisor:
         self.restart_requested.clear()
         self.retry_failed_start = False
         permit = await self._acquire_start_permit()
+        self.history.begin_attempt(self._loop.time())
         server = replace(self.server, sse=True) if self._use_legacy_sse else self.server
         session = Session(
             self.name,
@@ -292,7 +293,7 @@ class Supervisor:
         return self.history.record_end(disconnect, ready_for, self._loop.time())
 
     async def _waiting_for_retry(self) -> StateEvent:
-        while self._loop.time() < (due := self.history.next_start(self._loop.time())):
+        while self._loop.time() < (due := self.history.next_start()):
             self._wanted.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
@@ -346,10 +347,12 @@ class Supervisor:
 
     # -- waiting callers ----------------------------------------------------------------------------------------------
 
-    async def wait_session(self, call_state: CallState, *, urgent: bool = True) -> Session:
-        """Return the session as soon as calls can be sent; start the server if needed.
+    async def wait_session(self, call_state: CallState, *, urgent: bool = True, insist: bool = False) -> Session:
+        """Return the session as soon as calls can be sent; start the server if needed, even if earlier starts failed.
 
-        Raises `CallError` if the server is stopping, or if its start fails or is not expected soon.
+        All who wait share one start, and there is at most one per second. Raises `CallError` if the server is stopping,
+        if its start fails, or if somebody must log in or change its configuration first. With `insist`, it is started
+        even then.
         """
         if self.state is State.READY and self.session is not None and not self.draining:
             return self.session
@@ -357,24 +360,14 @@ class Supervisor:
         self.start_requested.set()
         if urgent:
             self._urgent.set()
-        if self._should_fail_now():
-            self.history.wanted_until = self._loop.time() + WANTED_S
-            self._wanted.set()
-            raise self.create_unavailable_error()
-        return await self.waiters.wait()
-
-    def _should_fail_now(self) -> bool:
-        """Return True if a call must fail at once instead of waiting for the server to be ready.
-
-        Calls do not wait for the retry of a failed start.
-        """
         if self.draining or self.state in (State.STOPPING, State.STOPPED):
-            return True
-        if self._is_restart_pending() or self.state not in (State.BACKING_OFF, State.FAILED):
-            return False
-        if self.state is State.FAILED:
-            return True
-        return self.history.is_terminal(self.server.timeout.queue, self._loop.time())
+            raise self.create_unavailable_error()
+        if self.state in (State.BACKING_OFF, State.FAILED) and not self._is_restart_pending():
+            if self.history.needs_person and not insist:
+                raise self.create_unavailable_error()
+            self.history.is_wanted = True
+            self._wanted.set()
+        return await self.waiters.wait()
 
     def _is_restart_pending(self) -> bool:
         """Return True if the server has failed and a requested restart has not begun yet.
@@ -388,7 +381,7 @@ class Supervisor:
         failure = self.history.last_failure
         error = unavailable_error(self.status(), failure.code if failure else "", permanent=self.draining)
         if error.retry_after is not None:
-            error.retry_after = max(0.0, self.history.next_start(self._loop.time()) - self._loop.time())
+            error.retry_after = max(0.0, self.history.next_chance() - self._loop.time())
         return error
 
     def status(self) -> ServerStatus:

@@ -183,9 +183,9 @@ class Upstream:
             raise self._supervisor.create_unavailable_error() from None
 
     async def check_health(self, timeout: float, *, start: bool) -> HealthResult:
-        """Check the server now, within `timeout` seconds. Waits for a start that is in progress.
+        """Check the server now, within `timeout` seconds. A server that is down is started for it.
 
-        A server that is not running is not checked, unless `start` is True.
+        A server that nobody has used yet is not checked, unless `start` is True.
         """
         began = self._clock()
         ok: bool | None = False
@@ -195,7 +195,7 @@ class Upstream:
         else:
             try:
                 async with asyncio.timeout(timeout):
-                    session = await self._supervisor.wait_session(CallState())
+                    session = await self._supervisor.wait_session(CallState(), insist=start)
                 error = await self._supervisor.health.check(session, max(timeout - (self._clock() - began), 0.1))
                 ok = not error
             except CallError as exc:
