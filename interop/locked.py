@@ -146,7 +146,7 @@ async def _call_all(packages: list[Package], into: Path) -> dict[str, str]:
 async def _call(hub: Hub, package: Package, into: Path) -> str:
     try:
         await hub.wait_ready(package.name, timeout=READY_SECONDS)
-        tools = len(await hub.list_tools(server=package.name, timeout=READY_SECONDS))
+        tools = len(await hub.list_tools(server=package.name, wait=READY_SECONDS))
         if package.tool is None:
             return f"ready, {tools} tools"
         arguments = corpus.fill(package.arguments or {}, into / "work" / package.name)

@@ -392,8 +392,8 @@ async def measure(
                 "search": {"url": f"{url}/mcp/search", "headers": headers},
             }
             async with Hub(entries, catalog_storage=None) as hub:
-                listed = [tool.raw for tool in await hub.list_tools(server="all", timeout=60)]
-                few = [tool.raw for tool in await hub.list_tools(server="search", timeout=60)]
+                listed = [tool.raw for tool in await hub.list_tools(server="all", wait=60)]
+                few = [tool.raw for tool in await hub.list_tools(server="search", wait=60)]
                 ways = {
                     f"all {len(listed)} definitions": (with_definitions, listed),
                     f"the first {HOST_LIMIT} definitions": (with_definitions, listed[:HOST_LIMIT]),

@@ -48,7 +48,7 @@ class ToolsOnly:
     def status(self) -> dict[str, None]:
         return {"s": None}
 
-    async def list_tools(self, *, server: str, timeout: float) -> list[Tool]:
+    async def list_tools(self, *, server: str, wait: float) -> list[Tool]:
         return [Tool(server, name, {"name": name, "inputSchema": {"type": "object"}}) for name in NAMES]
 
     def call_terms(self, name: str) -> CallTerms:

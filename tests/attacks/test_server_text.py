@@ -132,8 +132,8 @@ async def test_read_a_value_of_env_in_an_exception_of_the_library(tmp_path: Path
             lambda: hub.read_resource("x://y", server="telltale"),
             lambda: hub.get_prompt("telltale.x"),
             lambda: hub.find_tool("telltale.x", timeout=30),
-            lambda: hub.list_tools(server="telltale", timeout=30),
-            lambda: hub.list_prompts(server="telltale", timeout=30),
+            lambda: hub.list_tools(server="telltale", wait=30),
+            lambda: hub.list_prompts(server="telltale", wait=30),
             lambda: hub.wait_ready("telltale"),
         ):
             with pytest.raises(CallError) as failed:

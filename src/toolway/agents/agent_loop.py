@@ -129,7 +129,7 @@ async def _list_tools(hub: Hub, settings: AgentSettings) -> dict[str, Tool]:
     Tools that start agents are left out: so an agent cannot start itself, and all its requests count for its budget.
     """
     servers = [name for name in hub.status() if any(may_match(name, pattern) for pattern in settings.tools)]
-    lists = [hub.list_tools(server=name, timeout=LIST_TIMEOUT_S) for name in servers]
+    lists = [hub.list_tools(server=name, wait=LIST_TIMEOUT_S) for name in servers]
     found: dict[str, Tool] = {}
     for tools in await asyncio.gather(*lists, return_exceptions=True):
         if isinstance(tools, list):

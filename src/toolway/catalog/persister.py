@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from toolway.catalog.catalog import Catalog
-from toolway.catalog.storage import CatalogStorage, ForgedListsError
+from toolway.catalog.storage import CatalogStorage, FileCatalogStorage, ForgedListsError
 from toolway.events import Event, ListKind, ServerLog
 from toolway.types import Era
 
@@ -21,15 +22,21 @@ class CatalogPersister:
     """Loads and saves the catalog's lists of each server through a storage."""
 
     def __init__(
-        self, catalog: Catalog, storage: CatalogStorage | None, emit: Callable[[Event], None] = lambda event: None
+        self,
+        catalog: Catalog,
+        storage: CatalogStorage | None,
+        emit: Callable[[Event], None] = lambda event: None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._catalog = catalog
         self._emit = emit
+        self._wall_clock = wall_clock
         self._storage = storage
         self._eras: dict[str, Era] = {}
         self._identities: dict[str, str] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._saving: set[asyncio.Future[None]] = set()
+        self.shares_late = False  # late servers are remembered for other programs: each command of a terminal is one
 
     def load(self, server: str, identity: str) -> Era | None:
         """Fill the catalog with the stored lists of a server, marked stale.
@@ -48,6 +55,20 @@ class CatalogPersister:
         for kind in LIST_KINDS:
             self._catalog.replace(server, kind, stored.lists.get(kind, ()), stale=True)
         return stored.era
+
+    def late_for(self, server: str) -> float:
+        """Return for how many seconds a server still counts as late, because it kept a list of another program waiting.
+
+        0 if it does not, or if that is not remembered.
+        """
+        if not self.shares_late or not isinstance(self._storage, FileCatalogStorage):
+            return 0.0
+        return self._storage.late_for(server, self._identities[server], self._wall_clock())
+
+    def mark_late(self, server: str) -> None:
+        """Remember that a server has kept a list waiting, if that is shared with other programs."""
+        if self.shares_late and isinstance(self._storage, FileCatalogStorage):
+            self._storage.mark_late(server, self._identities[server])
 
     def schedule_save(self, server: str, era: Era) -> None:
         """Save the lists and the protocol era of a server in half a second.

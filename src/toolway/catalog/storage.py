@@ -28,6 +28,7 @@ _FORMAT_VERSION: Final = 1
 _MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 _KEY_BYTES: Final = 32
 _MAC_CHARS: Final = 64
+LATE_MEMORY_S: Final = 300.0  # seconds for which a server that kept a list waiting counts as late
 
 
 class ForgedListsError(Exception):
@@ -111,6 +112,25 @@ class FileCatalogStorage:
             except OSError:
                 os.unlink(name)
                 raise
+            self._late_path(server, identity).unlink(missing_ok=True)
+
+    def mark_late(self, server: str, identity: str) -> None:
+        """Remember for some minutes that a server has kept a list waiting. A disk error is ignored."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._late_path(server, identity).touch(mode=0o600)
+
+    def late_for(self, server: str, identity: str, now: float) -> float:
+        """Return for how many seconds from the Unix time `now` a server still counts as late; 0 if it does not."""
+        try:
+            marked_at = self._late_path(server, identity).stat().st_mtime
+        except OSError:
+            return 0.0
+        return max(0.0, LATE_MEMORY_S - max(0.0, now - marked_at))
+
+    def _late_path(self, server: str, identity: str) -> Path:
+        """Return the path of the mark of a late server. It needs no key: a forged mark only shortens a wait."""
+        return self._folder / f"{server}-{hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()}.late"
 
     def _load_key(self, *, create: bool) -> bytes:
         """Read the key of the MACs; if `create`, create a missing key. Raises `OSError` if there is no valid key."""

@@ -8,7 +8,16 @@ import typer
 
 from toolway.cli import completion
 
-Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Time to wait for servers.")]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        min=0,
+        help="Time to wait for servers. Default: 2 s, or 30 s for one server.",
+        show_default=False,
+    ),
+]
 ServerName = Annotated[
     str,
     typer.Argument(

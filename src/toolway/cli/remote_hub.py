@@ -7,6 +7,7 @@ they keep all guarantees of a call. An error of a call is raised with the class 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -37,6 +38,7 @@ from toolway.errors import (
 from toolway.gateway.mcp import errors
 from toolway.hub.core import HubCore
 from toolway.hub.hub import Hub
+from toolway.hub.upstreams import LIST_WAIT_S, NAMED_LIST_WAIT_S
 from toolway.middleware.resolve import find_by_bare_name, require_server
 from toolway.network.policy import ALLOW_ALL
 from toolway.protocol import tool_names
@@ -71,28 +73,33 @@ class RemoteHub:
     def known_tools(self, *, server: str | None = None) -> list[Tool]:
         return self._catalog.tools(server)
 
-    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+    async def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]:
         """Wait until each server, or only `server`, has started or failed; return the tools.
 
-        After `timeout` seconds, returns the tools that are known by then. A key without admin rights gets the tools
+        After `wait` seconds, returns the tools that are known by then. None waits 30 s for `server`; for all servers it
+        waits until each of them has had 2 s since its start began. A key without admin rights gets the tools
         that it may call.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
+        patience = math.inf if wait is not None or server is not None else LIST_WAIT_S
+        limit = wait if wait is not None else NAMED_LIST_WAIT_S if server is not None else LIST_WAIT_S
+        end = loop.time() + limit
         try:
             await self._refresh_status()
         except GatewayAdmin as exc:
             self.status_denied = exc
-            await self._load_allowed_tools(timeout)
+            await self._load_allowed_tools(limit)
             return self.known_tools(server=server)
-        while self._is_starting(server) and loop.time() < end:
+        while self._is_starting(server, patience) and loop.time() < end:
             await asyncio.sleep(STATUS_POLL_INTERVAL_S)
             await self._refresh_status()
         await self._load_tools()
         return self.known_tools(server=server)
 
-    def _is_starting(self, server: str | None) -> bool:
-        return any(s.state == "starting" for s in self._status.values() if server in (None, s.server))
+    def _is_starting(self, server: str | None, patience: float) -> bool:
+        """Return True if `server`, or any server, has been starting for less than `patience` seconds."""
+        statuses = [each for each in self._status.values() if server in (None, each.server)]
+        return any(each.state == "starting" and each.since < patience for each in statuses)
 
     async def _refresh_status(self) -> None:
         response = await self._gateway.request_admin("GET", "servers")
@@ -127,7 +134,7 @@ class RemoteHub:
     async def _load_allowed_tools(self, timeout: float) -> None:
         """Load the definitions of the tools that this key may call, from the gateway's MCP endpoint."""
         async with self._open_endpoint() as hub:
-            listed = await hub.list_tools(server=GATEWAY_SERVER_NAME, timeout=timeout)
+            listed = await hub.list_tools(server=GATEWAY_SERVER_NAME, wait=timeout)
         raws: dict[str, list[Json]] = {}
         for tool in listed:
             ref = tool_names.parse_tool_name(tool.name)
@@ -148,10 +155,10 @@ class RemoteHub:
 
     # -- prompts and resources, from the endpoint of clients ----------------------------------------------------------
 
-    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+    async def list_prompts(self, *, server: str | None = None, wait: float | None = None) -> list[Prompt]:
         """Return the prompts that this key may use: all, or those of `server`."""
         async with self._open_endpoint() as hub:
-            listed = await hub.list_prompts(server=GATEWAY_SERVER_NAME, timeout=timeout)
+            listed = await hub.list_prompts(server=GATEWAY_SERVER_NAME, wait=wait)
         refs = [(tool_names.parse_tool_name(prompt.name), prompt) for prompt in listed]
         return [
             Prompt(ref.server, ref.tool, prompt.raw)
@@ -159,15 +166,15 @@ class RemoteHub:
             if ref is not None and server in (None, ref.server)
         ]
 
-    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+    async def list_resources(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resources of the gateway. The gateway does not say which server has which resource."""
         async with self._open_endpoint() as hub:
-            return await hub.list_resources(server=GATEWAY_SERVER_NAME, timeout=timeout)
+            return await hub.list_resources(server=GATEWAY_SERVER_NAME, wait=wait)
 
-    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+    async def list_resource_templates(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resource templates of the gateway."""
         async with self._open_endpoint() as hub:
-            return await hub.list_resource_templates(server=GATEWAY_SERVER_NAME, timeout=timeout)
+            return await hub.list_resource_templates(server=GATEWAY_SERVER_NAME, wait=wait)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None

@@ -34,7 +34,7 @@ async def run_search(
     limit: int,
     why: int | None,
     refresh: bool,
-    wait: float,
+    wait: float | None,
 ) -> ExitCode:
     """Print the tools that fit a task best, or the reasons for the score of the result number `why`."""
     from toolway.cli.targets import find_gateway
@@ -58,10 +58,10 @@ async def run_search(
     return _print_search(context.output, query, _matches_to_json(answer), facts, why)
 
 
-async def _load_catalog(context: CommandContext, server: str | None, wait: float, refresh: bool) -> Catalog:
+async def _load_catalog(context: CommandContext, server: str | None, wait: float | None, refresh: bool) -> Catalog:
     """Return the tools of the configured servers, from cached lists. Servers without a cached list are started."""
     from toolway.catalog.catalog import Catalog
-    from toolway.cli.targets import file_without_gateway, find_target, wait_for_tools
+    from toolway.cli.targets import file_without_gateway, find_target, print_missing, wait_for_tools
 
     output, options = context.output, context.target_options
     target: Target = file_without_gateway(output, options) or await find_target(output, options)
@@ -70,11 +70,12 @@ async def _load_catalog(context: CommandContext, server: str | None, wait: float
         return cached.catalog
     catalog = cached.catalog if cached is not None else Catalog()
     async with target.open_some(cached.uncached) if cached is not None else target.open(server) as servers:
-        await wait_for_tools(servers, output, wait, server if cached is None else None)
+        statuses = await wait_for_tools(servers, output, wait, server if cached is None else None)
         for name, tools in _by_server(servers.known_tools()).items():
             if cached is None:
                 catalog.add_server(name)
             catalog.replace(name, "tools", [tool.raw for tool in tools])
+    print_missing(output, statuses)
     return catalog
 
 
@@ -182,7 +183,7 @@ async def run_missed(context: CommandContext) -> ExitCode:
 # -- tokens ------------------------------------------------------------------------------------------------------------
 
 
-async def run_cost(context: CommandContext, *, refresh: bool, wait: float) -> ExitCode:
+async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None) -> ExitCode:
     """Print the tokens that the tools of each endpoint and each server cost a model."""
     from toolway.cli.targets import find_gateway
 

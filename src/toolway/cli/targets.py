@@ -28,6 +28,7 @@ from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolRe
 
 if TYPE_CHECKING:
     from toolway.cli.remote_hub import RemoteHub
+    from toolway.hub.hub import Hub
     from toolway.upstream.status import HealthResult, ServerStatus
 
 __all__ = [
@@ -59,13 +60,15 @@ class HubApi(Protocol):
 
     def known_tools(self, *, server: str | None = None) -> list[Tool]: ...
 
-    async def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]: ...
+    async def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]: ...
 
-    async def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]: ...
+    async def list_prompts(self, *, server: str | None = None, wait: float | None = None) -> list[Prompt]: ...
 
-    async def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]: ...
+    async def list_resources(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]: ...
 
-    async def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]: ...
+    async def list_resource_templates(
+        self, *, server: str | None = None, wait: float | None = None
+    ) -> list[Resource]: ...
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: float | None = None
@@ -286,14 +289,12 @@ class _FileTarget:
 
         The other servers start when they are first called.
         """
-        from toolway.hub.hub import Hub
-
         self._check_usable(only_server or None)
         loaded = self._loaded
         servers = {
             name: replace(server, lazy=only_server not in (None, name)) for name, server in loaded.servers.items()
         }
-        async with Hub(replace(loaded, servers=servers)) as hub:
+        async with _open_hub(replace(loaded, servers=servers)) as hub:
             yield hub
 
     def cached(self, only_server: str | None = None) -> CachedLists:
@@ -303,16 +304,23 @@ class _FileTarget:
 
     @asynccontextmanager
     async def open_some(self, names: Collection[str]) -> AsyncIterator[HubApi]:
-        from toolway.hub.hub import Hub
-
         servers = self._loaded.servers
         chosen = {name: replace(server, lazy=False) for name, server in servers.items() if name in names}
-        async with Hub(replace(self._loaded, servers=chosen)) as hub:
+        async with _open_hub(replace(self._loaded, servers=chosen)) as hub:
             yield hub
 
     def _check_usable(self, name: str | None) -> None:
         if name is not None:
             usable_server(self._loaded, name)
+
+
+def _open_hub(loaded: LoadedConfig) -> Hub:
+    """Return a hub that remembers for the next command which servers did not answer in time."""
+    from toolway.hub.hub import Hub
+
+    hub = Hub(loaded)
+    hub._core.share_late_servers()
+    return hub
 
 
 class _GatewayTarget:
@@ -346,7 +354,7 @@ class _GatewayTarget:
 
 
 async def wait_for_tools(
-    servers: HubApi, output: Output, wait: float, only_server: str | None = None
+    servers: HubApi, output: Output, wait: float | None, only_server: str | None = None
 ) -> list[ServerStatus]:
     """Wait until each server has listed its tools or failed, at most `wait` seconds.
 
@@ -359,7 +367,7 @@ async def wait_for_tools(
         # Only for people: with many servers, collecting the statuses again and again takes longer than the rest.
         spinner_task = asyncio.ensure_future(_update_spinner(servers, update)) if output.shows_spinner else None
         try:
-            await servers.list_tools(server=only_server, timeout=wait)
+            await servers.list_tools(server=only_server, wait=wait)
         except CallError:
             pass  # the status has more detail
         finally:
@@ -389,6 +397,16 @@ async def _update_spinner(servers: HubApi, update: Callable[[str], None]) -> Non
         if names:
             update(f"waiting for {len(names)}: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}")
         await asyncio.sleep(_SPINNER_INTERVAL_S)
+
+
+def print_missing(output: Output, statuses: Iterable[ServerStatus]) -> None:
+    """Print one line per server that a list lacks."""
+    from toolway.upstream.status import describe_missing
+
+    for status in statuses:
+        if status.state in DOWN_STATES:
+            wait = "; to wait for it: --wait 30" if status.state == "starting" and not status.last_error else ""
+            output.info_wrapped(f"{describe_missing(status)}{wait}", "red")
 
 
 def failure_cause(status: ServerStatus) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import importlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +41,7 @@ from toolway.config.settings import (
     alert_settings_from,
     with_network_policy,
 )
-from toolway.errors import CallError, ConfigError, ToolwayError, closed_error
+from toolway.errors import CallError, ConfigError, ServerUnavailable, ToolwayError, closed_error
 from toolway.events import (
     AccessEvent,
     Alert,
@@ -72,7 +73,7 @@ from toolway.hub.source import (
     parse_server,
 )
 from toolway.hub.upstream_context import HubUpstreamContext
-from toolway.hub.upstreams import UpstreamManager
+from toolway.hub.upstreams import NAMED_LIST_WAIT_S, UpstreamManager
 from toolway.middleware.approval import CallGate, approval
 from toolway.middleware.arguments import ArgumentValidator, check_arguments
 from toolway.middleware.cache import ResponseCache, response_cache
@@ -84,12 +85,12 @@ from toolway.middleware.idempotency import IdempotencyStore, MemoryIdempotencySt
 from toolway.middleware.rate_limit import rate_limit
 from toolway.middleware.replay import replay
 from toolway.middleware.resolve import (
-    find_by_bare_name,
     find_tool,
     is_bare_name,
     require_server,
     require_tool,
     resolve,
+    wait_for_bare_name,
 )
 from toolway.middleware.retry import retry
 from toolway.middleware.single_flight import single_flight
@@ -115,7 +116,14 @@ from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.session import DEFAULT_LOG_LEVEL
 from toolway.upstream.state import State
-from toolway.upstream.status import HealthResult, ServerInfo, ServerStatus, describe_time, mask_status
+from toolway.upstream.status import (
+    HealthResult,
+    ServerInfo,
+    ServerStatus,
+    describe_missing,
+    describe_time,
+    mask_status,
+)
 from toolway.upstream.subscriptions import SubscriptionKind
 
 if TYPE_CHECKING:
@@ -130,6 +138,8 @@ if TYPE_CHECKING:
     from toolway.search.meaning import Vectors
     from toolway.search.tool_search import ServerFacts, ToolSearch
     from toolway.upstream.upstream import Upstream
+
+_log = logging.getLogger("toolway.hub")
 
 
 class LoginService:
@@ -674,7 +684,7 @@ class HubCore:
         The definition that an earlier run stored is not enough: a person approves the tool that is called now. Raises
         `CallError` if the server has no such tool, does not send its list in time, or the arguments do not match.
         """
-        await self._upstreams.wait_lists_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
+        await self._upstreams.wait_list_fetched("tools", call.server, max(0.0, call.deadline - self._now()))
         tool = require_tool(self._catalog, ToolRef(call.server, call.name))
         call = self._policies.attach(call, tool)
         if call.policy.tool_to_check is not None and call.earlier is None:
@@ -706,27 +716,38 @@ class HubCore:
         """
         self._require_open()
         if is_bare_name(self._catalog, self._servers, name):
-            return find_by_bare_name(self._catalog, await self._wait_all_tools_known(timeout), name)
+            return await wait_for_bare_name(self._catalog, self._wait_all_tools_known, name, timeout)
         ref, tool = find_tool(self._catalog, self._servers, name)
         if tool is None:
-            await self._upstreams.wait_lists_fetched("tools", ref.server, timeout)
+            await self._upstreams.wait_list_fetched("tools", ref.server, timeout)
             tool = require_tool(self._catalog, ref)
         return tool
 
-    async def _wait_all_tools_known(self, timeout: float) -> Collection[str]:
-        """Wait until the tools of all enabled servers are known, or the time is over. Return these servers."""
+    async def _wait_all_tools_known(self, timeout: float | None) -> Collection[str]:
+        """Wait until the tools of all enabled servers are known, or the time is over. Return these servers.
+
+        None waits as long as a list does, which one bad server delays only once.
+        """
         servers = self._upstreams.upstreams.keys()
-        await self._upstreams.wait_lists_known(list(servers), "tools", timeout, urgent=True)
+        unlisted = [name for name in servers if not self._catalog.has_list(name, "tools")]
+        await self._upstreams.wait_for_lists("tools", unlisted, timeout, urgent=True)
         return servers
 
-    async def list_items(self, kind: ListKind, server: str | None, timeout: float) -> list[Item]:
+    async def list_items(self, kind: ListKind, server: str | None, wait: float | None) -> list[Item]:
         """Return the tools, prompts, resources or templates of `server`, or of all servers.
 
-        Waits up to `timeout` seconds for lists that were not sent yet. If `server` is given, raises `NotFound` if it is
-        unknown, `ServerUnavailable` if it fails and `CallTimeout` after the timeout.
+        Waits up to `wait` seconds for lists that were not sent yet, and logs which servers are missing. None waits 30 s
+        for one server, 2 s for all, and hardly for a server that was late before. If `server` is given, raises
+        `NotFound` if it is unknown, `ServerUnavailable` if it fails and `CallTimeout` after the wait.
         """
         self._require_open()
-        await self._upstreams.wait_lists_fetched(kind, server, timeout)
+        if server is not None:
+            await self._upstreams.wait_list_fetched(kind, server, NAMED_LIST_WAIT_S if wait is None else wait)
+        else:
+            was_late = {name for name in self._servers if self._upstreams.is_late(name)}
+            for name in await self._upstreams.wait_for_lists(kind, list(self._upstreams.upstreams), wait):
+                level = logging.DEBUG if name in was_late else logging.WARNING
+                _log.log(level, "%s", self.mask(describe_missing(self._upstreams.status(name))))
         return list(self._catalog.items(kind, server))
 
     def status(self) -> dict[str, ServerStatus]:
@@ -904,6 +925,10 @@ class HubCore:
         if self._tool_search is None:
             await asyncio.to_thread(importlib.import_module, "toolway.search.tool_search")
         return self.tool_search
+
+    def share_late_servers(self) -> None:
+        """Remember for other programs which servers kept a list waiting. Call this method before the hub is opened."""
+        self._persister.shares_late = True
 
     def store_search_history(self, path: Path) -> None:
         """Store what the tool search learns from calls in the file `path`, so that it is known after a restart.
@@ -1112,6 +1137,16 @@ class HubCore:
             self.instructions(server),
         )
 
+    def unavailable_error(self, server: str) -> CallError | None:
+        """Return the error of a call to a server that is not ready; None if it is ready, or its tools are known."""
+        try:
+            upstream = self._upstreams.require_upstream(server)
+        except ServerUnavailable as exc:
+            return exc
+        if upstream.state is State.READY or self._catalog.has_list(server, "tools"):
+            return None
+        return upstream.create_unavailable_error()
+
     def server_state(self, server: str) -> str:
         """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""
         upstream = self._upstreams.upstreams.get(server)
@@ -1139,6 +1174,19 @@ class HubCore:
         """Return True if the present session of a server is with a peer that answers for it, such as another node."""
         upstream = self._upstreams.upstreams.get(server)
         return upstream is not None and upstream.is_with_peer
+
+    async def wait_for_starting(self) -> None:
+        """Wait for the tools of servers that are starting, but not long for those that do not answer."""
+        starting = [name for name, each in self._upstreams.upstreams.items() if each.state is State.STARTING]
+        await self.wait_for_lists(starting, "tools")
+
+    async def wait_for_lists(self, servers: Iterable[str], kind: ListKind, wait: float | None = None) -> None:
+        """Wait until each server's list of this kind is known, but not long for servers that do not answer.
+
+        A server that is down is started for it. A list stored by an earlier run counts as known.
+        """
+        unlisted = [name for name in servers if not self._catalog.has_list(name, kind)]
+        await self._upstreams.wait_for_lists(kind, unlisted, wait)
 
     async def wait_lists_known(
         self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool = False

@@ -259,25 +259,25 @@ class SyncHub:
         """Return the known tools that fit a task best. See `Hub.search_tools`."""
         return self._run(self._hub.search_tools(query, limit=limit, server=server))
 
-    def list_tools(self, *, server: str | None = None, timeout: float = 30.0) -> list[Tool]:
+    def list_tools(self, *, server: str | None = None, wait: float | None = None) -> list[Tool]:
         """Return the tools of all servers. See `Hub.list_tools`."""
-        return self._run(self._hub.list_tools(server=server, timeout=timeout))
+        return self._run(self._hub.list_tools(server=server, wait=wait))
 
     def find_tool(self, name: str, *, timeout: float = 30.0) -> Tool:
         """Return the tool with this name. See `Hub.find_tool`."""
         return self._run(self._hub.find_tool(name, timeout=timeout))
 
-    def list_prompts(self, *, server: str | None = None, timeout: float = 30.0) -> list[Prompt]:
+    def list_prompts(self, *, server: str | None = None, wait: float | None = None) -> list[Prompt]:
         """Return the prompts of all servers. See `Hub.list_prompts`."""
-        return self._run(self._hub.list_prompts(server=server, timeout=timeout))
+        return self._run(self._hub.list_prompts(server=server, wait=wait))
 
-    def list_resources(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+    def list_resources(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resources of all servers. See `Hub.list_resources`."""
-        return self._run(self._hub.list_resources(server=server, timeout=timeout))
+        return self._run(self._hub.list_resources(server=server, wait=wait))
 
-    def list_resource_templates(self, *, server: str | None = None, timeout: float = 30.0) -> list[Resource]:
+    def list_resource_templates(self, *, server: str | None = None, wait: float | None = None) -> list[Resource]:
         """Return the resource templates of all servers. See `Hub.list_resource_templates`."""
-        return self._run(self._hub.list_resource_templates(server=server, timeout=timeout))
+        return self._run(self._hub.list_resource_templates(server=server, wait=wait))
 
     # -- servers ------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from toolway._async import gather_all, wait_until_settled, with_timeout
 from toolway.auth.manager import AuthManager
 from toolway.catalog.catalog import Catalog
 from toolway.catalog.persister import CatalogPersister
+from toolway.catalog.storage import LATE_MEMORY_S
 from toolway.catalog.tool_access import ToolAccess
 from toolway.config.schema import Server, check_tool_names
 from toolway.errors import ServerUnavailable
@@ -25,9 +26,14 @@ from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
+from toolway.upstream.state import State
 from toolway.upstream.status import HealthResult, ServerStatus, with_pause
 from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
+
+LIST_WAIT_S: Final = 2.0  # seconds that a list of several servers waits for servers that have not answered yet
+LATE_LIST_WAIT_S: Final = 0.25  # the same for a server that was late before
+NAMED_LIST_WAIT_S: Final = 30.0  # seconds that the list of one server waits for it
 
 # -------------------- retiring
 # Draining of removed or replaced upstreams: running calls finish, then the upstream stops.
@@ -117,6 +123,9 @@ class UpstreamManager:
         self._auth = auth
         self._on_definition_changed = on_definition_changed
         self._draining = DrainingUpstreams(context)
+        self._late: dict[
+            str, float
+        ] = {}  # servers that a list did not get in time, with the time until which it counts
         self._run_time_denied: dict[str, tuple[str, ...]] = {}  # deny lists in place of those of the configuration
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
@@ -203,10 +212,13 @@ class UpstreamManager:
 
     def _start_upstream(self, name: str) -> None:
         self.changes += 1
+        self._late.pop(name, None)
         server = self.servers[name]
         fingerprint = server_fingerprint(server)
         self._catalog.add_server(name, self._tool_access(name), fingerprint)
         era_hint = self._persister.load(name, fingerprint)
+        if late_for := self._persister.late_for(name):
+            self._late[name] = asyncio.get_running_loop().time() + late_for
         self.limiters[name] = ConcurrencyLimiter(server.limits)
         self.retry_budgets[name] = RetryBudget()
         self._breakers.remove_server(name)
@@ -235,6 +247,7 @@ class UpstreamManager:
         Raises `NotFound` if the server is unknown, `ServerUnavailable` if it is disabled or the hub is closed.
         """
         self.require_upstream(name).restart()
+        self._late.pop(name, None)
         self.reset_failures(name)
 
     def reset_failures(self, name: str) -> None:
@@ -320,16 +333,12 @@ class UpstreamManager:
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
-    async def wait_lists_fetched(self, kind: ListKind, server: str | None, timeout: float) -> None:
-        """Wait until `server`, or each server, has sent its list of this kind or has failed.
+    async def wait_list_fetched(self, kind: ListKind, server: str, timeout: float) -> None:
+        """Wait until `server` has sent its list of this kind.
 
-        If `server` is given, raises `ServerUnavailable` if it fails and `CallTimeout` after `timeout` seconds.
-        Otherwise returns after `timeout` seconds.
+        Raises `ServerUnavailable` if it fails and `CallTimeout` after `timeout` seconds.
         """
-        if server is not None:
-            await with_timeout(timeout, self._wait_for_list(self.require_upstream(server), kind), server)
-        else:
-            await self._wait_for_lists(timeout, self.upstreams.values(), kind, urgent=False)
+        await with_timeout(timeout, self._wait_for_list(self.require_upstream(server), kind), server)
 
     async def wait_lists_known(self, servers: Iterable[str], kind: ListKind, timeout: float, *, urgent: bool) -> None:
         """Wait up to `timeout` seconds until each server's list of this kind is known, or the server failed to start.
@@ -337,15 +346,48 @@ class UpstreamManager:
         A list stored by an earlier run counts as known. If `urgent`, these servers start at once, even if
         many servers are starting. Returns without an error after the timeout.
         """
-        unlisted = [self.upstreams.get(name) for name in servers if not self._catalog.has_list(name, kind)]
-        await self._wait_for_lists(timeout, [each for each in unlisted if each is not None], kind, urgent=urgent)
+        unlisted = [name for name in servers if not self._catalog.has_list(name, kind)]
+        await self.wait_for_lists(kind, unlisted, timeout, urgent=urgent)
 
-    async def _wait_for_lists(
-        self, timeout: float, upstreams: Iterable[Upstream], kind: ListKind, *, urgent: bool
-    ) -> None:
-        await wait_until_settled(
-            timeout, [asyncio.ensure_future(self._wait_for_list(u, kind, urgent=urgent)) for u in upstreams]
-        )
+    async def wait_for_lists(
+        self, kind: ListKind, servers: Iterable[str], wait: float | None, *, urgent: bool = False
+    ) -> list[str]:
+        """Wait until these servers have sent their lists of this kind or have failed. Return those that have not sent.
+
+        A server that is down is started for it. Waits at most `wait` seconds. None waits 2 s, and hardly for servers
+        that kept a list waiting in the last minutes: so one server that does not answer delays lists once.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        waits = {
+            name: asyncio.ensure_future(self._wait_for_list(self.upstreams[name], kind, urgent=urgent))
+            for name in servers
+            if name in self.upstreams
+        }
+        late = [each for name, each in waits.items() if wait is None and self.is_late(name)]
+        others = [each for each in waits.values() if each not in late]
+        try:
+            if late:
+                await asyncio.wait(waits.values(), timeout=LATE_LIST_WAIT_S)
+            if others:
+                left = (LIST_WAIT_S if wait is None else wait) - (clock() - began)
+                await asyncio.wait(others, timeout=max(left, 0.0))
+        finally:
+            missing = [name for name, each in waits.items() if not self._has_answered(name, kind, each)]
+            await wait_until_settled(0, [*waits.values()])
+        if wait is None:
+            for name in [each for each in missing if not self.is_late(each)]:
+                self._late[name] = clock() + LATE_MEMORY_S
+                if self.upstreams[name].state is State.STARTING:  # one that fails says so quickly in the next program
+                    self._persister.mark_late(name)
+        return missing
+
+    def _has_answered(self, name: str, kind: ListKind, waiting: asyncio.Future[None]) -> bool:
+        return waiting.exception() is None if waiting.done() else self._catalog.is_complete(name, kind)
+
+    def is_late(self, name: str) -> bool:
+        """Return True if a server kept a list waiting in the last minutes."""
+        return asyncio.get_running_loop().time() < self._late.get(name, 0.0)
 
     async def _wait_for_list(self, upstream: Upstream, kind: ListKind, *, urgent: bool = True) -> None:
         await upstream.wait_list_fetched(kind, urgent=urgent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -21,8 +22,10 @@ from toolway.types import Call, CallHandler, CallResult, Middleware, ToolRef
 BARE_NAME_WAIT_S: Final = 10.0  # seconds that a call without a server waits for tool lists; at most half its timeout
 
 
-#: (seconds) → enabled servers, after their tools are known or the time is over
-WaitForLists = Callable[[float], Awaitable[Collection[str]]]
+AMBIGUOUS_CODE: Final = "E-TOOL-AMBIGUOUS"
+
+#: (seconds) → enabled servers, after their tools are known or the time is over; None waits as long as a list does
+WaitForLists = Callable[[float | None], Awaitable[Collection[str]]]
 
 
 def resolve(
@@ -58,13 +61,30 @@ def resolve(
         clock = asyncio.get_running_loop().time
         began = clock()
         wait = BARE_NAME_WAIT_S if call.timeout is None else min(call.timeout / 2, BARE_NAME_WAIT_S)
-        tool = find_by_bare_name(catalog, await wait_for_lists(wait), call.target)
+        tool = await wait_for_bare_name(catalog, wait_for_lists, call.target, wait)
         waited = clock() - began
         resolved = attach_policy(_with_target(call, tool.ref), tool)
         total = resolved.policy.timeout if call.timeout is None else call.timeout
         return await next(replace(resolved, timeout=max(0.0, total - waited)))  # the wait counts against the timeout
 
     return middleware
+
+
+async def wait_for_bare_name(catalog: Catalog, wait_for_lists: WaitForLists, name: str, wait: float) -> Tool:
+    """Return the only tool called `name`. Waits for tool lists first: at most `wait` seconds, less if it is found.
+
+    So a server that does not answer delays only names that no other server has. Raises as `find_by_bare_name`.
+    """
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    with suppress(TimeoutError):
+        try:
+            async with asyncio.timeout(wait):
+                return find_by_bare_name(catalog, await wait_for_lists(None), name)
+        except NotFound as exc:
+            if exc.code == AMBIGUOUS_CODE:
+                raise
+    return find_by_bare_name(catalog, await wait_for_lists(max(0.0, wait - (clock() - began))), name)
 
 
 def _with_target(call: Call, ref: ToolRef) -> Call:
@@ -91,7 +111,7 @@ def find_by_bare_name(catalog: Catalog, servers: Collection[str], name: str) -> 
             tool=name,
             detail=", ".join(names)[:300],
             hint=f"name the server: {names[0]}",
-            code="E-TOOL-AMBIGUOUS",
+            code=AMBIGUOUS_CODE,
         )
     if found:
         return found[0]

@@ -146,6 +146,17 @@ def mask_status(status: StatusT, mask: Callable[[str], str]) -> StatusT:
     return replace(status, **changed) if changed else status
 
 
+def describe_missing(status: ServerStatus) -> str:
+    """Return one line that says why a list lacks a server, or has items of an earlier run only."""
+    if status.state == "starting" and not status.last_error:
+        why = ": still starting"
+    else:
+        _, found, cause = status.why.partition("likely cause: ")
+        why = f" is down: {cause if found else status.last_error or status.why}"
+    earlier = ", its tools are from an earlier run" if status.stale and status.tools else ""
+    return f"{status.server}{why}{earlier}"
+
+
 def describe_state(
     state: State,
     server: str,

@@ -252,6 +252,10 @@ class Upstream:
         await self._supervisor.wait_session(CallState(), urgent=urgent)
         await self._supervisor.lists.wait_fetched(kind)
 
+    def create_unavailable_error(self) -> CallError:
+        """Return the error for a call that cannot be sent now; it explains the server's state."""
+        return self._supervisor.create_unavailable_error()
+
     # -- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> ServerStatus:

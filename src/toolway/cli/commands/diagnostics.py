@@ -66,7 +66,7 @@ def doctor(
     strict: Strict = False,
     refresh: Refresh = False,
     header: Headers = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Start every server once and check command, variables, start, stdout, protocol and tools.
 
@@ -119,7 +119,7 @@ def logs(
     name: AnyServer = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, help="Number of lines per server.")] = 50,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Read the stderr of servers from the running gateway. Without a gateway, the servers are started."""
     return run_logs(context, name, follow=follow, lines=lines, wait=wait)
@@ -427,7 +427,7 @@ async def run_lint(
     name: str | None,
     *,
     strict: bool,
-    wait: float,
+    wait: float | None,
     refresh: bool,
     headers: Sequence[str] = (),
 ) -> ExitCode:
@@ -455,7 +455,7 @@ async def run_lint(
 
 
 async def _collect_tools(
-    output: Output, target: Target, name: str | None, wait: float, refresh: bool
+    output: Output, target: Target, name: str | None, wait: float | None, refresh: bool
 ) -> dict[str, list[Json]]:
     """Return the tool definitions by server, from the disk cache or from the started servers."""
     from toolway.cli.targets import wait_for_tools
@@ -500,7 +500,9 @@ def _print_finding(output: Output, finding: Finding) -> None:
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 
-async def run_logs(context: CommandContext, name: str | None, *, follow: bool, lines: int, wait: float) -> ExitCode:
+async def run_logs(
+    context: CommandContext, name: str | None, *, follow: bool, lines: int, wait: float | None
+) -> ExitCode:
     """Print the last stderr lines of servers, and with `follow` new lines until Ctrl-C."""
     from toolway.cli.targets import find_target, wait_for_tools
 
@@ -525,7 +527,7 @@ async def run_logs(context: CommandContext, name: str | None, *, follow: bool, l
 
 
 async def _poll_statuses(servers: HubApi) -> Mapping[str, ServerStatus]:
-    await servers.list_tools(timeout=0)
+    await servers.list_tools(wait=0)
     return servers.status()
 
 

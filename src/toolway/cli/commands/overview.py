@@ -98,7 +98,7 @@ async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:
     from toolway.cli.remote_hub import RemoteHub
 
     remote = RemoteHub(gateway)
-    await remote.list_tools(timeout=0)
+    await remote.list_tools(wait=0)
     statuses = list(remote.status().values())
     down = [s.server for s in statuses if s.state in ("backing_off", "failed")]
     step = choose_next_step(SetupState(servers=len(statuses), gateway_running=True, down_servers=tuple(down)))

@@ -39,7 +39,7 @@ _LINE_OPTION_EDITORS = ("vi", "vim", "nvim", "nano", "emacs", "micro", "joe")  #
 
 def ls(
     context: CommandContext,
-    wait: Wait = 30.0,
+    wait: Wait = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again after every change.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Check right now whether each server responds.")] = False,
 ) -> CommandResult:
@@ -54,7 +54,7 @@ def show(
     entry: Annotated[
         bool, typer.Option("--entry", help="Show its entry in the config file instead, without secrets.")
     ] = False,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Show state, protocol era, process, restarts, last error and last stderr lines of one server or all servers.
 
@@ -97,7 +97,7 @@ def edit(context: CommandContext, name: AnyServer = None, scope: Scope = None) -
 
 
 async def run_ls(
-    output: Output, target_options: TargetOptions, wait: float, watch: bool, check: bool = False
+    output: Output, target_options: TargetOptions, wait: float | None, watch: bool, check: bool = False
 ) -> ExitCode:
     """Print one line per server. With `watch`, print again after every change until Ctrl-C.
 
@@ -130,7 +130,7 @@ async def _wait_for_change(servers: HubApi, before: Collection[ServerStatus]) ->
     previous = {s.server: (s.state, s.tools, s.restarts) for s in before}
     while True:
         await asyncio.sleep(_WATCH_INTERVAL_S)
-        await servers.list_tools(timeout=0)
+        await servers.list_tools(wait=0)
         now = list(servers.status().values())
         if {s.server: (s.state, s.tools, s.restarts) for s in now} != previous:
             return now
@@ -186,7 +186,7 @@ def owner_keys(statuses: Collection[ServerStatus]) -> tuple[str, ...]:
     return ("nodes",) if any(status.nodes for status in statuses) else ()
 
 
-async def run_status(output: Output, target_options: TargetOptions, wait: float, name: str | None) -> ExitCode:
+async def run_status(output: Output, target_options: TargetOptions, wait: float | None, name: str | None) -> ExitCode:
     """Print the full status of one server, or of all servers."""
     from toolway.cli.targets import exit_code_for_statuses, find_target, require_status, wait_for_tools
 

@@ -58,7 +58,7 @@ def tools(
     refresh: Refresh = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="Show about how many tokens each tool costs.")] = False,
     header: Headers = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """List the tools of all servers from the lists that earlier runs cached on disk.
 
@@ -95,7 +95,7 @@ def search(
         bool, typer.Option("--missed", help="List what models searched for, if they called none of the found tools.")
     ] = False,
     refresh: Refresh = False,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Find the tools that fit a task, with the ranking that models get at /mcp/search."""
     from toolway.cli.search import run_missed, run_search
@@ -105,7 +105,7 @@ def search(
     return run_search(context, " ".join(task or ()), server, limit=limit, why=why, refresh=refresh, wait=wait)
 
 
-def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = 30.0) -> CommandResult:
+def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = None) -> CommandResult:
     """Show what the tools of each endpoint and each server cost a model, in tokens (characters ÷ 4.4)."""
     from toolway.cli.search import run_cost
 
@@ -180,7 +180,13 @@ def _require_no_headers(headers: Sequence[str] | None) -> None:
 
 
 def run_tools(
-    context: CommandContext, words: Sequence[str], server: str | None, *, wait: float, refresh: bool, tokens: bool
+    context: CommandContext,
+    words: Sequence[str],
+    server: str | None,
+    *,
+    wait: float | None,
+    refresh: bool,
+    tokens: bool,
 ) -> ExitCode | Coroutine[Any, Any, ExitCode]:
     """Print the tools whose name, title or description contains all words.
 
@@ -203,7 +209,7 @@ async def _fetch_and_print(
     target: Target | None,
     query: str,
     server: str | None,
-    wait: float,
+    wait: float | None,
     refresh: bool,
     tokens: bool,
     url: str = "",
@@ -270,7 +276,7 @@ def _output_tools(
 
 
 async def _fetch_tools(
-    output: Output, target: Target, query: str, server: str | None, wait: float
+    output: Output, target: Target, query: str, server: str | None, wait: float | None
 ) -> tuple[list[Tool], list[ServerStatus]]:
     """Start all servers, or only `server`. Return their tools that match `query`, and the statuses of the servers."""
     from toolway.cli.targets import wait_for_tools
@@ -280,7 +286,9 @@ async def _fetch_tools(
         return [tool for tool in servers.known_tools(server=server) if has_words(tool, query)], statuses
 
 
-async def _fetch_uncached(output: Output, target: Target, cached: CachedLists, wait: float) -> list[ServerStatus]:
+async def _fetch_uncached(
+    output: Output, target: Target, cached: CachedLists, wait: float | None
+) -> list[ServerStatus]:
     """Start the servers without a cached tool list, and add their tools to `cached`.
 
     Returns the statuses of these servers.
@@ -314,14 +322,11 @@ def _print_notes(
     output: Output, statuses: Sequence[ServerStatus], cached: CachedLists, found: Sequence[Tool], url: str
 ) -> None:
     from toolway.cli.commands.catalogs.url_hints import doctor_command
-    from toolway.cli.targets import failure_cause
+    from toolway.cli.targets import print_missing
 
     if _down_servers(statuses):
         output.info("")
-    for status in _down_servers(statuses):
-        stale = ", its tools are from an earlier run" if status.stale and status.tools else ""
-        state = "down" if status.last_error else "still starting"
-        output.info_wrapped(f"{status.server} is {state}: {failure_cause(status)}{stale}", "red")
+    print_missing(output, statuses)
     if _down_servers(statuses):
         output.info(f"find the cause and a fix: {doctor_command(_down_servers(statuses)[0].server, url)}")
     cache_times = [cached.cached_at[name] for name in {tool.server for tool in found} if name in cached.cached_at]
@@ -467,7 +472,7 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
         return await servers.load_definition(ref) if ref is not None else None
     if server is not None and not servers.known_tools(server=server):
         try:
-            await servers.list_tools(server=server, timeout=_NAMES_TIMEOUT_S)
+            await servers.list_tools(server=server, wait=_NAMES_TIMEOUT_S)
         except CallError:
             return None  # the call reports it
     return find_named(servers.known_tools(server=server), tool)

@@ -125,7 +125,7 @@ class RequestDispatcher:
         self._handles = ClientHandles(sealer)
         self._pending_calls = pending_calls
         self._cluster = cluster
-        self._lists = ListWaiter(hub, cluster.is_remote)
+        self._lists = ListWaiter(hub)
         self.search_tools = SearchTools(hub, self._lists, held_servers)
         self._call_id_prefix = secrets.token_hex(4)  # begins the ids of our calls
         self._call_numbers = itertools.count(1)
@@ -298,6 +298,9 @@ class RequestDispatcher:
             raise errors.failure_from_error(failed, "", context.era)
         if tool is None and (denied := context.view.find_denied(params.get("name"))) is not None:
             raise errors.failure_from_error(denied_error(*denied), "", context.era)
+        server = context.view.server_of_call(params.get("name")) if tool is None else None
+        if server is not None and (down := self._hub.unavailable_error(server)) is not None:
+            raise errors.mask_failure(errors.failure_from_error(down, "", context.era), self._hub.mask)
         if not isinstance(tool, Tool):
             self._report_hidden(context, "tools", params.get("name"))
             raise _unknown_tool(params, await self._near_names(context.view, params.get("name")))

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -252,6 +253,16 @@ class EndpointView:
         received = self._catalog.received_items("tools", ref.server)
         tool = next((each for each in received if each.name == ref.tool), None)
         return tool is not None and permission.shows("tools", tool)
+
+    def server_of_call(self, name: object) -> str | None:
+        """Return the server of a tool that no list has, if a call of it may tell the client about that server.
+
+        None if the name contains no server, or one that the client may not see.
+        """
+        ref = self.ref_for(name)
+        if ref is None or str(ref) not in self._tool_filter or str(ref) not in self._permitted:
+            return None
+        return ref.server
 
     def find_hidden(self, kind: ListKind, name: object) -> Item | None:
         """Return the tool or prompt with this name that only the policy of the gateway hides; None if there is none.
@@ -559,14 +570,10 @@ class EndpointView:
 
 
 class ListWaiter:
-    """Makes list requests wait until servers that have just started have listed their items.
+    """Makes list requests wait a moment for servers that have not listed their items, and calls for their server."""
 
-    `is_remote` returns True if another node of the cluster owns a server.
-    """
-
-    def __init__(self, hub: HubCore, is_remote: Callable[[str], bool]) -> None:
+    def __init__(self, hub: HubCore) -> None:
         self._hub = hub
-        self._is_remote = is_remote
         self._clock = asyncio.get_running_loop().time
         self._window_ends_at = 0.0
         self.start_window()
@@ -576,16 +583,14 @@ class ListWaiter:
         self._window_ends_at = self._clock() + STARTUP_WINDOW_S
 
     async def wait_for_lists(self, view: EndpointView, kind: ListKind) -> bool:
-        """Wait for starting servers to list their items, at most until the startup window ends.
+        """Wait for servers to list their items: 2 s, and hardly for those that kept a list waiting before.
 
-        Return True if all servers of the view have listed.
+        A server that is down is started for it. Return True if all servers of the view have listed.
         """
         if view.is_complete(kind):
             return True
         await view.wait_own_lists(kind)
-        left = self._window_ends_at - self._clock()
-        if left > 0:
-            await self._hub.wait_lists_known(view.unlisted_servers(kind), kind, left)
+        await self._hub.wait_for_lists(view.unlisted_servers(kind), kind)
         return view.is_complete(kind)
 
     async def wait_for_starting(self, view: EndpointView, timeout: float) -> None:
@@ -596,8 +601,9 @@ class ListWaiter:
         left = min(self._window_ends_at - self._clock(), timeout)
         if left > 0:
             unknown = [each for each in view.unknown_servers("tools") if self._hub.server_state(each) == "starting"]
-            if unknown:
-                await self._hub.wait_lists_known(unknown, "tools", left)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._hub.wait_for_lists(unknown, "tools")
 
     async def find_item(self, view: EndpointView, kind: ListKind, name: object) -> Item | None:
         """Return the item with this client-visible name, or None.
@@ -616,12 +622,8 @@ class ListWaiter:
         return found
 
     async def _wait_for_server(self, server: str, kind: ListKind) -> None:
-        if self._hub.catalog.has_list(server, kind):
-            return
-        # The owner node may have just started a remote server.
-        left = STARTUP_WINDOW_S if self._is_remote(server) else self._window_ends_at - self._clock()
-        if left > 0:
-            await self._hub.wait_lists_known([server], kind, left, urgent=True)
+        if not self._hub.catalog.has_list(server, kind):
+            await self._hub.wait_lists_known([server], kind, STARTUP_WINDOW_S, urgent=True)
 
 
 def _encode_cursor(kind: ListKind, name: str) -> str:

@@ -32,6 +32,7 @@ READ_BYTES: Final = 64 * 1024  # bytes: the capacity of a pipe, and the limit of
 EXIT_GRACE_S: Final = 0.2  # seconds after the process ended, to read its last output
 EXIT_CODE_TIMEOUT_S: Final = 0.4  # seconds after a pipe broke, to learn the exit code, which says more
 STDIN_CLOSE_TIMEOUT_S: Final = 2.0  # seconds after stdin was closed
+UNANSWERED_CLOSE_TIMEOUT_S: Final = 0.2  # the same for a server that has never sent a message: it has nothing to finish
 MAX_STDERR_LINES: Final = 20
 MAX_NOISE_BYTES: Final = 1000  # bytes of a line of stdout that is not a message
 SIGTERM_TIMEOUT_S: Final = 3.0  # seconds after SIGTERM
@@ -133,7 +134,8 @@ class StdioTransport(MessageStream):
         assert self._writer is not None
         self._writer.close()
         try:
-            await process.stop(STDIN_CLOSE_TIMEOUT_S, SIGTERM_TIMEOUT_S)
+            grace = STDIN_CLOSE_TIMEOUT_S if self._messages_received else UNANSWERED_CLOSE_TIMEOUT_S
+            await process.stop(min(grace, STDIN_CLOSE_TIMEOUT_S), SIGTERM_TIMEOUT_S)
         finally:
             if not process.exited.done():
                 process.kill_tree()

@@ -107,7 +107,7 @@ async def _compare_definitions(
     )
     async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
         try:
-            tools = await hub.list_tools(server=name, timeout=START_TIMEOUT_S)
+            tools = await hub.list_tools(server=name, wait=START_TIMEOUT_S)
         except CallError as exc:
             return [], f"its definitions are not compared: {exc.message}{': ' + exc.detail if exc.detail else ''}"
     found = _deviations(pins, {tool.name: dict(tool.raw) for tool in tools})

@@ -28,7 +28,7 @@ PolicyFile = Annotated[
 ]
 
 
-def policy_check(context: CommandContext, policy: PolicyFile = None, wait: Wait = 30.0) -> CommandResult:
+def policy_check(context: CommandContext, policy: PolicyFile = None, wait: Wait = None) -> CommandResult:
     """Validate the policies and compare their names with the tools. Exit with 9 if something is wrong."""
     return run_policy_check(context, policy, wait)
 
@@ -44,7 +44,7 @@ def policy_why(
     hour: Annotated[int, typer.Option("--hour", metavar="H", min=0, max=23, help="Hour in UTC.")] = 12,
     mfa: Annotated[bool, typer.Option("--mfa", help="The user logged in with several factors.")] = False,
     policy: PolicyFile = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Show if a call is allowed, and the policies that decide it."""
     row = {"user": user, "groups": group or [], "tool": tool, "action": action, "client": client, "hour": hour}
@@ -56,7 +56,7 @@ def policy_test(
     context: CommandContext,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Table of tests, in YAML or JSON.")],
     policy: PolicyFile = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Compare the decisions of the policies with a table of expected ones. Exit with 9 if one differs."""
     return run_policy_test(context, file, policy, wait)
@@ -76,7 +76,7 @@ def policy_new(
     return run_policy_new(context, preset, out)
 
 
-async def run_policy_check(context: CommandContext, file: Path | None, wait: float) -> ExitCode:
+async def run_policy_check(context: CommandContext, file: Path | None, wait: float | None) -> ExitCode:
     """Print the mistakes in the policy file: unknown names, policies without a tool, tools that no caller may call."""
     from toolway.gateway.policy.review import review
 
@@ -118,7 +118,9 @@ def _print_review(context: CommandContext, loaded: LoadedPolicy, found: Review, 
         output.print_line(f"✓ {len(loaded.engine.policies)} policies are valid for {tools} tools", "green")
 
 
-async def run_policy_why(context: CommandContext, row: dict[str, Any], file: Path | None, wait: float) -> ExitCode:
+async def run_policy_why(
+    context: CommandContext, row: dict[str, Any], file: Path | None, wait: float | None
+) -> ExitCode:
     """Print the decision about one call, and the policies that made it.
 
     The exit code is 0 for allowed and for denied.
@@ -166,7 +168,7 @@ def _reason(decision: AccessDecision) -> str:
     return "no policy permits it"
 
 
-async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float) -> ExitCode:
+async def run_policy_test(context: CommandContext, table: Path, file: Path | None, wait: float | None) -> ExitCode:
     """Print the rows of a test table for which the decision of the policies is not the expected one."""
     from toolway.gateway.policy.review import explain, find_item, read_cases
     from toolway.workflows.reader import parse_yaml
@@ -261,7 +263,7 @@ def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:
     return load_policy(policy_path(config.gateway.policy, str(config.file)))
 
 
-async def _list_tools(context: CommandContext, wait: float) -> tuple[list[Tool], list[str]]:
+async def _list_tools(context: CommandContext, wait: float | None) -> tuple[list[Tool], list[str]]:
     """Return the tools of all servers, and the names of the servers, from the running gateway.
 
     Without a gateway, cached lists are used, and servers without one are started.
@@ -273,7 +275,7 @@ async def _list_tools(context: CommandContext, wait: float) -> tuple[list[Tool],
     cached = target.cached()
     if cached is None:
         async with target.open() as servers:
-            tools = await servers.list_tools(timeout=wait)
+            tools = await servers.list_tools(wait=wait)
             return tools, list(servers.status())
     if cached.uncached:
         async with target.open_some(cached.uncached) as servers:

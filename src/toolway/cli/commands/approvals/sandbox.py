@@ -53,7 +53,7 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
     problem = ""
     async with Hub({name: trial}, token_store=None, catalog_storage=None) as hub:
         try:
-            tools = [tool.name for tool in await hub.list_tools(server=name, timeout=START_TIMEOUT_S)]
+            tools = [tool.name for tool in await hub.list_tools(server=name, wait=START_TIMEOUT_S)]
         except CallError as exc:
             tools, problem = [], f"{exc.message}: {exc.detail}" if exc.detail else exc.message
         status = hub.status()[name]

@@ -39,7 +39,7 @@ def prompts(
         ),
     ] = None,
     server: _ServerOption = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Without a name, list all prompts and their arguments. With a name, show the messages of the prompt."""
     return run_prompts(context, words or [], server, wait)
@@ -51,7 +51,7 @@ def resources(
         str | None, typer.Argument(metavar="[URI]", help="Show the contents of this resource.", show_default=False)
     ] = None,
     server: _ServerOption = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Without a URI, list all resources and templates. With a URI, read the resource."""
     return run_resources(context, uri, server, wait)
@@ -71,7 +71,7 @@ def codegen(
     ],
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to this file.")] = None,
     header: Headers = None,
-    wait: Wait = 30.0,
+    wait: Wait = None,
 ) -> CommandResult:
     """Write a Python module with a typed method for each tool of a server. mypy and editors check the arguments."""
     if language != "python":
@@ -79,9 +79,12 @@ def codegen(
     return run_codegen(context, server, out, header or (), wait)
 
 
-async def run_prompts(context: CommandContext, words: Sequence[str], server: str | None, wait: float) -> ExitCode:
+async def run_prompts(
+    context: CommandContext, words: Sequence[str], server: str | None, wait: float | None
+) -> ExitCode:
     """List the prompts of all servers or of `server`, or get the one that `words` name."""
     from toolway.cli.commands.tools import parse_arguments
+    from toolway.cli.targets import print_missing
 
     output = context.output
     target = await _find_target(context)
@@ -91,11 +94,13 @@ async def run_prompts(context: CommandContext, words: Sequence[str], server: str
             if "." not in words[0]:
                 raise UsageError(f"invalid prompt name {words[0]!r}", hint="write SERVER.PROMPT: toolway prompts")
             with output.spinner(f"getting {words[0]}"):
-                await servers.list_prompts(server=words[0].partition(".")[0], timeout=wait)
+                await servers.list_prompts(server=words[0].partition(".")[0], wait=wait)
                 _print_prompt(output, await servers.get_prompt(words[0], given))
             return ExitCode.OK
         with output.spinner("starting"):
-            found = await servers.list_prompts(server=server, timeout=wait)
+            found = await servers.list_prompts(server=server, wait=wait)
+        statuses = [each for each in servers.status().values() if server in (None, each.server)]
+    print_missing(output, statuses)
     if output.as_json:
         output.print_json({"prompts": [{"name": each.qualified_name, **_fields(each.raw)} for each in found]})
     elif not found:
@@ -106,14 +111,17 @@ async def run_prompts(context: CommandContext, words: Sequence[str], server: str
     return ExitCode.OK
 
 
-async def run_resources(context: CommandContext, uri: str | None, server: str | None, wait: float) -> ExitCode:
+async def run_resources(context: CommandContext, uri: str | None, server: str | None, wait: float | None) -> ExitCode:
     """List the resources of all servers or of `server`, or read the one at `uri`."""
+    from toolway.cli.targets import print_missing
+
     output = context.output
     target = await _find_target(context)
     async with target.open(server) as servers:
         with output.spinner("starting"):
-            found = await servers.list_resources(server=server, timeout=wait)
-            templates = await servers.list_resource_templates(server=server, timeout=wait)
+            found = await servers.list_resources(server=server, wait=wait)
+            templates = await servers.list_resource_templates(server=server, wait=wait)
+        statuses = [each for each in servers.status().values() if server in (None, each.server)]
         if uri is not None:
             owner = server or next((each.server for each in found if each.uri == uri), None)
             if owner is None:
@@ -122,6 +130,7 @@ async def run_resources(context: CommandContext, uri: str | None, server: str | 
                 )
             _print_resource(output, await servers.read_resource(uri, server=owner))
             return ExitCode.OK
+    print_missing(output, statuses)
     if output.as_json:
         rows_of = {"resources": found, "templates": templates}
         output.print_json({key: [{"server": e.server, **e.raw} for e in items] for key, items in rows_of.items()})
@@ -134,7 +143,7 @@ async def run_resources(context: CommandContext, uri: str | None, server: str | 
 
 
 async def run_codegen(
-    context: CommandContext, server: str, out: Path | None, headers: Sequence[str], wait: float
+    context: CommandContext, server: str, out: Path | None, headers: Sequence[str], wait: float | None
 ) -> ExitCode:
     """Write the typed client of a server to `out`, or print it."""
     from toolway.cli.commands.catalogs.client_module import client_source
