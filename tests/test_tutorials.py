@@ -111,7 +111,7 @@ def test_the_tutorials_of_the_laptop_and_the_gateway_show_what_happens(tmp_path:
         pairs = commands_of(ROOT / "docs" / "tutorial" / f"{page}.md")
         assert len(pairs) == count
         commands = [command.replace("8765", port) for command, _ in pairs]
-        said = outputs_of(commands, tmp_path, {**environ, "TOOLWAY_STATE": str(tmp_path / page)})
+        said = outputs_of(commands, tmp_path, {**environ, "XDG_STATE_HOME": str(tmp_path / page)})
         assert len(said) == len(pairs), said
         for (command, shown), output in zip(pairs, said, strict=True):
             expected = [plain(line.replace("8765", port)) for line in shown]

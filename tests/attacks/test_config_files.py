@@ -87,7 +87,7 @@ def test_run_a_reference_that_an_import_brought(machine: Machine) -> None:
     mark = machine.home / "pwned"
     entry = {"command": "x", "env": {"K": f"${{command:touch {mark}}}"}, "args": ["${file:/etc/passwd}"]}
     machine.write(".cursor/mcp.json", servers(x=entry))
-    assert machine.toolway("clients", "import", "--plain").exit_code == 0
+    assert machine.toolway("clients", "import", "--plain", "--yes").exit_code == 0
     assert machine.entries()["x"]["env"]["K"] == f"$${{command:touch {mark}}}"
     server = load_config(os.environ, machine.project).servers["x"]
     assert (server.env["K"], server.args) == (f"${{command:touch {mark}}}", ("${file:/etc/passwd}",))  # plain text

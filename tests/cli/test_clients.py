@@ -90,7 +90,7 @@ def test_init_without_any_client_says_what_to_do(machine):
 
 def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
     clients(machine)
-    machine.toolway("clients", "import", "cursor", "--plain")
+    machine.toolway("clients", "import", "cursor", "--plain", "--yes")
     assert machine.entries()["github"]["env"] == {"GITHUB_TOKEN": TOKEN}
     result = machine.toolway("clients", "import", "cursr")
     assert "did you mean 'cursor'?" in result.stderr
@@ -99,13 +99,13 @@ def test_one_client_can_be_taken_alone_and_its_tokens_left_as_they_are(machine):
 
 def test_where_nobody_can_be_asked_a_token_is_not_copied_into_one_more_file(machine):
     clients(machine)
-    result = machine.toolway("clients", "import", "cursor")
+    result = machine.toolway("clients", "import", "cursor", "--yes")
     assert TOKEN not in machine.own.read_text() + result.output
 
 
 def test_a_client_may_have_a_name_inside_and_what_it_needs_here_is_said(machine):
     machine.write(".cursor/mcp.json", {"mcpServers": {"build": {"url": "http://build.internal:8000/mcp"}}})
-    result = machine.toolway("clients", "import", "cursor")
+    result = machine.toolway("clients", "import", "cursor", "--yes")
     assert result.exit_code == 0 and machine.entries()["build"]["url"] == "http://build.internal:8000/mcp"
     assert '"toolway": {"addresses": {"allow": ["build.internal"]}}' in " ".join(result.stderr.split())
 
@@ -114,7 +114,7 @@ def test_two_accounts_of_one_server_are_two_servers(machine):
     clients(machine)
     entry = {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": TOKEN[::-1]}}
     machine.write(".claude.json", {"mcpServers": {"github": entry}})
-    machine.toolway("clients", "import", "--plain")
+    machine.toolway("clients", "import", "--plain", "--yes")
     tokens = {name: entry["env"]["GITHUB_TOKEN"] for name, entry in machine.entries().items() if "env" in entry}
     assert tokens == {"github": TOKEN[::-1], "github-cursor": TOKEN}
 
@@ -158,7 +158,7 @@ def test_what_a_client_cannot_be_told_is_named(machine):
 
 def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
     clients(machine)
-    machine.toolway("clients", "import", "cursor")
+    machine.toolway("clients", "import", "cursor", "--yes")
     machine.toolway("connect", "cursor", "-y")
     text = (machine.home / ".cursor/mcp.json").read_text()
     assert "// mine" in text
@@ -231,7 +231,7 @@ def test_sync_does_not_bring_a_removed_server_back(machine):
     assert machine.entries().keys() == {"b"}
     assert [row["status"] for row in found["imported"]["found"]] == ["removed", "known"]
     assert "x" not in (machine.home / ".local/state/toolway/removed.json").read_text().split('"')
-    machine.toolway("clients", "import", "cursor")
+    machine.toolway("clients", "import", "cursor", "--yes")
     assert machine.entries().keys() == {"a", "b"}
     machine.toolway("clients", "sync", "--yes")
     assert machine.entries().keys() == {"a", "b"}

@@ -28,6 +28,8 @@ WORDS = {
     "call": ["fake.echo", "text=hello"],
     "tools codegen": ["python", "fake"],
     "explain": ["E-USAGE"],
+    "init": ["--yes"],
+    "clients import": ["--yes"],
     "login": ["fake"],
     "logout": ["fake"],
     "completion": ["bash"],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolway.cli.exit_codes import UsageError, did_you_mean
-from toolway.cli.options import TargetOptions
+from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
 from toolway.config import scopes
 from toolway.config.approval.held_entries import approve_written
@@ -30,7 +30,6 @@ from toolway.config.loader import (
     reject_outside_project,
 )
 from toolway.config.loader import load_file as read_file
-from toolway.config.locations import CONFIG_FILE_VARIABLE
 from toolway.config.masking import build_review_masker
 from toolway.config.schema import Server
 from toolway.config.scopes import find_config_paths, open_trust_store
@@ -182,38 +181,32 @@ def mask_secrets(output: Output, edit: Edit, more_servers: Iterable[Server] = ()
     output.mask = build_review_masker(servers)
 
 
-def confirm(output: Output, question: str, yes: bool) -> bool:
+def confirm(output: Output, question: str, yes: bool, *, default: bool = False) -> bool:
     """Ask the user a yes/no question and return the answer; True without asking if `yes`.
 
-    Raises `UsageError` if there is no terminal and --yes was not given.
+    An empty line means `default`. Raises `UsageError` if there is no terminal and --yes was not given.
     """
     if yes:
         return True
     if output.as_json or not sys.stdin.isatty() or not sys.stderr.isatty():
         raise UsageError(f"confirmation required: {question}", hint="confirm with --yes; or preview with --dry-run")
-    sys.stderr.write(f"{output.sanitize(question)} [y/N] ")
+    sys.stderr.write(f"{output.sanitize(question)} {'[Y/n]' if default else '[y/N]'} ")
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    line = sys.stdin.readline()
+    return default if line == "\n" else line.strip().lower() in ("y", "yes")  # no line at all is no answer
 
 
 # -- selection of our files, and their earlier versions ----------------------------------------------------------------
 
 
-def explicit_file(target_options: TargetOptions) -> Path | None:
-    """Return the config file named by --config or `$TOOLWAY_CONFIG`; None if none is named."""
-    if target_options.config is not None:
-        return target_options.config
-    return Path(os.environ[CONFIG_FILE_VARIABLE]).expanduser() if os.environ.get(CONFIG_FILE_VARIABLE) else None
-
-
-def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
+def file_for_scope(context: CommandContext, scope: str | None) -> Path:
     """Return the config file to which a new entry is written.
 
-    It is the file named by --config, or that of the scope user (default), project or local. Raises `UsageError` if
+    It is the one that the command uses, or that of the scope user (default), project or local. Raises `UsageError` if
     the scope is unknown.
     """
-    explicit = explicit_file(target_options)
-    if explicit is not None and scope is None:
+    explicit = context.config_file() if scope is None else None
+    if explicit is not None:
         return explicit
     if scope not in (None, *WRITABLE_SCOPES):
         raise UsageError(
@@ -228,12 +221,12 @@ def file_for_scope(target_options: TargetOptions, scope: str | None) -> Path:
     return scope_files.local if scope == "local" else scope_files.user
 
 
-def file_for_server(target_options: TargetOptions, name: str) -> Path:
+def file_for_server(context: CommandContext, name: str) -> Path:
     """Return the config file that holds the effective entry of this server.
 
     Raises `NotFound` if no file has such an entry, and `ConfigError` if a file cannot be read.
     """
-    explicit = explicit_file(target_options)
+    explicit = context.config_file()
     if explicit is not None:
         return explicit
     merged = scopes.load_scopes(os.environ, Path.cwd())

@@ -157,8 +157,8 @@ def _first_word(args: Sequence[str]) -> str:
     return ""
 
 
-_VALUE_OPTIONS: Final = ("--config", "-c", "--gateway", "-g", "--token")
-_VALUE_PREFIXES: Final = ("--config=", "--gateway=", "--token=")
+_VALUE_OPTIONS: Final = ("--config", "-c", "--gateway", "-g", "--token", "--ca")
+_VALUE_PREFIXES: Final = ("--config=", "--gateway=", "--token=", "--ca=")
 _FLAGS: Final = ("--no-gateway", "--json", "--quiet", "-q", "--verbose", "-v", "--no-color")
 
 

@@ -6,15 +6,21 @@ The HTTP client is loaded on the first request: most commands find no gateway an
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from toolway._lazy import compile_pattern
 from toolway.cli.exit_codes import GatewayAdmin, GatewayDenied, GatewayError, UsageError
-from toolway.config.locations import CONFIG_FILE_VARIABLE
+from toolway.cli.options import TargetOptions
+from toolway.config.locations import CONFIG_FILE_VARIABLE, STATE_FOLDER_VARIABLE
 from toolway.errors import AccessDenied, ConfigError, NotFound, ToolwayError
 from toolway.gateway.state_dir import StateDir
 from toolway.types import Json
+
+if TYPE_CHECKING:
+    from toolway.config.schema import Tls
+    from toolway.http.client import HttpError
 
 ADMIN_TIMEOUT_S: Final = 30.0  # seconds to wait for a response of `/admin`
 _PING_TIMEOUT_S: Final = 3.0  # seconds to wait for a health check
@@ -30,13 +36,25 @@ _GATEWAY_URL: Final = compile_pattern(r"(https?://[\w.:\[\]-]+(?:/[\w.~%-]+)*?)(
 class GatewayClient:
     """HTTP client of one gateway, for its `/admin` and `/login` paths.
 
-    `config` is the gateway's config file if the gateway runs on this machine.
+    `config` is the gateway's config file and `pid` its process if the gateway is registered on this machine. `ca_file`
+    has the certificates (PEM) of the CAs to trust instead of the system's.
     """
 
-    def __init__(self, url: str, token: str | None, config: str = "") -> None:
+    def __init__(
+        self, url: str, token: str | None, config: str = "", *, ca_file: Path | None = None, pid: int | None = None
+    ) -> None:
         self.url = url
         self.token = token
         self.config = config
+        self._ca_file = ca_file
+        self._pid = pid
+
+    @property
+    def tls(self) -> Tls | None:
+        """Return the TLS settings of --ca; None for those of the system."""
+        from toolway.config.schema import Tls
+
+        return Tls(ca_file=os.fspath(self._ca_file)) if self._ca_file is not None else None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -51,9 +69,9 @@ class GatewayClient:
             async with asyncio.timeout(_PING_TIMEOUT_S):
                 status, _ = await self._exchange("GET", "/healthz", {}, b"")
         except TimeoutError:
-            raise _no_response_error(self.url, f"no response within {_PING_TIMEOUT_S:g} s") from None
+            raise self._no_response_error(f"no response within {_PING_TIMEOUT_S:g} s") from None
         if status != 200:
-            raise _no_response_error(self.url, f"it responded with status {status}")
+            raise self._no_response_error(f"it responded with status {status}")
 
     async def request_admin(self, method: str, path: str, body: Json | None = None) -> Json:
         """Send a request to a path below `/admin/` and return the JSON response.
@@ -88,7 +106,7 @@ class GatewayClient:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 return await self._exchange(method, path, headers, b"")
         except TimeoutError:
-            raise _no_response_error(self.url, f"no response within {ADMIN_TIMEOUT_S:g} s") from None
+            raise self._no_response_error(f"no response within {ADMIN_TIMEOUT_S:g} s") from None
 
     async def _request_json(self, method: str, path: str, body: Json | None) -> Json:
         import asyncio
@@ -102,13 +120,13 @@ class GatewayClient:
                     method, path, fields, jsonrpc.encode_json(body) if body is not None else b""
                 )
         except TimeoutError:
-            raise _no_response_error(self.url, f"no response within {ADMIN_TIMEOUT_S:g} s") from None
+            raise self._no_response_error(f"no response within {ADMIN_TIMEOUT_S:g} s") from None
         try:
             document = jsonrpc.decode_json(data)
         except ValueError:
             document = None
         if not isinstance(document, dict):
-            raise _no_response_error(self.url, f"it responded with status {status} and without a JSON object")
+            raise self._no_response_error(f"it responded with status {status} and without a JSON object")
         if status != 200:
             raise _error_from_response(self.url, status, document.get("error"))
         return document
@@ -117,51 +135,95 @@ class GatewayClient:
         from toolway.http.client import HttpClient, HttpError, HttpTarget, encode_headers
         from toolway.network.policy import ALLOW_ALL
 
-        client = HttpClient(network_policy=ALLOW_ALL)
+        client = HttpClient(network_policy=ALLOW_ALL, tls=self.tls)
         try:
             target, fields = HttpTarget.parse(self.url + path), encode_headers(headers)
             async with client.send(method, target, [fields], body) as response:
                 return response.status, await response.read(_MAX_RESPONSE_BYTES)
         except HttpError as exc:
-            raise _no_response_error(self.url, exc.reason, exc.hint) from None
+            raise self._connection_error(exc) from None
         except ValueError as exc:
             raise UsageError("the address or token of the gateway is invalid", detail=str(exc)) from None
         finally:
             client.close()
 
+    def _connection_error(self, error: HttpError) -> GatewayError:
+        """Return the exception for a request that could not be sent, or has no complete response."""
+        from toolway.http.tls import TLS_FILE_CODE
 
-def gateway_from_url(address: str, token: str | None) -> GatewayClient:
-    """Return a client for the gateway at the URL `address`.
+        if error.code == "E-HTTP-TLS" and "certificate of" in error.reason:
+            return GatewayError(
+                f"the certificate of the gateway at {self.url} is not trusted",
+                detail=error.reason,
+                hint="use the host name in the certificate"
+                if "ostname mismatch" in error.reason
+                else "trust the CA that issued it: --ca FILE, or SSL_CERT_FILE=FILE",
+                code=error.code,
+            )
+        if error.code in (TLS_FILE_CODE, "E-HTTP-TLS"):
+            hint = "check the file of --ca" if error.code == TLS_FILE_CODE else error.hint
+            return GatewayError(
+                f"no TLS connection to the gateway at {self.url}", detail=error.reason, hint=hint, code=error.code
+            )
+        return self._no_response_error(error.reason, error.hint)
 
-    The client has this machine's token if the gateway runs here and `token` is None. Raises `UsageError` if the URL
+    def _no_response_error(self, why: str, hint: str = "") -> GatewayError:
+        if self._pid is not None:
+            why = f"{why}; process {self._pid} is registered as this gateway"
+            hint = "if it is starting, try again in a moment; to use the config file instead: --no-gateway"
+        return GatewayError(
+            f"the gateway at {self.url} does not respond", detail=why, hint=hint or "start one with: toolway serve"
+        )
+
+
+def gateway_from_url(options: TargetOptions) -> GatewayClient:
+    """Return a client for the gateway of --gateway.
+
+    The client has this machine's token if the gateway runs here and no token is given. Raises `UsageError` if the URL
     is invalid.
     """
+    address = options.gateway or ""
     found = _GATEWAY_URL.fullmatch(address)
     if found is None:
         raise UsageError(
             f"invalid gateway address {address!r}",
             hint="write it as http://127.0.0.1:8765 or https://tools.example/toolway",
         )
-    local = find_local_gateway(None, token)
+    local = find_local_gateway(replace(options, config=None))
     if local is not None and local.url == found[1]:
         return local
-    return GatewayClient(found[1], token)
+    return GatewayClient(found[1], options.token, ca_file=options.ca)
 
 
-def find_local_gateway(config: Path | None, token: str | None) -> GatewayClient | None:
-    """Return a client for the gateway that runs on this machine; None if there is none.
+def find_local_gateway(options: TargetOptions) -> GatewayClient | None:
+    """Return a client for the gateway that is registered on this machine; None if there is none.
 
-    A gateway that serves another config file than `config` does not count.
+    A gateway that serves another config file than that of --config does not count.
     """
-    if explain_missing_gateway(config):
+    if explain_missing_gateway(options.config):
         return None
     state = StateDir.default(os.environ)
     running = state.read_running()
-    return (
-        GatewayClient(_connectable_url(running.url), token or state.read_token(), running.config)
-        if running is not None
-        else None
-    )
+    if running is None:
+        return None
+    url, token = _connectable_url(running.url), options.token or state.read_token()
+    return GatewayClient(url, token, running.config, ca_file=options.ca, pid=running.pid)
+
+
+def require_no_named_state(options: TargetOptions) -> None:
+    """Raise `GatewayError` if `$TOOLWAY_STATE` names a gateway that is not registered, and no option names a file.
+
+    The gateway of that folder may be starting. The servers of the user's own files may be others than its servers.
+    """
+    if options.no_gateway or options.config is not None or not os.environ.get(STATE_FOLDER_VARIABLE):
+        return
+    state = StateDir.default(os.environ)
+    if state.read_running() is None:
+        raise GatewayError(
+            f"no gateway is registered in {state.folder}",
+            detail=f"{STATE_FOLDER_VARIABLE} names this folder; its gateway may still be starting",
+            hint="wait until it is ready, or start it: toolway serve; to use the config file: --no-gateway",
+        )
 
 
 def explain_missing_gateway(config: Path | None) -> str:
@@ -185,12 +247,6 @@ def _connectable_url(url: str) -> str:
     scheme, _, rest = url.partition("://")
     host, colon, port = rest.rpartition(":")
     return f"{scheme}://{_LOOPBACK_FOR_WILDCARD.get(host, host)}{colon}{port}"
-
-
-def _no_response_error(url: str, why: str, hint: str = "") -> GatewayError:
-    return GatewayError(
-        f"the gateway at {url} does not respond", detail=why, hint=hint or "start one with: toolway serve"
-    )
 
 
 def _error_from_response(url: str, status: int, error: Any) -> ToolwayError:

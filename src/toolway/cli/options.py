@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 OUTPUT_OPTIONS: Final = frozenset({"as_json", "quiet", "verbose", "no_color"})
 CONFIG_OPTIONS: Final = OUTPUT_OPTIONS | {"config"}
-RUN_OPTIONS: Final = OUTPUT_OPTIONS | {"gateway", "token"}
-GATEWAY_OPTIONS: Final = CONFIG_OPTIONS | {"gateway", "token", "no_gateway"}
+RUN_OPTIONS: Final = OUTPUT_OPTIONS | {"gateway", "token", "ca"}
+GATEWAY_OPTIONS: Final = CONFIG_OPTIONS | {"gateway", "token", "ca", "no_gateway"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,12 @@ class GlobalOptions:
             show_envvar=False,
             help="Gateway token. [env: TOOLWAY_TOKEN]",
             show_default=False,
+        ),
+    ] = None
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca", metavar="FILE", help="Trust this CA certificate (PEM) of the gateway.", show_default=False
         ),
     ] = None
     no_gateway: Annotated[
@@ -84,6 +90,7 @@ class TargetOptions:
     gateway: str | None = None
     token: str | None = None
     no_gateway: bool = False
+    ca: Path | None = None  # certificate (PEM) of the CA to trust for the gateway
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,12 @@ class CommandContext:
     output: Output
     target_options: TargetOptions
 
+    def config_file(self) -> Path | None:
+        """Return the one config file that the command uses; None for the user, project and local files."""
+        from toolway.cli.config_file import choose_file
+
+        return choose_file(self.output, self.target_options)
+
     @classmethod
     def from_options(cls, options: GlobalOptions) -> CommandContext:
         """Build the context of a command from the global options."""
@@ -101,4 +114,6 @@ class CommandContext:
         output = Output(
             as_json=options.as_json, quiet=options.quiet, verbose=options.verbose, color=not options.no_color
         )
-        return cls(output, TargetOptions(options.config, options.gateway, options.token, options.no_gateway))
+        return cls(
+            output, TargetOptions(options.config, options.gateway, options.token, options.no_gateway, options.ca)
+        )

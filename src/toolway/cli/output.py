@@ -33,6 +33,7 @@ from toolway.protocol.sanitize import escape_invisible, map_texts, remove_contro
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 _NO_LIMIT = 1_000_000
 _LABEL_WIDTH = 13  # width of the label column in a printed error
@@ -61,6 +62,8 @@ class Output:
     verbose: bool = False
     color: bool = True
     mask: Callable[[str], str] = field(default=lambda text: text)
+    _status: Status | None = field(default=None, repr=False)  # the spinner that is shown now
+    _told: set[str] = field(default_factory=set, repr=False)  # messages of `info_once`
 
     def print_raw_json(self, value: Any) -> None:
         """Print a value as JSON on stdout without masking secrets, such as the result of a tool.
@@ -133,6 +136,16 @@ class Output:
         if not self.quiet:
             self._write(sys.stderr, self.sanitize(text), style)
 
+    def print_question(self, text: str, style: str = "") -> None:
+        """Print a part of a question on stderr, even with --quiet: the command cannot continue without an answer."""
+        self._write(sys.stderr, self._wrap(self.sanitize(text), "  "), style)
+
+    def info_once(self, text: str, style: str = "") -> None:
+        """Print a message like `info`, unless this command printed it before."""
+        if text not in self._told:
+            self._told.add(text)
+            self.info(text, style)
+
     def print_problems(self, problems: Iterable[ConfigIssue], *, notes: bool = False) -> None:
         """Print config problems on stderr. Notes are printed only with --verbose or `notes`."""
         colors = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -176,7 +189,23 @@ class Output:
             return Text(truncate(self.sanitize(message).replace("\n", " "), shutil.get_terminal_size().columns - 3))
 
         with self._console(sys.stderr).status(fit(text)) as status:
-            yield lambda new: status.update(fit(new))
+            self._status = status
+            try:
+                yield lambda new: status.update(fit(new))
+            finally:
+                self._status = None
+
+    @contextmanager
+    def paused_spinner(self) -> Iterator[None]:
+        """Take the spinner off the terminal while the block asks the user."""
+        if self._status is None:
+            yield
+            return
+        self._status.stop()
+        try:
+            yield
+        finally:
+            self._status.start()
 
     def _wrap(self, text: str, indent: str, file: IO[str] | None = None) -> str:
         """Wrap `text` to the width of the terminal; unchanged if the file (stderr by default) is not a terminal."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -20,6 +20,7 @@ from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Prompt, Resource, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
 from toolway.cli.gateway_client import ADMIN_TIMEOUT_S, GatewayClient
+from toolway.cli.server_questions import ServerQuestions
 from toolway.config.approval.held_entries import HELD_CODE
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import (
@@ -36,6 +37,7 @@ from toolway.errors import (
     ToolwayError,
 )
 from toolway.gateway.mcp import errors
+from toolway.gateway.mcp.context import SERVER_META_KEY, get_meta
 from toolway.hub.core import HubCore
 from toolway.hub.hub import Hub
 from toolway.hub.upstreams import LIST_WAIT_S, NAMED_LIST_WAIT_S
@@ -55,8 +57,9 @@ TIMEOUT_MARGIN_S: Final = 5.0  # seconds added to the timeout, so that the gatew
 class RemoteHub:
     """Client for the servers of a running gateway, with those methods of a `Hub` that commands use."""
 
-    def __init__(self, gateway: GatewayClient) -> None:
+    def __init__(self, gateway: GatewayClient, questions: ServerQuestions | None = None) -> None:
         self._gateway = gateway
+        self._questions = questions  # answers what servers request during a call
         self._status: dict[str, ServerStatus] = {}
         self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that wait for approval
         self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is no administrator's
@@ -148,6 +151,7 @@ class RemoteHub:
         return Server(
             url=f"{self._gateway.url}/mcp",
             headers=self._gateway.headers,
+            tls=self._gateway.tls,
             era="modern",
             network_policy=ALLOW_ALL,
             validate_arguments=False,  # the gateway does, unless the entry of the server says otherwise
@@ -193,8 +197,14 @@ class RemoteHub:
             return await hub.read_resource(uri, server=GATEWAY_SERVER_NAME, timeout=timeout)
 
     def _open_endpoint(self) -> Hub:
+        questions = self._questions
         # A workflow that waits for a person must return its state to the terminal, instead of a task.
-        callbacks = FunctionCallbacks(None, None, None, follows_tasks=False)
+        callbacks = FunctionCallbacks(
+            _of_its_server(questions.elicit) if questions is not None else None,
+            _of_its_server(questions.sample) if questions is not None else None,
+            None,
+            follows_tasks=False,
+        )
         servers = {GATEWAY_SERVER_NAME: self._mcp_server()}
         return Hub._from_core(HubCore(servers, callbacks=callbacks, catalog_storage=None, library=True))
 
@@ -274,6 +284,20 @@ class RemoteHub:
         if status is not None and status.denied_tools and not matches:
             hint = f"its allow and deny lists hide {status.denied_tools} tools: toolway config"
         return NotFound(f"{ref.server} has no tool {ref.tool!r}", server=ref.server, tool=ref.tool, hint=hint)
+
+
+def _of_its_server(ask: Callable[[str, Json], Awaitable[Json]]) -> Callable[[str, Json], Awaitable[Json]]:
+    """Return `ask` for requests that come through the gateway, which names their server in `_meta` and in the message.
+
+    The gateway sets both, so no server can use the name of another one.
+    """
+
+    def ask_for(gateway: str, params: Json) -> Awaitable[Json]:
+        server = str(get_meta(params).get(SERVER_META_KEY) or gateway)
+        message = str(params.get("message") or "").removeprefix(f"[{server}] ")
+        return ask(server, {**params, "message": message})
+
+    return ask_for
 
 
 def _find_by_bare_name(tools: list[Tool], name: str) -> ToolRef:

@@ -25,7 +25,7 @@ def find_run_gateway(context: CommandContext, journal: str | None) -> GatewayCli
         return None
     if journal is not None:
         raise UsageError("--gateway and --journal are both given", hint="use one or the other")
-    return gateway_from_url(options.gateway, options.token)
+    return gateway_from_url(options)
 
 
 async def list_remote_runs(output: Output, gateway: GatewayClient, state: str | None, lines: int) -> ExitCode:

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.cli.cached_lists import CachedLists, load_cached_lists
+from toolway.cli.config_file import choose_file
 from toolway.cli.exit_codes import ExitCode, GatewayError, UsageError
-from toolway.cli.gateway_client import GatewayClient, explain_missing_gateway, find_local_gateway, gateway_from_url
+from toolway.cli.gateway_client import (
+    GatewayClient,
+    explain_missing_gateway,
+    find_local_gateway,
+    gateway_from_url,
+    require_no_named_state,
+)
 from toolway.cli.options import TargetOptions
 from toolway.cli.output import Output
 from toolway.config.loader import LoadedConfig, load_file, normalize_name
@@ -28,6 +35,7 @@ from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolRe
 
 if TYPE_CHECKING:
     from toolway.cli.remote_hub import RemoteHub
+    from toolway.cli.server_questions import ServerQuestions
     from toolway.hub.hub import Hub
     from toolway.upstream.status import HealthResult, ServerStatus
 
@@ -40,6 +48,7 @@ __all__ = [
     "find_target",
     "is_server_url",
     "load_masked_config",
+    "load_masked_file",
     "require_gateway",
     "require_status",
     "server_from_url",
@@ -101,11 +110,14 @@ class Target(Protocol):
         """Return the problems found in the config file: all, or only those of `server`."""
         ...
 
-    def open(self, only_server: str | None = None) -> AbstractAsyncContextManager[HubApi]:
+    def open(
+        self, only_server: str | None = None, questions: ServerQuestions | None = None
+    ) -> AbstractAsyncContextManager[HubApi]:
         """Open access to the servers, as a context manager that yields a hub or its equivalent.
 
-        With `only_server`, a config file target starts only this server at once. It raises `ConfigError` if the
-        entry of this server is broken, and `NotFound` if there is none.
+        `questions` answers requests that servers send during a call. With `only_server`, a config file target starts
+        only this server at once. It raises `ConfigError` if the entry of this server is broken, and `NotFound` if there
+        is none.
         """
         ...
 
@@ -125,27 +137,28 @@ class Target(Protocol):
 async def find_target(output: Output, target_options: TargetOptions) -> Target:
     """Return the gateway or the config files whose servers a command uses, by its options.
 
-    Raises `ConfigError` if no config file can be used, and `UsageError` if the gateway's URL is invalid.
+    Raises `ConfigError` if no config file can be used, `UsageError` if the gateway's URL is invalid, and
+    `GatewayError` if a gateway is registered or named, but does not answer.
     """
     gateway = await find_gateway(output, target_options)
-    return (
-        _GatewayTarget(gateway)
-        if gateway is not None
-        else _FileTarget(load_masked_config(output, target_options.config))
-    )
+    if gateway is not None:
+        return _GatewayTarget(gateway)
+    require_no_named_state(target_options)
+    return _FileTarget(load_masked_config(output, target_options))
 
 
 def file_without_gateway(output: Output, target_options: TargetOptions) -> Target | None:
     """Return the servers of the config file as the target of a command, if certainly no gateway is to be used.
 
-    None if --gateway is given, or if a gateway seems to run on this machine. Sends no request. Raises `ConfigError` if
-    the config file cannot be used.
+    None if --gateway is given, or if a gateway is registered on this machine. Sends no request. Raises `ConfigError` if
+    the config file cannot be used, and `GatewayError` if `$TOOLWAY_STATE` names a gateway that has not started.
     """
     if target_options.gateway is not None or (
-        not target_options.no_gateway and find_local_gateway(target_options.config, target_options.token) is not None
+        not target_options.no_gateway and find_local_gateway(target_options) is not None
     ):
         return None
-    return _FileTarget(load_masked_config(output, target_options.config))
+    require_no_named_state(target_options)
+    return _FileTarget(load_masked_config(output, target_options))
 
 
 def is_server_url(word: str) -> bool:
@@ -191,19 +204,16 @@ def server_from_url(url: str, headers: Iterable[str] = ()) -> tuple[str, Server]
 
 
 async def find_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
-    """Return the gateway to use: the one of --gateway, or one that runs on this machine.
+    """Return the gateway to use: the one of --gateway, or one that is registered on this machine. None without one.
 
-    None if there is none, or if the one on this machine does not respond: the config file is then used.
+    Raises `GatewayError` if the registered one does not answer: the servers of a file may be others, so they never
+    stand in for its servers.
     """
     gateway = _select_gateway(output, target_options)
     if gateway is None:
         return None
     if target_options.gateway is None:
-        try:
-            await gateway.ping()
-        except GatewayError as exc:
-            output.info(f"the gateway at {gateway.url} does not respond, using its file: {exc.detail}", "yellow")
-            return None
+        await gateway.ping()
         output.info(f"using the gateway at {gateway.url}; --no-gateway uses the file", "dim")
     return gateway
 
@@ -225,9 +235,9 @@ async def require_gateway(output: Output, target_options: TargetOptions, missing
 def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayClient | None:
     """Return the gateway that the options select, or None. Secrets of its servers are masked in the output."""
     if target_options.gateway is not None:
-        gateway: GatewayClient | None = gateway_from_url(target_options.gateway, target_options.token)
+        gateway: GatewayClient | None = gateway_from_url(target_options)
     else:
-        gateway = None if target_options.no_gateway else find_local_gateway(target_options.config, target_options.token)
+        gateway = None if target_options.no_gateway else find_local_gateway(target_options)
     if gateway is not None:
         output.mask = build_masker(
             [*_servers_in_file(gateway.config), Server(url=gateway.url, headers=gateway.headers)]
@@ -235,13 +245,20 @@ def _select_gateway(output: Output, target_options: TargetOptions) -> GatewayCli
     return gateway
 
 
-def load_masked_config(output: Output, config: Path | None, gate: ApprovalGate | None = None) -> LoadedConfig:
-    """Load the config file `config`, or those of all scopes; mask their secrets in the output.
+def load_masked_config(output: Output, options: TargetOptions) -> LoadedConfig:
+    """Load the config file that the options select, as `load_masked_file` does."""
+    return load_masked_file(output, choose_file(output, options))
+
+
+def load_masked_file(
+    output: Output, config: Path | None, gate: ApprovalGate | None = None, directory: Path | None = None
+) -> LoadedConfig:
+    """Load the config file `config`, or those of all scopes for a directory; mask their secrets in the output.
 
     Entries of the user's own files that wait for approval are left out; without a `gate`, those of `config` are not
     checked. Raises `ConfigError` if there is no file or it cannot be read.
     """
-    found = load_config(os.environ, Path.cwd(), config, gate or ApprovalGate.open(os.environ))
+    found = load_config(os.environ, directory or Path.cwd(), config, gate or ApprovalGate.open(os.environ))
     output.mask = build_masker(found.servers.values(), found.servers.keys())
     return found
 
@@ -284,7 +301,9 @@ class _FileTarget:
         return tuple(p for p in self._loaded.issues if server is None or p.server in (server, ""))
 
     @asynccontextmanager
-    async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
+    async def open(
+        self, only_server: str | None = None, questions: ServerQuestions | None = None
+    ) -> AsyncIterator[HubApi]:
         """Open a hub in which all servers start at once, or only the named one.
 
         The other servers start when they are first called.
@@ -294,7 +313,7 @@ class _FileTarget:
         servers = {
             name: replace(server, lazy=only_server not in (None, name)) for name, server in loaded.servers.items()
         }
-        async with _open_hub(replace(loaded, servers=servers)) as hub:
+        async with _open_hub(replace(loaded, servers=servers), questions) as hub:
             yield hub
 
     def cached(self, only_server: str | None = None) -> CachedLists:
@@ -314,11 +333,15 @@ class _FileTarget:
             usable_server(self._loaded, name)
 
 
-def _open_hub(loaded: LoadedConfig) -> Hub:
+def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) -> Hub:
     """Return a hub that remembers for the next command which servers did not answer in time."""
     from toolway.hub.hub import Hub
 
-    hub = Hub(loaded)
+    hub = Hub(
+        loaded,
+        elicitation_callback=questions.elicit if questions is not None else None,
+        sampling_callback=questions.sample if questions is not None else None,
+    )
     hub._core.share_late_servers()
     return hub
 
@@ -337,10 +360,12 @@ class _GatewayTarget:
         return tuple(each for each in found if server in (None, each.server))
 
     @asynccontextmanager
-    async def open(self, only_server: str | None = None) -> AsyncIterator[HubApi]:
+    async def open(
+        self, only_server: str | None = None, questions: ServerQuestions | None = None
+    ) -> AsyncIterator[HubApi]:
         from toolway.cli.remote_hub import RemoteHub
 
-        self._remote_hub = RemoteHub(self._gateway)
+        self._remote_hub = RemoteHub(self._gateway, questions)
         yield self._remote_hub
 
     def cached(self, only_server: str | None = None) -> None:

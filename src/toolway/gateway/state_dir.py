@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolway.config.locations import STATE_FOLDER_VARIABLE, gateway_state_folder
+from toolway.config.locations import STATE_FOLDER_VARIABLE, find_config_paths, gateway_state_folder
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +30,15 @@ class RunningGateway(msgspec.Struct, frozen=True):
     url: str
     pid: int
     config: str
+
+    def named_file(self, environ: Mapping[str, str], directory: Path) -> Path | None:
+        """Return the config file with whose name the gateway was started.
+
+        None if it serves the files that are found without an option, or the configuration of a cluster.
+        """
+        found = [os.path.realpath(path) for _, path in find_config_paths(environ, directory).iter_by_scope()]
+        is_named = os.path.isfile(self.config) and os.path.realpath(self.config) not in found
+        return Path(self.config) if is_named else None
 
 
 class StateDir:

@@ -36,7 +36,7 @@ from toolway.config.loader import (
     find_toolway_block,
     read_config_bytes,
 )
-from toolway.config.locations import CONFIG_FILE_VARIABLE, own_folders
+from toolway.config.locations import own_folders
 from toolway.config.masking import build_masker, find_secrets_in_args
 from toolway.config.schema import Server
 from toolway.config.scopes import find_config_paths, load_config, load_scopes
@@ -200,28 +200,15 @@ async def check_machine(
 ) -> tuple[Facts, tuple[CompanyStatement, ...]]:
     """Return the facts about this machine's gateway, and the security statements that they prove or refute.
 
-    `gateway` is None if none is running. Secrets are masked. Raises `ConfigError` if there is no usable configuration.
+    `config` is the file to check; None for the user, project and local files. `gateway` is None if none is running.
+    Secrets are masked. Raises `ConfigError` if there is no usable configuration.
     """
     state = StateDir.default(environ)
-    if config is None and environ.get(CONFIG_FILE_VARIABLE):
-        config = Path(environ[CONFIG_FILE_VARIABLE]).expanduser()
-    running = state.read_running() if gateway is not None else None
-    if config is None and running is not None and _is_named(running.config, environ, directory):
-        config = Path(running.config)
     loaded = load_config(environ, directory, config)
     cluster = bool(environ.get(CLUSTER_VARIABLE)) or await _is_node(gateway)
     facts = await _collect(_Setup(environ, directory, config, loaded, state, gateway, cluster))
     mask = build_masker(loaded.servers.values(), loaded.servers.keys())
     return facts, tuple(each.apply_mask(mask) for each in judge(facts))
-
-
-def _is_named(file: str, environ: Mapping[str, str], directory: Path) -> bool:
-    """Return True if `file` exists, but is none of the config files that are found without an option.
-
-    It is the file of the running gateway: then the gateway was started with the name of this file.
-    """
-    found = [os.path.realpath(path) for _, path in find_config_paths(environ, directory).iter_by_scope()]
-    return os.path.isfile(file) and os.path.realpath(file) not in found
 
 
 async def _collect(setup: _Setup) -> Facts:

@@ -126,12 +126,17 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 
     Raises `GatewayError` if no gateway is running.
     """
+    from toolway.cli.gateway_client import explain_missing_gateway
     from toolway.cli.targets import find_gateway
 
     gateway = await find_gateway(output, target_options)
     if gateway is None:
         raise GatewayError(
-            "no gateway is running", detail="only a gateway records calls", hint="start one with: toolway serve"
+            "no gateway is running",
+            detail="--no-gateway was given"
+            if target_options.no_gateway
+            else explain_missing_gateway(target_options.config),
+            hint="start one with: toolway serve",
         )
     return gateway
 

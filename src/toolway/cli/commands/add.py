@@ -175,7 +175,7 @@ def run_add(
     from toolway.packages.runner_command import is_runner
 
     output = context.output
-    file = file_for_scope(context.target_options, scope)
+    file = file_for_scope(context, scope)
     described = None
     if words[-1].endswith(_BUNDLE_SUFFIXES):
         inputs = dict(_split_pair(each, "=", "--set NAME=VALUE") for each in answers)

@@ -62,11 +62,10 @@ def rollback(
 
 def run_config_path(context: CommandContext) -> ExitCode:
     """Print the config files in use and the paths of the files that do not exist yet."""
-    from toolway.cli.file_changes import explicit_file
     from toolway.config import scopes
 
     output = context.output
-    explicit = explicit_file(context.target_options)
+    explicit = context.config_file()
     scope_files = scopes.find_config_paths(os.environ, Path.cwd())
     files = [("named", explicit)] if explicit is not None else list(scope_files.iter_by_scope())
     if output.as_json:
@@ -82,11 +81,11 @@ def run_config_path(context: CommandContext) -> ExitCode:
 
 def run_config(context: CommandContext, *, origin: bool) -> ExitCode:
     """Print every effective config value, secrets masked, and with `origin` its file and line."""
-    from toolway.cli.file_changes import explicit_file, with_tilde
+    from toolway.cli.file_changes import with_tilde
     from toolway.config import scopes
 
     output = context.output
-    explicit = explicit_file(context.target_options)
+    explicit = context.config_file()
     values = _values_in_file(explicit) if explicit is not None else scopes.load_scopes(os.environ, Path.cwd()).values
     if output.as_json:
         output.print_json({"values": [_value_to_json(value) for value in values]})
@@ -140,7 +139,7 @@ def run_config_validate(context: CommandContext) -> ExitCode:
     from toolway.cli.targets import load_masked_config
 
     output = context.output
-    loaded = load_masked_config(output, context.target_options.config)
+    loaded = load_masked_config(output, context.target_options)
     issues = loaded.issues
     if loaded.gateway.workflows:
         from toolway.config.approval.workflow_files import capture_workflows
@@ -229,10 +228,10 @@ def run_config_rollback(context: CommandContext, number: int, *, dry_run: bool) 
 
 def _versioned_file(context: CommandContext) -> Path:
     """Return the config file whose versions are shown: the named one, or the one changed last."""
-    from toolway.cli.file_changes import explicit_file, list_versions
+    from toolway.cli.file_changes import list_versions
     from toolway.config import scopes
 
-    explicit = explicit_file(context.target_options)
+    explicit = context.config_file()
     if explicit is not None:
         return explicit
     scope_files = scopes.find_config_paths(os.environ, Path.cwd())

@@ -168,9 +168,9 @@ async def run_doctor(
         if client is not None:
             found = plan_client_files(client, environ, directory, include_untrusted=project)
         elif all_files:
-            found = _all_files(environ, directory, context.target_options.config, project)
+            found = _all_files(environ, directory, context.config_file(), project)
         else:
-            found = _own_or_client_files(output, environ, directory, context.target_options.config, project)
+            found = _own_or_client_files(output, environ, directory, context.config_file(), project)
         return select_server(found, name)
 
     report = await _run_checks(output, collect(), environ)
@@ -201,7 +201,7 @@ async def _check_provider(context: CommandContext, access_token: str | None) -> 
     from toolway.config.scopes import load_config
 
     try:
-        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+        loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         loaded = None  # the report names the problem of the file
     login = loaded.gateway.login if loaded is not None else None
@@ -225,7 +225,7 @@ def _check_exposure(context: CommandContext) -> list[SubjectReport]:
     from toolway.doctor.report import Check, SubjectReport
 
     try:
-        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+        loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         return []  # the report names the problem of the file
     rules = find_rules(loaded.gateway)
@@ -243,7 +243,7 @@ async def _check_policy(context: CommandContext) -> list[SubjectReport]:
     from toolway.config.scopes import load_config
 
     try:
-        loaded = load_config(os.environ, Path.cwd(), context.target_options.config)
+        loaded = load_config(os.environ, Path.cwd(), context.config_file())
     except ConfigError:
         return []  # the report names the problem of the file
     if not loaded.gateway.policy:
@@ -401,13 +401,13 @@ async def run_security(context: CommandContext) -> ExitCode:
 
     output, options = context.output, context.target_options
     gateway = await find_gateway(output, options)
-    local = find_local_gateway(options.config, options.token) if options.gateway is not None else gateway
+    local = find_local_gateway(options) if options.gateway is not None else gateway
     if gateway is not None and (local is None or local.url != gateway.url):
         facts = await collect_remote(gateway)
         statements = judge(facts)
     else:
         with output.spinner("checking"):
-            facts, statements = await check_machine(os.environ, Path.cwd(), options.config, gateway)
+            facts, statements = await check_machine(os.environ, Path.cwd(), context.config_file(), gateway)
     holds = all_hold(statements)
     if output.as_json:
         scope = {"checked": facts.checked, "not_checked": facts.not_checked}
@@ -599,7 +599,7 @@ def _run_ps_orphans(context: CommandContext, kill: bool) -> ExitCode:
 
     output = context.output
     try:
-        servers: dict[str, Any] = load_masked_config(output, context.target_options.config).servers
+        servers: dict[str, Any] = load_masked_config(output, context.target_options).servers
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise

@@ -135,14 +135,13 @@ def run_export(
 
     Each change is shown and confirmed first.
     """
-    from toolway.cli.file_changes import explicit_file
     from toolway.cli.targets import load_masked_config
 
     if bool(clients) == all_clients:
         command = "toolway connect" if connect else "toolway clients export"
         raise UsageError("no client given", hint=f"{command} CLIENT, or {command} --all")
     output = context.output
-    load_masked_config(output, context.target_options.config)  # masks its secrets in the output
+    load_masked_config(output, context.target_options)  # masks its secrets in the output
     effective_entries = read_effective_entries(context)
     config_files = [_client_file(name, scope) for name in clients] if clients else _installed_client_files(scope)
     exports = [
@@ -151,7 +150,7 @@ def run_export(
             _plan_client_export(
                 config_file,
                 effective_entries,
-                build_hub_entry(explicit_file(context.target_options), search=search) if connect else None,
+                build_hub_entry(context.config_file(), search=search) if connect else None,
             ),
         )
         for config_file in config_files
@@ -180,12 +179,12 @@ def read_effective_entries(context: CommandContext) -> dict[str, dict[str, Any]]
 
     Their variables are not expanded.
     """
-    from toolway.cli.file_changes import explicit_file, own_config_file, read_own_entries
+    from toolway.cli.file_changes import own_config_file, read_own_entries
     from toolway.config import scopes
     from toolway.config.clients import read_client_file, to_portable
     from toolway.config.loader import normalize_name
 
-    explicit = explicit_file(context.target_options)
+    explicit = context.config_file()
     if explicit is not None:
         return {normalize_name(name): entry for name, entry in read_own_entries(explicit).items()}
     merged = scopes.load_scopes(os.environ, Path.cwd(), scopes.ApprovalGate.open(os.environ))
@@ -465,13 +464,13 @@ def _gateway_to_connect(output: Output, target_options: TargetOptions) -> Gatewa
     from toolway.gateway.state_dir import StateDir
 
     if target_options.gateway is not None:
-        return gateway_from_url(target_options.gateway, target_options.token)
-    found = find_local_gateway(target_options.config, target_options.token)
+        return gateway_from_url(target_options)
+    found = find_local_gateway(target_options)
     if found is not None:
         return found
     output.info("no gateway is running; these settings are for one started with: toolway serve", "yellow")
     try:
-        settings = load_masked_config(output, target_options.config).gateway
+        settings = load_masked_config(output, target_options).gateway
     except ConfigError:
         if target_options.config is not None:
             raise

@@ -45,7 +45,7 @@ names the cause if a server does not work.
 
 {commands}
 
-Global options: --config FILE, --gateway URL, --token TOKEN, --no-gateway, --json, -q, -v, --no-color.
+Global options: --config FILE, --gateway URL, --token TOKEN, --ca FILE, --no-gateway, --json, -q, -v, --no-color.
 `toolway help COMMAND` shows the rest. Secrets are never printed: they are shown as ***.
 """
 

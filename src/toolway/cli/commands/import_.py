@@ -122,6 +122,7 @@ def import_servers(
     from toolway.cli.commands.approvals.trust import move_secrets_to_store
     from toolway.cli.file_changes import (
         apply_own_edit,
+        confirm,
         file_for_scope,
         mask_secrets,
         network_policy_for,
@@ -135,7 +136,7 @@ def import_servers(
     from toolway.config.settings import find_private_hosts
 
     output = context.output
-    file = file_for_scope(context.target_options, scope)
+    file = file_for_scope(context, scope)
     found, problems = discover_servers(clients, read_own_entries(file), project=project)
     removed = RemovedServers.open(os.environ)
     if removed is not None and not again:
@@ -147,6 +148,9 @@ def import_servers(
     of_project = {each.name: each.entry for each in found if each.status == "new" and each.is_project}
     untrusted = of_project if not dry_run and not _confirm_project_servers(output, of_project, digest) else {}
     new = {name: entry for name, entry in new.items() if name not in untrusted}
+    unconfirmed = new.keys() - of_project.keys()
+    if unconfirmed and not dry_run and not confirm(output, _import_question(len(unconfirmed)), yes, default=True):
+        new = {name: entry for name, entry in new.items() if name in of_project}
     if new and not plain and not dry_run and _should_move_secrets(output, new, yes):
         new = move_secrets_to_store(output, new)
     entry_problems = [*find_private_hosts(new, network_policy_for(file)), *find_ignored_keys(new)]
@@ -198,12 +202,16 @@ def _should_move_secrets(output: Output, new: Mapping[str, Mapping[str, Any]], y
     output.info(
         f"{subject} in plain text: {', '.join(f'{n} ({m.location})' for n, ms in moves.items() for m in ms)}", "yellow"
     )
-    if yes or output.as_json:
-        return True
     try:
-        return confirm(output, "Move them to the secret store instead of our file?", yes)
+        return confirm(
+            output, "Move them to the secret store? The new file then only refers to them.", yes, default=True
+        )
     except UsageError:
-        return True  # there is no terminal to ask at, and a token is not copied into one more file
+        return True  # the servers of a project were confirmed by their digest, without a terminal
+
+
+def _import_question(number: int) -> str:
+    return "Import 1 server?" if number == 1 else f"Import {number} servers?"
 
 
 def _print_discovered(output: Output, found: Sequence[DiscoveredServer]) -> None:

@@ -70,10 +70,8 @@ async def run_login(output: Output, target_options: TargetOptions, name: str, *,
     from toolway.hub.hub import Hub
 
     if target_options.gateway is not None:
-        return await _login_through_gateway(
-            output, gateway_from_url(target_options.gateway, target_options.token), name, with_browser
-        )
-    loaded = load_masked_config(output, target_options.config)
+        return await _login_through_gateway(output, gateway_from_url(target_options), name, with_browser)
+    loaded = load_masked_config(output, target_options)
     server = usable_server(loaded, name)
     async with Hub(replace(loaded, servers={name: replace(server, lazy=True)})) as hub:
         async with _listen_for_redirect(server.auth or OAuth()) as callback:
@@ -92,13 +90,9 @@ async def run_logout(output: Output, target_options: TargetOptions, name: str) -
     from toolway.hub.hub import Hub
 
     if target_options.gateway is not None:
-        existed = bool(
-            (await gateway_from_url(target_options.gateway, target_options.token).request_login("DELETE", name)).get(
-                "had"
-            )
-        )
+        existed = bool((await gateway_from_url(target_options).request_login("DELETE", name)).get("had"))
     else:
-        loaded = load_masked_config(output, target_options.config)
+        loaded = load_masked_config(output, target_options)
         server = usable_server(loaded, name)
         async with Hub(replace(loaded, servers={name: replace(server, lazy=True)})) as hub:
             existed = await hub.logout(name)

@@ -24,7 +24,7 @@ async def show_overview(context: CommandContext) -> ExitCode:
     if gateway is not None:
         return await _gateway_overview(output, gateway)
     try:
-        loaded = load_masked_config(output, context.target_options.config)
+        loaded = load_masked_config(output, context.target_options)
     except ConfigError as exc:
         if exc.code not in ("E-CONFIG-NONE", UNTRUSTED_CODE):
             raise

@@ -151,7 +151,7 @@ def run_workers(
     output: Output, config: Path | None, host: str | None, port: int | None, count: int, *, tls: bool
 ) -> int:
     """Run several gateway processes at one address until a signal stops them, and return the exit code."""
-    from toolway.cli.targets import load_masked_config
+    from toolway.cli.targets import load_masked_file
     from toolway.config.identity.exposure import public_reason
     from toolway.config.masking import create_mask
     from toolway.gateway.state_dir import StateDir
@@ -163,7 +163,7 @@ def run_workers(
     protect_process()
 
     async def main() -> int:
-        loaded = load_masked_config(output, config, _open_gate(config))
+        loaded = load_masked_file(output, config, _open_gate(config))
         output.print_problems(loaded.issues)
         audit = loaded.gateway.audit
         if audit is not None and audit.to != "postgresql":
@@ -212,7 +212,7 @@ def run_serve(
 
     With `cluster`, run it as a cluster node; with `parent`, as one of several workers.
     """
-    from toolway.cli.targets import load_masked_config
+    from toolway.cli.targets import load_masked_file
     from toolway.config.locations import add_private_file
     from toolway.config.masking import create_mask
     from toolway.gateway.principals import SEARCH_ENDPOINT
@@ -238,7 +238,7 @@ def run_serve(
         tls = tls_context(certificate, key) if certificate is not None and not stdio else None
         stop = asyncio.Event()
         try:
-            loaded = load_masked_config(output, config, gate)
+            loaded = load_masked_file(output, config, gate)
         except ConfigError as exc:
             if cluster is None:
                 raise

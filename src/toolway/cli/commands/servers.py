@@ -335,9 +335,9 @@ def run_entry(context: CommandContext, name: str) -> ExitCode:
     from toolway.middleware.resolve import require_server
 
     output = context.output
-    loaded = load_masked_config(output, context.target_options.config)
+    loaded = load_masked_config(output, context.target_options)
     require_server(loaded.servers, name)
-    file = file_for_server(context.target_options, name)
+    file = file_for_server(context, name)
     written_name, line = _locate_entry(file, name)
     entry = mask_entry(read_own_entries(file)[written_name])
     cached = load_cached_lists({name: loaded.servers[name]})
@@ -360,7 +360,7 @@ def run_rm(context: CommandContext, name: str, *, dry_run: bool) -> ExitCode:
     from toolway.config.clients.removed_servers import RemovedServers
     from toolway.config.editing.document import ConfigDocument
 
-    file = file_for_server(context.target_options, name)
+    file = file_for_server(context, name)
     written_name, _ = _locate_entry(file, name)
     document = ConfigDocument(file)
     path = (*own_config_file(file).root, written_name)
@@ -378,7 +378,7 @@ def run_set_enabled(context: CommandContext, name: str, *, enabled: bool, dry_ru
     from toolway.cli.file_changes import file_for_server, own_config_file
     from toolway.config.editing.document import ConfigDocument
 
-    file = file_for_server(context.target_options, name)
+    file = file_for_server(context, name)
     written_name, _ = _locate_entry(file, name)
     document = ConfigDocument(file)
     path = (*own_config_file(file).root, written_name)
@@ -412,7 +412,7 @@ def run_edit(context: CommandContext, name: str | None, *, scope: str | None) ->
     from toolway.config.loader import parse_config
 
     output = context.output
-    file = file_for_server(context.target_options, name) if name else file_for_scope(context.target_options, scope)
+    file = file_for_server(context, name) if name else file_for_scope(context, scope)
     line = _locate_entry(file, name)[1] if name else None
     before = read_file_bytes(file)
     after = _open_editor(before or b'{\n  "mcpServers": {}\n}\n', file, line)

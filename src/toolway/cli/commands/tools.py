@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from toolway.errors import CallError, ConfigError, InvalidArguments, ProtocolErr
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
     from toolway.cli.cached_lists import CachedLists
+    from toolway.cli.server_questions import ServerQuestions
     from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.types import ProgressCallback, ToolResult
     from toolway.upstream.status import ServerStatus
@@ -406,6 +408,7 @@ async def run_call(
     `url_target` has the only server to use, if a URL was given.
     """
     from toolway.cli.commands.catalogs.url_hints import hint_for_url
+    from toolway.cli.server_questions import ServerQuestions
     from toolway.cli.targets import find_target, server_name_from_url
     from toolway.protocol import tool_names
 
@@ -418,7 +421,8 @@ async def run_call(
         target = await find_target(output, target_options)
         ref = tool_names.parse_tool_name(tool)
         server = ref.server if ref else _find_cached_server(target, tool)
-    async with target.open(server) as servers:
+    questions = ServerQuestions(output)
+    async with target.open(server, questions) as servers:
         if not output.as_json:
             output.print_problems(target.problems(server))
         with output.spinner(f"calling {tool}") as update:
@@ -439,10 +443,13 @@ async def run_call(
                     )
             except CallError as exc:
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
+                await _add_questions(exc, questions)
                 if url_target is not None and server is not None:
                     exc.hint = hint_for_url(exc.hint, server, url_target.name)
                 raise
     _print_result(output, result, raw)
+    for question in questions.unanswered:
+        output.info_wrapped(f"{question}; call it in a terminal to answer", "yellow")
     if output.verbose:
         output.info(f"{tool}: {result.duration:.3f} s, attempts: {result.attempts}")
     return ExitCode.TOOL_FAILED if result.is_error else ExitCode.OK
@@ -505,6 +512,20 @@ def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None
     if status is not None and status.state != "ready":
         for line in last_stderr_lines(status.stderr):
             error.add_note(line)
+
+
+async def _add_questions(error: CallError, questions: ServerQuestions) -> None:
+    """Open the addresses that the error of a call demands to be visited, and say in it what could not be asked."""
+    from toolway.types import CallbackError
+
+    if isinstance(error, ProtocolError):
+        with suppress(CallbackError):
+            if await questions.visit(error):
+                error.hint = "finish what was opened in the browser, then call again"
+    if error.code == "E-NO-ANSWER":
+        error.hint = "call it in a terminal to answer, or pass all that the tool needs as arguments"
+    if questions.unanswered:
+        error.detail = "; ".join(questions.unanswered)
 
 
 def _call_progress(output: Output, tool: str, update: Callable[[str], None]) -> ProgressCallback:

@@ -207,7 +207,7 @@ def load_locked_config(context: CommandContext) -> LoadedConfig:
     """Load the configuration for a lock command. Its secrets are masked in the output."""
     from toolway.cli.targets import load_masked_config
 
-    return load_masked_config(context.output, context.target_options.config)
+    return load_masked_config(context.output, context.target_options)
 
 
 def open_locker(config: LoadedConfig, min_age: str | None) -> Locker:

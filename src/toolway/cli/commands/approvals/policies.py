@@ -243,7 +243,7 @@ def run_policy_new(context: CommandContext, preset: str, out: Path) -> ExitCode:
 def _load_config(context: CommandContext) -> LoadedConfig:
     from toolway.config.scopes import load_config
 
-    return load_config(os.environ, Path.cwd(), context.target_options.config)
+    return load_config(os.environ, Path.cwd(), context.config_file())
 
 
 def _load(context: CommandContext, file: Path | None) -> LoadedPolicy:

@@ -41,7 +41,7 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
     from toolway.cli.targets import load_masked_config
 
     output = context.output
-    servers = load_masked_config(output, context.target_options.config).servers
+    servers = load_masked_config(output, context.target_options).servers
     server = servers.get(name)
     if server is None:
         raise NotFound(f"unknown server {name!r}", hint=f"configured: {', '.join(servers) or 'none'}"[:300])

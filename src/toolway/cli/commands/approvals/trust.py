@@ -101,11 +101,11 @@ def secrets_set(
 
 def secrets_ls(context: CommandContext) -> CommandResult:
     """Show only the names of secrets, with the servers that use them."""
-    return run_secrets_ls(context.output, context.target_options.config)
+    return run_secrets_ls(context.output, context.config_file())
 
 
 def secrets_rm(context: CommandContext, name: SecretName) -> CommandResult:
-    return run_secrets_rm(context.output, context.target_options.config, name)
+    return run_secrets_rm(context.output, context.config_file(), name)
 
 
 # -- trust -------------------------------------------------------------------------------------------------------------

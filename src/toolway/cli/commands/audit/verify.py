@@ -230,11 +230,8 @@ def _configured_settings(context: CommandContext) -> AuditSettings:
     from toolway.gateway.state_dir import StateDir
 
     state = StateDir.default(os.environ)
-    config, running = context.target_options.config, state.read_running()
-    if config is None and running is not None and os.path.isfile(running.config):
-        config = Path(running.config)
     try:
-        configured = load_masked_config(context.output, config).gateway.audit
+        configured = load_masked_config(context.output, context.target_options).gateway.audit
     except ConfigError as exc:
         if exc.code != "E-CONFIG-NONE":
             raise

@@ -1,0 +1,207 @@
+"""A server asks during a call: the terminal shows a form, an address or a request for a model, and answers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.terminal import Terminal
+
+pytestmark = pytest.mark.user_trial("28")
+ASKING = {"command": sys.executable, "args": [str(Path(__file__).with_name("asking_server.py"))], "era": "legacy"}
+FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
+SERVERS = {"asking": ASKING, "modern": FAKE, "legacy": {**FAKE, "args": [*FAKE["args"], "--era", "legacy"]}}
+
+
+class Place:
+    """A home with a file of servers; `words` are added to each command."""
+
+    def __init__(self, home, *words):
+        self.home, self.words = home, words
+        self.env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("TOOLWAY_", "XDG_"))},
+            "HOME": str(home),
+            "BROWSER": str(home / "browser"),
+        }
+
+    def call(self, *words):
+        return Terminal("call", *words, *self.words, env=self.env, cwd=self.home)
+
+    def run(self, *words):
+        command = [sys.executable, "-m", "toolway.cli", *words, *self.words]
+        return subprocess.run(
+            command, env=self.env, cwd=self.home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+        )
+
+
+def home_of(folder):
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": SERVERS}))
+    (folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/opened\n')
+    (folder / "browser").chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory):
+    """The words that name a gateway for the same servers."""
+    place = Place(home_of(tmp_path_factory.mktemp("gateway")))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolway.cli", "serve", "-c", "mcp.json", "--port", "0", "--json", "--drain-delay", "0"],
+        cwd=place.home,
+        env=place.env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
+        url = json.loads("".join(iter(lines.readline, "}\n")) + "}")["url"].removesuffix("/mcp")
+        token = place.run("keys", "local-token").stdout.strip()
+        yield ("-g", url, "--token", token)
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@pytest.fixture(params=["file", "gateway"])
+def place(request, tmp_path):
+    words = ("-c", "mcp.json") if request.param == "file" else request.getfixturevalue("gateway")
+    return Place(home_of(tmp_path), *words)
+
+
+def shown_result(terminal, code=0):
+    assert terminal.close() == code, terminal.text
+    return terminal.text
+
+
+def test_a_form_is_asked_field_by_field(place):
+    terminal = place.call("asking.book")
+    terminal.expect("asking asks: Your booking")
+    terminal.expect("Answer? y = answer, n = decline, c = cancel [y]: ")
+    terminal.type("")
+    terminal.expect("As in your passport")
+    terminal.expect("Full name: ")
+    terminal.type("")
+    terminal.expect("it is required")
+    terminal.type("Bo")
+    terminal.expect("at least 3 characters")
+    terminal.type("Bob")
+    terminal.expect("nights (whole number) [2]: ")
+    terminal.type("fifteen")
+    terminal.expect("type a whole number")
+    terminal.type("15")
+    terminal.expect("expected at most 14")
+    terminal.type("")
+    terminal.expect("budget (number): ")
+    terminal.type("99.5")
+    terminal.expect("late (y or n) [n]: ")
+    terminal.type("yes")
+    terminal.expect("1) Single\n  2) Double\nroom (a number): ")
+    terminal.type("2")
+    terminal.expect("meals (numbers with commas, optional): ")
+    terminal.type("1, dinner")
+    terminal.expect("pin (password): ")
+    terminal.type("s3cr3t-pin")
+    terminal.expect("note (optional): ")
+    terminal.type("")
+    terminal.expect("Send? y = send it to asking, e = edit, n = decline, c = cancel [y]: ")
+    assert "s3cr3t-pin" not in terminal.text
+    terminal.type("")
+    _, begin, rest = shown_result(terminal).rpartition('{"action"')
+    assert json.loads(begin + rest) == {
+        "action": "accept",
+        "content": {
+            "name": "Bob",
+            "nights": 2,
+            "budget": 99.5,
+            "late": True,
+            "room": "d",
+            "meals": ["breakfast", "dinner"],
+            "pin": "s3cr3t-pin",
+        },
+    }
+
+
+def test_a_form_can_be_declined_and_cancelled(place):
+    for letter, action in (("n", "decline"), ("c", "cancel")):
+        terminal = place.call("asking.book")
+        terminal.expect("[y]: ")
+        terminal.type(letter)
+        assert f'{{"action":"{action}"}}' in shown_result(terminal)
+    terminal = place.call("asking.book")
+    terminal.expect("[y]: ")
+    terminal.type("y")
+    terminal.expect("Full name: ")
+    terminal.press("d")
+    assert '{"action":"cancel"}' in shown_result(terminal)
+
+
+def test_a_question_without_a_form_needs_a_typed_answer(place):
+    terminal = place.call("asking.confirm")
+    terminal.expect("Accept? y = accept, n = decline, c = cancel: ")
+    terminal.type("")
+    terminal.expect("Accept? ")
+    terminal.type("y")
+    assert shown_result(terminal).splitlines()[-1] == "accept"
+
+
+def test_an_address_is_opened_only_after_a_yes(place):
+    terminal = place.call("asking.visit")
+    terminal.expect("asking asks: Log in to your bank")
+    terminal.expect("https://bank.example/login?id=7")
+    terminal.expect("Open this address? y = open it in your browser, n = decline, c = cancel: ")
+    assert not (place.home / "opened").exists()
+    terminal.type("n")
+    assert shown_result(terminal).splitlines()[-1] == "decline"
+    assert not (place.home / "opened").exists()
+    terminal = place.call("asking.visit")
+    terminal.expect("Open this address? ")
+    terminal.type("y")
+    assert shown_result(terminal).splitlines()[-1] == "accept"
+    assert (place.home / "opened").read_text() == "https://bank.example/login?id=7\n"
+
+
+def test_a_request_for_a_model_is_shown_and_answered_or_refused(place):
+    terminal = place.call("asking.think")
+    terminal.expect("asking asks for the answer of a model:\nsystem: Be brief.\nuser: What is the capital of Norway?")
+    terminal.expect("Answer it yourself? y = write the answer, n = refuse [n]: ")
+    terminal.type("y")
+    terminal.expect("> ")
+    terminal.type("Oslo")
+    terminal.expect("> ")
+    terminal.type("")
+    assert '["human", "Oslo"]' in shown_result(terminal)
+    terminal = place.call("asking.think")
+    terminal.expect("[n]: ")
+    terminal.type("")
+    assert "the user refused the sampling request" in shown_result(terminal, code=1)
+
+
+@pytest.mark.parametrize("server", ["modern", "legacy"])
+def test_servers_of_both_eras_ask_round_after_round(place, server):
+    terminal = place.call(f"{server}.elicit", "rounds:=2")
+    for number in (1, 2):
+        terminal.expect(f"{server} asks: Round {number}: your name?")
+        terminal.expect("[y]: ")
+        terminal.type("y")
+        terminal.expect("name: ")
+        terminal.type(f"Bo{number}")
+        terminal.expect("Send? ")
+        terminal.type("y")
+    answers = shown_result(terminal).rpartition("Send?")[2]
+    assert "Bo1" in answers and "Bo2" in answers
+
+
+def test_without_a_terminal_the_error_says_what_was_asked(place):
+    result = place.run("call", "modern.elicit")
+    assert result.returncode != 0
+    assert "modern asked: Round 1: your name? (name)" in " ".join(result.stderr.split())
+    assert "call it in a terminal to answer" in result.stderr and "Hub" not in result.stderr
+    document = json.loads(place.run("call", "modern.elicit", "--json").stdout)["error"]
+    assert document["code"] == "E-NO-ANSWER" and "Round 1: your name?" in document["detail"]
+    result = place.run("call", "asking.book")
+    assert result.returncode != 0 and "asking asked: Your booking (name, nights" in " ".join(result.stderr.split())
+    result = place.run("call", "modern.sample")
+    assert "asked for the answer of a model to: user: Say something." in " ".join(result.stderr.split())
