@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -109,3 +111,33 @@ def test_a_python_workflow_runs_and_needs_its_code_to_go_on(tmp_path: Path) -> N
     assert terminal.json("resume", run, "--code", "flow.py", "-c", "mcp.json")["output"] == "A1"
     assert [each["id"] for each in read_effects(tmp_path / "effects")] == ["A1", "A1"]
     terminal.run("run", "flow.py:other", "-c", "mcp.json", exit_code=3)
+
+
+@pytest.mark.user_trial("16")
+def test_a_run_resumes_with_the_configuration_that_it_was_started_with(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    flow = FLOW.replace(", delay_after: 30", "")
+    (tmp_path / "flow.yaml").write_text(flow)
+    process = terminal.start("run", "flow.yaml", "id=A1", "-c", "mcp.json")
+    _, hints = process.communicate(timeout=120)
+    assert process.returncode == 9
+    (approve,) = re.findall(r"toolway (approvals approve .*?)   \(or deny\)", hints)
+    terminal.folder = tmp_path / "elsewhere"  # here, no file names the server
+    terminal.folder.mkdir()
+    process = terminal.start(*shlex.split(approve))
+    _, hints = process.communicate(timeout=120)
+    (resume,) = re.findall(r"toolway workflow (resume .*)", hints)
+    assert resume.endswith(f" -c {tmp_path / 'mcp.json'}")
+    run = shlex.split(resume)[1]
+    assert terminal.json("resume", run)["output"] == {"paid": "A1"}  # also without -c
+    assert [each["tool"] for each in read_effects(tmp_path / "effects")] == ["pay", "pay_once"]
+
+
+@pytest.mark.user_trial("16")
+def test_an_unknown_server_ends_the_step_with_that_error(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path)
+    (tmp_path / "flow.yaml").write_text(
+        "steps:\n  - {name: look, tool: nobody.look, effect: read, retry: {tries: 100, wait: 1h}}\n"
+    )
+    failed = terminal.json("run", "flow.yaml", "-c", "mcp.json", exit_code=5)
+    assert (failed["state"], failed["error"]["message"]) == ("stuck", "unknown server 'nobody'")

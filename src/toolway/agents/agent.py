@@ -159,12 +159,15 @@ class Agent:
     ) -> None:
         await self._stack.aclose()
 
-    async def start(self, prompt: str, *, key: str | None = None, caller: str = "") -> AgentRun:
+    async def start(
+        self, prompt: str, *, key: str | None = None, variables: Mapping[str, Any] | None = None, caller: str = ""
+    ) -> AgentRun:
         """Start a run and return its handle, after the run is on disk.
 
         Args:
             prompt: The task.
             key: The same key always gives the same run.
+            variables: Values to store with the run.
             caller: Name of the person or program that starts the run.
 
         Raises:
@@ -174,7 +177,7 @@ class Agent:
         await asyncio.to_thread(check_agent, self.settings, access, self._models)  # the libraries load for a second
         workflows = self._get_workflows()
         inputs = {"prompt": prompt, "settings": msgspec.to_builtins(self.settings)}
-        run = await workflows.start(self.workflow, inputs, key=key, caller=caller)
+        run = await workflows.start(self.workflow, inputs, key=key, variables=variables, caller=caller)
         return AgentRun(workflows, run, self._log)
 
     async def run(self, prompt: str, *, key: str | None = None) -> AgentResult:

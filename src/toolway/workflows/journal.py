@@ -21,6 +21,7 @@ OWN_VARIABLES: Final = "toolway/"  # prefix of variables that expressions do not
 BUDGET_VARIABLE: Final = f"{OWN_VARIABLES}budget"  # limits that the parent of a run has set for its agent steps
 READ_VARIABLE: Final = f"{OWN_VARIABLES}read"  # patterns of the tools whose results may be in the input of a run
 TRACE_VARIABLE: Final = f"{OWN_VARIABLES}traceparent"  # trace context of the call or the run that started a run
+CONFIG_VARIABLE: Final = f"{OWN_VARIABLES}config"  # config file of the command that started a run, or its folder
 DOUBT_VARIABLE: Final = f"{OWN_VARIABLES}doubt"  # the journal may have lost intents of the run: ask before each step
 
 #: `damaged`: a stored value of the run cannot be read, so nothing more is called for it.

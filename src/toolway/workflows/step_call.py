@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolway.callbacks import FunctionCallbacks
-from toolway.errors import AccessDenied, CallError, InvalidArguments, ToolwayError
+from toolway.errors import AccessDenied, CallError, InvalidArguments, NotFound, ToolwayError
 from toolway.hub.hub import Hub
 from toolway.types import Call, Effect, Json, ToolResult
 from toolway.workflows.journal import Entry, EntryState
@@ -79,7 +79,10 @@ async def call_step(
             result = await _request(hub, action, idempotent, may_send, access, caller)
     except CallError as exc:
         states: dict[str, EntryState] = {"no": "not_executed", "unknown": "unknown", "yes": "failed"}
-        return outcome(states[exc.executed], error_body(exc))
+        body = error_body(exc)
+        if isinstance(exc, NotFound) and exc.server and exc.server not in hub.status():
+            body["retryable"] = False  # the configuration has no such server: a retry would find none either
+        return outcome(states[exc.executed], body)
     except ToolwayError as exc:
         return outcome("not_executed", error_body(exc))
     except asyncio.CancelledError:

@@ -15,7 +15,11 @@ from toolway.cli.commands.workflow import (
     ASKS_EXIT_CODE,
     JournalFile,
     journal_file,
+    journal_flag,
+    load_run_config,
     open_reader,
+    remember_config,
+    resume_flags,
 )
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
@@ -143,7 +147,7 @@ async def _run(
     if name is not None:
         from toolway.cli.targets import load_masked_config
 
-        agents = load_masked_config(context.output, context.target_options.config).gateway.agents
+        agents = load_masked_config(context.output, context.target_options).gateway.agents
         if name not in agents:
             known = ", ".join(sorted(agents)) or "none"
             hint = f"agents of the configuration: {known}"
@@ -152,8 +156,8 @@ async def _run(
     settings = read_agent_settings({**configured, **given})
     typed = [str(given["base_url"])] if "base_url" in given else []  # the user named it here, for this run
     async with _open_agent(context, settings, journal, typed) as agent:
-        run = await agent.start(prompt, key=key, caller=getpass.getuser())
-        return await _follow(context, run)
+        run = await agent.start(prompt, key=key, variables=remember_config(context), caller=getpass.getuser())
+        return await _follow(context, run, journal)
 
 
 async def _resume(context: CommandContext, id: str, journal: str | None) -> ExitCode:
@@ -166,13 +170,12 @@ async def _resume(context: CommandContext, id: str, journal: str | None) -> Exit
     settings = msgspec.convert(record.input["settings"], AgentSettings)
     is_child = (record.key or "").startswith(CHILD_KEY)  # a workflow named the address, not the user
     urls = [] if is_child or settings.base_url is None else [settings.base_url]
-    async with _open_agent(context, settings, journal, urls) as agent:
-        return await _follow(context, agent.get(id))
+    async with _open_agent(context, settings, journal, urls, record) as agent:
+        return await _follow(context, agent.get(id), journal)
 
 
-async def _follow(context: CommandContext, run: AgentRun) -> ExitCode:
+async def _follow(context: CommandContext, run: AgentRun, journal: str | None) -> ExitCode:
     """Print the events of a run until it ends, ask for approvals in a terminal, and print the answer."""
-    import shlex
     import sys
 
     from toolway.cli.file_changes import confirm
@@ -203,10 +206,8 @@ async def _follow(context: CommandContext, run: AgentRun) -> ExitCode:
         output.info(_format_usage(record.output["usage"]), "dim")
     if asking:
         for each in asking:
-            _print_questions(output, each)
-        config = context.target_options.config
-        options = "" if config is None else f" -c {shlex.quote(str(config))}"
-        output.info(f"then: toolway agent resume {run.id}{options}")
+            _print_questions(output, each, journal)
+        output.info(f"then: toolway agent resume {run.id}{resume_flags(record, journal, context)}")
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
@@ -214,7 +215,7 @@ async def _follow(context: CommandContext, run: AgentRun) -> ExitCode:
         for part in (error.get("detail"), error.get("hint")):
             if part:
                 output.info(f"  {part}")
-        output.info(f"show it: toolway agent show {run.id}")
+        output.info(f"show it: toolway agent show {run.id}{journal_flag(journal)}")
         return ExitCode.TOOL_FAILED
     return ExitCode.OK
 
@@ -267,7 +268,7 @@ async def _show(context: CommandContext, id: str, journal: str | None) -> ExitCo
         output.info(_format_usage(record.output["usage"]), "dim")
     if record.error is not None:
         output.info(f"{record.error.get('message', '')} [{record.error.get('code', '')}]", "red")
-    _print_questions(output, record, {each.path for each in messages if each.kind in ("answer", "settle")})
+    _print_questions(output, record, journal, {each.path for each in messages if each.kind in ("answer", "settle")})
     return ExitCode.OK
 
 
@@ -292,20 +293,24 @@ async def _replay(context: CommandContext, id: str, journal: str | None) -> Exit
 
 @asynccontextmanager
 async def _open_agent(
-    context: CommandContext, settings: Any, journal: str | None, model_urls: Sequence[str]
+    context: CommandContext,
+    settings: Any,
+    journal: str | None,
+    model_urls: Sequence[str],
+    record: RunRecord | None = None,
 ) -> AsyncIterator[Agent]:
-    """Open an agent over the configured servers. Each server starts when it is first used.
+    """Open an agent over the configured servers, for a stored run those that it was started with.
 
-    `model_urls` are addresses of models that the user has named, besides those in the configuration.
+    Each server starts when it is first used. `model_urls` are addresses of models that the user has named, not those
+    of the configuration.
     """
     from dataclasses import replace
 
     _require_package()
     from toolway.agents.agent import Agent
-    from toolway.cli.targets import load_masked_config
     from toolway.hub.hub import Hub
 
-    loaded = load_masked_config(context.output, context.target_options.config)
+    loaded = load_run_config(context, record)
     servers = {name: replace(server, lazy=True) for name, server in loaded.servers.items()}
     async with (
         Hub(replace(loaded, servers=servers)) as hub,
@@ -393,17 +398,18 @@ def _print_message(output: Output, message: dict[str, Any]) -> None:
         output.print_line(f"  → {call['tool']} {json.dumps(call['arguments'], ensure_ascii=False)}")
 
 
-def _print_questions(output: Output, record: RunRecord, answered: Collection[str] = ()) -> None:
+def _print_questions(output: Output, record: RunRecord, journal: str | None, answered: Collection[str] = ()) -> None:
+    flag = journal_flag(journal)
     for question in record.asks:
         if question["path"] in answered:  # by a person, but no process has continued the run since
             output.info(f"answered: {question['title']}", "yellow")
-            output.info(f"  toolway agent resume {record.id}")
+            output.info(f"  toolway agent resume {record.id}{resume_flags(record, journal)}")
             continue
         output.info(f"asks: {question['title']}", "yellow")
         if question["kind"] == "unknown":
-            output.info(f"  toolway workflow settle {record.id} {question['path']} --happened   (or --not)")
+            output.info(f"  toolway workflow settle {record.id} {question['path']} --happened{flag}   (or --not)")
         else:
-            output.info(f"  toolway approvals approve {record.id} --step {question['path']}   (or deny)")
+            output.info(f"  toolway approvals approve {record.id} --step {question['path']}{flag}   (or deny)")
 
 
 def _format_usage(usage: dict[str, Any]) -> str:

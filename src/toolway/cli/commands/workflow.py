@@ -19,6 +19,7 @@ from toolway.cli.output import Output, format_age
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
+    from toolway.config.loader import LoadedConfig
     from toolway.hub.hub import Hub
     from toolway.workflows.definition import Definition
     from toolway.workflows.engine import Workflows
@@ -234,8 +235,10 @@ async def _run(context: CommandContext, file: Path, words: list[str], key: str |
         _open_hub(context, definition) as hub,
         _open_workflows(hub, journal) as workflows,
     ):
-        run = await workflows.start(workflow, inputs, key=key, caller=getpass.getuser())
-        return await _follow(context.output, workflows, run.id, journal)
+        run = await workflows.start(
+            workflow, inputs, key=key, variables=remember_config(context), caller=getpass.getuser()
+        )
+        return await _follow(context, workflows, run.id, journal)
 
 
 async def _resume(context: CommandContext, id: str, code: str | None, journal: str | None) -> ExitCode:
@@ -255,19 +258,22 @@ async def _resume(context: CommandContext, id: str, code: str | None, journal: s
     if "python" in definition.body and code is None:
         raise UsageError(
             f"{id} is a run of the Python workflow {definition.name}",
-            hint=f"toolway workflow resume {id} --code FILE.py",
+            hint=f"toolway workflow resume {id} --code FILE.py{resume_flags(record, journal)}",
         )
     async with (
-        _open_hub(context, definition) as hub,
+        _open_hub(context, definition, record) as hub,
         _open_workflows(hub, journal, [load_workflow(code)] if code else []) as workflows,
     ):
-        return await _follow(context.output, workflows, id, journal)
+        return await _follow(context, workflows, id, journal)
 
 
-async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None) -> ExitCode:
+async def _follow(
+    context: CommandContext, workflows: Workflows | TemporalWorkflows, id: str, journal: str | None
+) -> ExitCode:
     """Show the progress of a run until it ends or asks a person; print its output or its questions."""
     from toolway.workflows.run_questions import wait_until_asked
 
+    output = context.output
     output.info(f"run {id}", "dim")
     with output.spinner(f"running {id}") as update:
         record, asking = await wait_until_asked(workflows, id, lambda record: update(f"{id}: {record.state}"))
@@ -281,7 +287,7 @@ async def _follow(output: Output, workflows: Workflows | TemporalWorkflows, id: 
         for each in asking:
             _print_questions(output, each, journal)
         if children:
-            output.info(f"then: toolway workflow resume {id}{journal_flag(journal)}")
+            output.info(f"then: toolway workflow resume {id}{resume_flags(record, journal, context)}")
         return ASKS_EXIT_CODE
     if record.state != "done":
         error = record.error or {}
@@ -443,23 +449,24 @@ def _print_next(output: Output, record: RunRecord, journal: str | None) -> ExitC
         output.print_json({"run": record.id, "stored": True})
     else:
         command = "agent" if record.workflow == AGENT_WORKFLOW else "workflow"
-        next_command = f"toolway {command} resume {record.id}{journal_flag(journal)}"
+        next_command = f"toolway {command} resume {record.id}{resume_flags(record, journal)}"
         output.info(f"stored; if no process executes the run: {next_command}", "green")
     return ExitCode.OK
 
 
 @asynccontextmanager
-async def _open_hub(context: CommandContext, definition: Definition) -> AsyncIterator[Hub]:
-    """Open a hub with the configured servers.
+async def _open_hub(
+    context: CommandContext, definition: Definition, record: RunRecord | None = None
+) -> AsyncIterator[Hub]:
+    """Open a hub with the configured servers, for a stored run with those that it was started with.
 
     Those that the workflow uses start at once, the rest at their first call.
     """
     from dataclasses import replace
 
-    from toolway.cli.targets import load_masked_config
     from toolway.hub.hub import Hub
 
-    loaded = load_masked_config(context.output, context.target_options.config)
+    loaded = load_run_config(context, record)
     used = {name.partition(".")[0] for name in definition.tool_names()}  # agents start theirs when they list tools
     servers = {name: replace(server, lazy=name not in used) for name, server in loaded.servers.items()}
     async with Hub(replace(loaded, servers=servers)) as hub:
@@ -547,6 +554,46 @@ def journal_file(journal: str | None) -> Path:
 def _local_roles(record: RunRecord) -> tuple[str, ...]:
     """Return all roles that the questions of a run name: the local user owns the journal, so has every role."""
     return tuple(str(role) for question in record.asks for role in question.get("who") or [])
+
+
+def remember_config(context: CommandContext) -> dict[str, str]:
+    """Return the variable with which a new run remembers its config file, or the folder whose files it uses."""
+    from toolway.workflows.journal import CONFIG_VARIABLE
+
+    return {CONFIG_VARIABLE: os.path.abspath(context.config_file() or Path.cwd())}
+
+
+def load_run_config(context: CommandContext, record: RunRecord | None) -> LoadedConfig:
+    """Load the config file of --config, else the one that a stored run was started with.
+
+    Raises `ConfigError` if it cannot be used.
+    """
+    from toolway.cli.targets import load_masked_config, load_masked_file
+
+    remembered = _remembered_config(record)
+    if remembered is None or context.target_options.config is not None:
+        return load_masked_config(context.output, context.target_options)
+    if remembered.is_dir():
+        return load_masked_file(context.output, None, directory=remembered)
+    context.output.info_once(f"using {remembered}, with which the run was started; another file: -c FILE", "dim")
+    return load_masked_file(context.output, remembered)
+
+
+def resume_flags(record: RunRecord, journal: str | None, context: CommandContext | None = None) -> str:
+    """Return the options for a printed command that resumes a run: its journal, and its config file if it has one."""
+    import shlex
+
+    given = context.target_options.config if context is not None else None
+    file = given if given is not None else _remembered_config(record)
+    config = f" -c {shlex.quote(os.fspath(file))}" if file is not None and not file.is_dir() else ""
+    return f"{config}{journal_flag(journal)}"
+
+
+def _remembered_config(record: RunRecord | None) -> Path | None:
+    from toolway.workflows.journal import CONFIG_VARIABLE
+
+    found = (record.variables or {}).get(CONFIG_VARIABLE) if record is not None else None
+    return Path(found) if isinstance(found, str) else None
 
 
 def journal_flag(journal: str | None) -> str:

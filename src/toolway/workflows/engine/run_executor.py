@@ -28,6 +28,7 @@ from toolway.workflows.engine.scheduled_runs import ScheduledRuns
 from toolway.workflows.engine.stored_runs import EVENT_SERVER
 from toolway.workflows.journal import (
     BUDGET_VARIABLE,
+    CONFIG_VARIABLE,
     FINAL_STATES,
     MAX_ENTRIES,
     READ_VARIABLE,
@@ -303,6 +304,8 @@ class RunExecutor(ScheduledRuns):
         elif isinstance(action.child, AgentRuns) and read:
             known = args["settings"].get("has_read") or ()
             args = {**args, "settings": {**args["settings"], "has_read": sorted({*known, *read})}}
+        if CONFIG_VARIABLE in (parent.variables or {}):
+            variables[CONFIG_VARIABLE] = parent.variables[CONFIG_VARIABLE]
         if action.budget is not None:
             variables[BUDGET_VARIABLE] = to_builtins(action.budget)
             if isinstance(action.child, AgentRuns):
