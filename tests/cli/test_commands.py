@@ -275,3 +275,15 @@ def test_a_text_where_the_schema_wants_a_number_is_read_as_one(toolway):
     assert result.exit_code == 0, result.stderr
     refused = toolway({"fake": FAKE}, "call", "fake.sleep", "seconds=soon")
     assert refused.exit_code == 2 and "E-ARGUMENTS" in refused.stderr
+
+
+@pytest.mark.user_trial("19")
+def test_one_tool_is_shown_whatever_other_servers_do(toolway, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    servers = {"fake": FAKE, "broken": BROKEN, "absent": ABSENT, "odd": {"type": "odd", "url": "u"}}
+    for _ in range(2):  # the second time the list of fake is stored
+        result = toolway(servers, "tools", "fake.add")
+        assert "toolway call fake.add" in result.stdout
+        assert result.stderr == "3 other servers are not listed: absent, broken, odd; see why: toolway ls\n"
+        assert result.exit_code == 0
+    assert toolway(servers, "tools", "fake.add", "--json").exit_code == 0

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from toolway.cli.cached_lists import CachedLists
     from toolway.cli.server_questions import ServerQuestions
     from toolway.cli.targets import HubApi, Target, TargetOptions
+    from toolway.config.schema import ConfigIssue
     from toolway.types import ProgressCallback, ToolResult
     from toolway.upstream.status import ServerStatus
 
@@ -199,6 +200,10 @@ def run_tools(
     query = " ".join(words)
     target = file_without_gateway(context.output, context.target_options)
     cached = target.cached(server) if target is not None and not refresh else None
+    if target is not None and cached is not None and not tokens and _is_known(cached, query):
+        return _output_tools(
+            context.output, target, _filter_cached(cached, query, server), [], cached, server, tokens, query
+        )
     if target is None or cached is None or cached.uncached:
         return _fetch_and_print(context, target, query, server, wait, refresh, tokens)
     return _output_tools(
@@ -231,6 +236,14 @@ async def _fetch_and_print(
     return _output_tools(output, target, found, statuses, cached, server, tokens, query, url)
 
 
+def _is_known(cached: CachedLists, query: str) -> bool:
+    """Return True if `query` is the full name of a tool in a cached list: no other server is needed to show it."""
+    from toolway.cli.commands.catalogs.tool_details import find_named
+
+    named = find_named(cached.catalog.tools(), query) if "." in query else None
+    return named is not None and named.qualified_name == query
+
+
 def _filter_cached(cached: CachedLists, query: str, server: str | None) -> list[Tool]:
     return [tool for tool in cached.catalog.tools(server) if has_words(tool, query)]
 
@@ -256,6 +269,12 @@ def _output_tools(
     from toolway.cli.targets import exit_code_for_statuses
 
     problems = target.problems(server)
+    named = find_shown(found, query, one_server=bool(url)) if not tokens else None
+    others: list[str] = []
+    if named is not None and query == named.qualified_name:  # the state of other servers does not matter for it
+        others = _missing_others(named, statuses, cached, problems)
+        statuses = [status for status in statuses if status.server == named.server]
+        problems = tuple(problem for problem in problems if problem.server in (named.server, ""))
     if output.as_json:
         document = {
             "tools": [_tool_to_json(tool) for tool in found],
@@ -264,7 +283,6 @@ def _output_tools(
         }
         output.print_json({**document, "problems": [problem_to_json(p) for p in problems]})
     else:
-        named = find_shown(found, query, one_server=bool(url)) if not tokens else None
         if named is not None:
             print_tool(output, named, f"{url} {named.ref.tool}" if url else named.qualified_name)
         else:
@@ -272,9 +290,22 @@ def _output_tools(
         output.print_problems(problems)
         _print_notes(output, statuses, cached, found, url)
         _print_denied(output, statuses, cached, server)
+        if others:
+            noun = "1 other server is" if len(others) == 1 else f"{len(others)} other servers are"
+            output.info_wrapped(f"{noun} not listed: {', '.join(others)}; see why: toolway ls", "dim")
         if server in cached.disabled:
             output.info(f"{server} is disabled; enable it: toolway enable {server}", "yellow")
     return exit_code_for_statuses(statuses, problems)
+
+
+def _missing_others(
+    named: Tool, statuses: Sequence[ServerStatus], cached: CachedLists, problems: Sequence[ConfigIssue]
+) -> list[str]:
+    """Return the names of other servers whose tools are not known, because they are down or never answered."""
+    broken = [problem.server for problem in problems if problem.severity == "error" and problem.server]
+    unlisted = [name for name in cached.uncached if name not in {status.server for status in statuses}]
+    names = {*broken, *unlisted, *(status.server for status in _down_servers(statuses))}
+    return sorted(names - {named.server})
 
 
 async def _fetch_tools(
