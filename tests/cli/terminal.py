@@ -39,7 +39,10 @@ class Terminal:
         """Read until `text` was shown, after what was expected before."""
         end = time.monotonic() + TIMEOUT_S
         while (found := self.text.find(text, self._read_to)) < 0:
-            assert time.monotonic() < end and self._read(end), f"{text!r} is not in {self.text[self._read_to :]!r}"
+            if time.monotonic() >= end or not self._read(end):
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(f"{text!r} is not in {self.text[self._read_to :]!r}")
         self._read_to = found + len(text)
 
     def type(self, line: str) -> None:

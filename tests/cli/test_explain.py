@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
@@ -32,3 +33,10 @@ def test_a_code_that_does_not_exist_is_answered_with_the_nearest():
 
 def test_every_error_says_how_to_have_it_explained():
     assert "toolway explain E-USAGE" in toolway("nonsense").stderr
+
+
+@pytest.mark.user_trial("20")
+def test_a_word_that_is_like_no_code_is_answered_with_none():
+    result = toolway("explain", "nosuch")
+    assert "did you mean" not in result.stderr and "toolway explain" in result.stderr
+    assert result.exit_code == 1

@@ -408,3 +408,12 @@ def test_sessions_are_listed_and_ended_by_the_gateway(toolway, monkeypatch):
     assert listed.stdout.splitlines()[1].split()[:5] == ["1", "alice@acme", "eng,", "ops", "claude"]
     result = toolway("users", "logout", "a/b")
     assert sent[-1] == ("DELETE", "sessions/a%2Fb") and "treated it as a subject" in result.stderr
+
+
+@pytest.mark.user_trial("20")
+def test_only_on_the_machine_of_the_gateway_its_own_token_is_named(toolway):
+    from toolway.cli.gateway_client import _error_from_response
+
+    assert "toolway keys local-token" in toolway("ls", "--token", "wrong").stderr
+    remote = _error_from_response("https://t.example", 401, {}, is_local=False)
+    assert "local-token" not in remote.hint and "--token" in remote.hint

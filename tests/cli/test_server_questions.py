@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminal import Terminal
+from toolway.errors import ProtocolError
 
 pytestmark = pytest.mark.user_trial("28")
 ASKING = {"command": sys.executable, "args": [str(Path(__file__).with_name("asking_server.py"))], "era": "legacy"}
@@ -205,3 +206,24 @@ def test_without_a_terminal_the_error_says_what_was_asked(place):
     assert result.returncode != 0 and "asking asked: Your booking (name, nights" in " ".join(result.stderr.split())
     result = place.run("call", "modern.sample")
     assert "asked for the answer of a model to: user: Say something." in " ".join(result.stderr.split())
+
+
+@pytest.mark.user_trial("20")
+@pytest.mark.anyio
+async def test_the_hint_of_an_unanswered_request_is_for_whoever_called():
+    from toolway.callbacks import FunctionCallbacks
+    from toolway.hub.hub import Hub
+    from toolway.types import Call, CallbackError
+
+    def refuse(server, params):
+        raise CallbackError(-32600, "nobody is here")
+
+    async with Hub({"fake": FAKE}, elicitation_callback=refuse) as hub:
+        with pytest.raises(ProtocolError) as caught:
+            await hub.call_tool("fake.elicit")
+        assert "elicitation_callback" in caught.value.hint
+        params = {"name": "elicit", "arguments": {}}
+        call = Call("fake.elicit", "tools/call", params, callbacks=FunctionCallbacks(refuse, None, None))
+        with pytest.raises(ProtocolError) as caught:
+            await hub._core.request(call)  # as the gateway calls, for a client
+        assert "Hub" not in caught.value.hint and "client" in caught.value.hint

@@ -146,6 +146,7 @@ async def refused(lab: Lab) -> None:
         check = await lab.finds("acme: the server rejects the token in headers.Authorization (401)")
         assert 'error="invalid_token"' in check.detail
         assert "tok-wrong-wrong" not in str(check)
+        assert check.copy == "export TOKEN=NEW_TOKEN"
         lab.environ["TOKEN"] = "tok-1234567890"
         await lab.is_well()
 
@@ -159,6 +160,7 @@ async def expired(lab: Lab) -> None:
         check = await lab.finds("acme: the token in headers.Authorization expired 4 minutes ago")
         assert "it is read from ${TOKEN}" in check.detail
         assert "get a new token" in check.hint
+        assert check.copy == "export TOKEN=NEW_TOKEN"
         lab.environ["TOKEN"] = good
         await lab.is_well()
 

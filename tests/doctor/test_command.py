@@ -124,3 +124,27 @@ def test_no_secret_is_shown_in_any_form(lab):
     for words in (("-v",), ("--json",), ("--fix", "--all")):
         result = toolway(lab, *words)
         assert SECRET not in result.stdout + result.stderr
+
+
+@pytest.mark.user_trial("20")
+def test_several_servers_are_checked_by_name(lab):
+    lab.servers(acme=small(), other={"command": "no-such-program"}, third={"command": "no-such-program-either"})
+    result = toolway(lab, "acme", "other")
+    assert "acme" in result.stdout and "no-such-program is not installed" in result.stdout
+    assert "third" not in result.stdout and result.returncode == 8
+    assert toolway(lab, "acme", "othr").returncode == 1
+
+
+@pytest.mark.user_trial("20")
+def test_one_command_with_two_environments_is_two_servers(lab):
+    lab.servers(acme={**small(), "env": {"ACCOUNT": "one"}}, other={**small(), "env": {"ACCOUNT": "two"}})
+    result = toolway(lab, "--json")
+    assert "E-DOCTOR-DUPLICATE" not in result.stdout
+
+
+@pytest.mark.user_trial("20")
+def test_a_model_without_its_package_is_named(lab):
+    lab.write(json.dumps({"mcpServers": {"acme": small()}, "toolway": {"search": {"model": "minilm"}}}))
+    for words in ((), ("--json",)):
+        result = toolway(lab, *words)
+        assert "toolway-search-minilm" in result.stdout and "found by words alone" in result.stdout

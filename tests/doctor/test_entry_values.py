@@ -4,7 +4,14 @@ import json
 import pytest
 
 from toolway.config.schema import Server
-from toolway.doctor.entry_checks import expired_tokens, extract_references, format_age, token_expiry
+from toolway.doctor.entry_checks import (
+    CheckTarget,
+    expired_tokens,
+    extract_references,
+    format_age,
+    store_token_hint,
+    token_expiry,
+)
 
 
 def jwt(claims):
@@ -39,3 +46,22 @@ def test_a_span_is_told_as_people_do(seconds, text):
 
 def test_of_a_value_only_its_references_are_repeated():
     assert extract_references("Bearer secret-${TOKEN}-more ${env:B}") == "${TOKEN} ${env:B}"
+
+
+@pytest.mark.user_trial("20")
+@pytest.mark.parametrize(
+    ("value", "command"),
+    [
+        ("Bearer ${keyring:acme.TOKEN}", "toolway secrets set acme.TOKEN"),
+        ("Bearer ${TOKEN}", "export TOKEN=NEW_TOKEN"),
+        ("${TOKEN:-none}", "export TOKEN=NEW_TOKEN"),
+        ("%TOKEN%", "export TOKEN=NEW_TOKEN"),
+        ("Bearer eyJ", "toolway secrets set acme.Authorization"),
+        ("${file:/run/token}", ""),
+    ],
+)
+def test_a_new_token_is_stored_where_the_old_one_is(value, command):
+    target = CheckTarget("acme", None, raw_entry={"headers": {"Authorization": value}})
+    hint, found = store_token_hint(target, "headers.Authorization")
+    assert found == command
+    assert command or "/run/token" in hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,3 +186,15 @@ async def test_a_page_that_may_ask_can_read_the_answers(tmp_path: Path):
             assert (answer.status, answer.headers["vary"]) == (status, "origin")
             assert answer.headers["access-control-allow-origin"] == "https://app.example"
         assert "access-control-allow-origin" not in (await found.ask("POST", "/mcp", body, fields)).headers
+
+
+@pytest.mark.user_trial("20")
+def test_a_gateway_with_a_login_does_not_name_the_token_of_its_machine(tmp_path: Path):
+    found = door(tmp_path)
+    with pytest.raises(RequestDenied) as refused:
+        found.authenticate_token(request({"host": "localhost"}))
+    assert b"toolway keys local-token" in refused.value.body
+    found.use_login(SimpleNamespace(challenge=lambda: ("www-authenticate", "Bearer"), resource_host="t.example"))  # type: ignore[arg-type]
+    with pytest.raises(RequestDenied) as refused:
+        found.authenticate_token(request({"host": "localhost"}))
+    assert b"log in" in refused.value.body and b"local-token" not in refused.value.body

@@ -13,6 +13,8 @@ import pytest
 from tests.upstream.legacy_sse_server import ACCEPTED, OldServer, React, hold, is_call, old_sse, well
 from tests.upstream.raw_http import END, Conn, Received, event, json_response, peer, response
 from toolway.config.schema import HealthCheck, Limits, Server
+from toolway.config.server_entry import parse_entry
+from toolway.errors import ConfigError
 from toolway.http.client import ClientLimits
 from toolway.types import CallState, Certainty, Json
 from toolway.upstream.transport import Disconnect, JSONRPCError, Request, TransportError
@@ -62,11 +64,20 @@ class Linked:
 
 @asynccontextmanager
 async def linked(
-    react: React = well, limits: Limits | None = None, health: HealthCheck | None = None, **settings: Any
+    react: React = well,
+    limits: Limits | None = None,
+    health: HealthCheck | None = None,
+    message_url: str | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Linked]:
     async with old_sse(react, **settings) as server:
-        given = {"limits": limits or Limits(), "health": health or HealthCheck(), "headers": {"X-Key": "k"}}
-        link = LegacySseTransport(Server(url=server.url, sse=True, **given), PATIENT)  # type: ignore[arg-type]
+        given: dict[str, Any] = {
+            "limits": limits or Limits(),
+            "health": health or HealthCheck(),
+            "headers": {"X-Key": "k"},
+        }
+        given["message_url"] = message_url
+        link = LegacySseTransport(Server(url=server.url, sse=True, **given), PATIENT)
         ears = Ears()
         try:
             await link.open(ears)
@@ -158,6 +169,33 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
             await link.open(Ears())
         await link.close()
         assert (caught.value.code, caught.value.certainty) == ("E-SSE-STREAM", Certainty.NOT_SENT)
+
+
+@pytest.mark.user_trial("21")
+@pytest.mark.parametrize("endpoint", [None, "/elsewhere"])
+async def test_messages_go_to_the_address_of_the_entry_if_it_has_one(endpoint: str | None) -> None:
+    async with linked(endpoint=endpoint, message_url="/rpc") as it:
+        assert (await it.call(nonce="n"))["structuredContent"] == {"nonce": "n"}
+        assert [post.target for post in it.server.posts] == ["/rpc"]
+
+
+@pytest.mark.user_trial("21")
+async def test_an_address_for_messages_at_another_origin_is_rejected() -> None:
+    assert (await cannot_open(endpoint=None, message_url="http://other.example/rpc")).code == "E-SSE-ENDPOINT"
+
+
+@pytest.mark.user_trial("21")
+async def test_a_stream_without_an_address_for_messages_has_the_key_in_its_hint() -> None:
+    empty = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 0\r\n\r\n"
+    assert '"messageUrl": "https://…/rpc"' in (await cannot_open(opening=empty)).hint
+
+
+@pytest.mark.user_trial("21")
+def test_the_address_for_messages_is_a_key_of_an_entry() -> None:
+    server = parse_entry({"url": "https://h.example/events", "messageUrl": "https://h.example/events/rpc"}, {})
+    assert (server.transport, server.message_url) == ("sse", "https://h.example/events/rpc")
+    with pytest.raises(ConfigError, match="HTTP\\+SSE"):
+        parse_entry({"type": "http", "url": "https://h.example/mcp", "messageUrl": "/rpc"}, {})
 
 
 @pytest.mark.parametrize(

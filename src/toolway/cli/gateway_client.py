@@ -128,7 +128,7 @@ class GatewayClient:
         if not isinstance(document, dict):
             raise self._no_response_error(f"it responded with status {status} and without a JSON object")
         if status != 200:
-            raise _error_from_response(self.url, status, document.get("error"))
+            raise _error_from_response(self.url, status, document.get("error"), is_local=self._pid is not None)
         return document
 
     async def _exchange(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
@@ -249,12 +249,19 @@ def _connectable_url(url: str) -> str:
     return f"{scheme}://{_LOOPBACK_FOR_WILDCARD.get(host, host)}{colon}{port}"
 
 
-def _error_from_response(url: str, status: int, error: Any) -> ToolwayError:
-    """Return the exception for an error response of the gateway, by its HTTP status."""
+def _error_from_response(url: str, status: int, error: Any, *, is_local: bool) -> ToolwayError:
+    """Return the exception for an error response of the gateway, by its HTTP status.
+
+    `is_local` tells whether the gateway runs on this machine, whose token it then accepts.
+    """
     parts = error if isinstance(error, dict) else {}
     message, detail, hint, code = (str(parts.get(key) or "") for key in ("message", "detail", "hint", "code"))
     if status == 401:
-        hint = "pass --token or $TOOLWAY_TOKEN; on the gateway's machine, `toolway keys local-token` shows a token"
+        hint = (
+            "leave out --token and $TOOLWAY_TOKEN to use this machine's token: toolway keys local-token"
+            if is_local
+            else "pass an API key, or an access token if the gateway has a login: --token TOKEN or $TOOLWAY_TOKEN"
+        )
         return GatewayDenied(f"the gateway at {url} rejects the token", detail=message, hint=hint)
     if status == 403:
         hint = "use the token of the gateway's machine, or an --admin key; every key may list its tools: toolway tools"

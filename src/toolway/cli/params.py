@@ -33,11 +33,11 @@ AnyServer = Annotated[
         autocompletion=completion.complete_servers,
     ),
 ]
-AnyServerOrUrl = Annotated[
-    str | None,
+ServersOrUrl = Annotated[
+    list[str] | None,
     typer.Argument(
-        metavar="[NAME | URL]",
-        help="Server name, or a URL. Default: all servers.",
+        metavar="[NAME… | URL]",
+        help="Server names, or a URL. Default: all servers.",
         show_default=False,
         autocompletion=completion.complete_servers,
     ),

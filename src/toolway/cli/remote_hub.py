@@ -36,6 +36,7 @@ from toolway.errors import (
     ServerUnavailable,
     ToolwayError,
 )
+from toolway.events import EventSink
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import SERVER_META_KEY, get_meta
 from toolway.hub.core import HubCore
@@ -59,11 +60,16 @@ class RemoteHub:
 
     def __init__(self, gateway: GatewayClient, questions: ServerQuestions | None = None) -> None:
         self._gateway = gateway
+        self._sinks: list[EventSink] = []
         self._questions = questions  # answers what servers request during a call
         self._status: dict[str, ServerStatus] = {}
         self.config_issues: tuple[ConfigIssue, ...] = ()  # entries of its file that wait for approval
         self.status_denied: GatewayAdmin | None = None  # why `status()` is empty, if the key is no administrator's
         self._catalog = Catalog()
+
+    def add_sink(self, sink: EventSink) -> None:
+        """Deliver the events of the calls that this client makes to `sink`."""
+        self._sinks.append(sink)
 
     def status(self) -> dict[str, ServerStatus]:
         return self._status
@@ -221,6 +227,8 @@ class RemoteHub:
     ) -> ToolResult:
         ref = tool_names.parse_tool_name(name)
         async with self._open_endpoint() as hub:
+            for sink in self._sinks:
+                hub.add_sink(sink)
             ref = ref if ref is not None else _find_by_bare_name(await hub.list_tools(server=GATEWAY_SERVER_NAME), name)
             try:
                 result = await hub.call_tool(

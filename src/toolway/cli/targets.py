@@ -36,6 +36,7 @@ from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolRe
 if TYPE_CHECKING:
     from toolway.cli.remote_hub import RemoteHub
     from toolway.cli.server_questions import ServerQuestions
+    from toolway.events import EventSink
     from toolway.hub.hub import Hub
     from toolway.upstream.status import HealthResult, ServerStatus
 
@@ -66,6 +67,8 @@ class HubApi(Protocol):
     def status(self) -> dict[str, ServerStatus]: ...
 
     async def check_health(self) -> dict[str, HealthResult]: ...
+
+    def add_sink(self, sink: EventSink) -> object: ...
 
     def known_tools(self, *, server: str | None = None) -> list[Tool]: ...
 

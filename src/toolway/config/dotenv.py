@@ -28,6 +28,7 @@ PROGRAM_KEYS: Final = frozenset(
     {
         *("command", "args", "cwd", "envFile", "url", "httpUrl", "serverUrl", "uri", "endpoint"),
         *("server", "file", "openapi.servers", "issuer", "caFile", "certFile", "keyFile", "healthCheckUrl"),
+        "messageUrl",
     }
 )
 

@@ -26,6 +26,7 @@ from toolway.config.server_entry import TIMEOUT_KEYS, URL_KEYS, parse_entry, par
 from toolway.config.settings import (
     GatewaySettings,
     convert_group_list,
+    find_missing_model,
     find_unknown_keys,
     locate_workflows,
     parse_gateway,
@@ -406,6 +407,7 @@ class _ConfigParser:
             raise
         line = self._document.lines.get((TOOLWAY_BLOCK,))
         self.issues += [replace(issue, file=self._file, line=line) for issue in find_unknown_keys(self._block)]
+        self.issues += [replace(issue, file=self._file, line=line) for issue in find_missing_model(settings.search)]
         if unset := find_unset_variables(settings, TOOLWAY_BLOCK):
             issue = ConfigIssue.from_error(unset_variables_error(unset))
             line = self._document.lines.get((TOOLWAY_BLOCK,))

@@ -461,6 +461,7 @@ class Server:
         grants: folders and hosts for the sandbox "strict". Default none.
         url: Streamable HTTP or WebSocket (ws, wss) endpoint; with `openapi` the base URL of the API. Default None.
         sse: the url uses the deprecated HTTP+SSE transport of 2024-11-05. Default False: it is detected.
+        message_url: address for messages of HTTP+SSE, on the origin of the url. Default None: the stream names it.
         headers: headers of every HTTP request. Default none.
         auth: OAuth settings for the url. Default None: discovered if the server asks for a login.
         tls: own CA and client certificate for the url. Default None: those of the system.
@@ -516,6 +517,7 @@ class Server:
     grants: SandboxGrants = field(default_factory=SandboxGrants)  # of the sandbox strict: in files, {"write": […]}
     url: str | None = None  # a Streamable HTTP or WebSocket endpoint; with `openapi` the base URL of the API
     sse: bool = False  # the url uses the deprecated HTTP+SSE transport of 2024-11-05; if false, it is detected
+    message_url: str | None = None  # HTTP+SSE: address for messages, if the event stream does not name it
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with every HTTP request
     auth: OAuth | None = None  # OAuth settings for the url
     tls: Tls | None = None  # own CA and client certificate for the url
@@ -591,6 +593,12 @@ class Server:
                 "the url of a server must begin with http://, https://, ws:// or wss://",
                 detail=_describe_scheme(self.url),
                 hint=url_hint(self.url),
+                code="E-CONFIG-URL",
+            )
+        if self.message_url is not None and not self.sse:
+            raise ConfigError(
+                "messageUrl is for servers with the transport HTTP+SSE",
+                hint='set "type": "sse", or remove messageUrl',
                 code="E-CONFIG-URL",
             )
         if self.openapi is not None and self.url is not None and self.url.startswith("ws"):

@@ -83,6 +83,7 @@ KNOWN_KEYS: Final = (
         "idleTimeout",
         "keepAliveInterval",
         "healthCheckUrl",
+        "messageUrl",
         "health",
         "era",
         "shareConnection",
@@ -212,6 +213,7 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
     openapi_settings, base_url = openapi_entry.parse_openapi(fields, type_)
     env_file = fields.get_text("envFile")
     command, cwd, url = fields.get_text("command"), fields.get_text("cwd"), _parse_url(fields)
+    message_url = fields.get_text("messageUrl")
     if base_url is not None and url not in (None, base_url):
         raise ConfigError(
             "the API has two addresses", detail="url and openapi.server", hint="keep one", code=CONFIG_KEY_CODE
@@ -223,7 +225,8 @@ def _parse_transport(fields: FieldReader) -> dict[str, Any]:
         "cwd": cwd and expand_home(cwd, fields.variables),
         "env_file": env_file and expand_home(env_file, fields.variables),
         "url": base_url or url,
-        "sse": type_ == SSE_TYPE,
+        "sse": type_ == SSE_TYPE or (type_ == "" and message_url is not None),
+        "message_url": message_url,
         "headers": fields.get_text_map("headers"),
         "openapi": openapi_settings,
     }

@@ -65,6 +65,11 @@ BLOCK_KEYS: Final = (
 )
 MAX_UNKNOWN_KEYS: Final = 32  # of the block that are named
 LOCAL_SEARCH_MODEL: Final = "minilm"
+_MODEL_PACKAGES: Final = {
+    "numpy": "numpy",
+    "onnxruntime": "onnxruntime",
+    "toolway_search_minilm": "toolway-search-minilm",
+}
 MAX_SEARCH_DIMENSIONS: Final = 4096
 #: /mcp/server/<name> is the endpoint of one server, /mcp/search that of everything, found by search.
 _RESERVED_GROUP_NAMES: Final = ("server", "search")
@@ -763,6 +768,28 @@ def parse_search(value: Any, variables: Mapping[str, str]) -> SearchSettings:
     if problem := _search_problem(settings):
         raise ConfigError(f"toolway.search: {problem[0]}", hint=problem[1], code=CONFIG_KEY_CODE)
     return settings
+
+
+def find_missing_model(settings: SearchSettings) -> list[ConfigIssue]:
+    """Return a warning if the search by meaning is configured, and its packages are not installed here."""
+    if settings.endpoint or settings.model != LOCAL_SEARCH_MODEL:
+        return []
+    from importlib.util import find_spec
+
+    missing = [package for module, package in _MODEL_PACKAGES.items() if find_spec(module) is None]
+    if not missing:
+        return []
+    verb = "is" if len(missing) == 1 else "are"
+    return [
+        ConfigIssue(
+            "",
+            f"toolway.search: {', '.join(missing)} {verb} not installed, so tools are found by words alone",
+            f"the model {LOCAL_SEARCH_MODEL} needs {'it' if len(missing) == 1 else 'them'}",
+            "pip install 'toolway[search]' toolway-search-minilm",
+            CONFIG_KEY_CODE,
+            "warning",
+        )
+    ]
 
 
 def _search_problem(settings: SearchSettings) -> tuple[str, str] | None:

@@ -27,6 +27,7 @@ _PLACEHOLDER: Final = compile_pattern(
     r"|.{0,40}[-_](?:here|goes[-_]here)|changeme|x{3,}|\.\.\.|\u2026))"
 )
 _REFERENCE_PATTERN: Final = compile_pattern(r"\$\{[^}]+\}|\{env:[^}]+\}|\$[A-Za-z_]\w*|%[A-Za-z_]\w*%")
+_VARIABLE_NAME: Final = compile_pattern(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def _check_placeholders(target: CheckTarget) -> Iterator[Check]:
 
 def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
     for token in expired_tokens(target.server, now) if target.server is not None else ():
-        raw_value = str(_raw_group(target, *token.location.split(".")[:1]).get(token.location.partition(".")[2], ""))
+        raw_value = _raw_value(target, token.location)
         source = (
             f"it is read from {extract_references(raw_value)}"
             if has_reference(raw_value)
@@ -187,7 +188,7 @@ def _check_expired_tokens(target: CheckTarget, now: float) -> Iterator[Check]:
             "fail",
             f"the token in {token.location} expired {format_age(token.expired_for_s)} ago",
             source,
-            "get a new token from the service, and store it there",
+            *store_token_hint(target, token.location),
             code="E-DOCTOR-EXPIRED",
         )
 
@@ -212,6 +213,30 @@ def plain_secrets(target: CheckTarget) -> Iterator[str]:
         for name, value in _raw_group(target, group).items():
             if isinstance(value, str) and looks_like_secret(str(name), value) and not has_reference(value):
                 yield f"{group}.{name}"
+
+
+def store_token_hint(target: CheckTarget, location: str) -> tuple[str, str]:
+    """Return the hint to replace the token in an env or header value, and the command that stores the new one."""
+    begin = "get a new token from the service"
+    references = _REFERENCE_PATTERN.findall(_raw_value(target, location))
+    for each in references:
+        kind, _, name = each.strip("${}").partition(":")
+        if kind == "keyring":
+            return f"{begin}, and store it", f"toolway secrets set {name}"
+        if kind == "file":
+            return f"{begin}, and write it to {name}", ""
+        if kind == "command":
+            return f"{begin}: log in again where the command gets it ({name})", ""
+    names = [found[0] for each in references if (found := _VARIABLE_NAME.search(each.removeprefix("{env:")))]
+    if names:
+        return f"{begin}, and set it where you start Toolway, or in the .env file", f"export {names[0]}=NEW_TOKEN"
+    key = f"{target.name}.{location.partition('.')[2]}"
+    return f"{begin}, store it, and refer to it in the file: ${{keyring:{key}}}", f"toolway secrets set {key}"
+
+
+def _raw_value(target: CheckTarget, location: str) -> str:
+    group, _, name = location.partition(".")
+    return str(_raw_group(target, group).get(name, ""))
 
 
 def _raw_group(target: CheckTarget, group: str) -> Mapping[str, Any]:

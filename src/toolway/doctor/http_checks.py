@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 from toolway._lazy import dataclass
 from toolway.config.schema import Server
 from toolway.doctor import certificates
-from toolway.doctor.entry_checks import format_age, format_entry_keys
+from toolway.doctor.entry_checks import CheckTarget, format_age, format_entry_keys, store_token_hint
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.trial_start import TrialStart
 from toolway.http.client import HttpClient, HttpError, HttpTarget
@@ -41,7 +41,7 @@ _CONNECT_CODES = ("E-HTTP-DNS", "E-HTTP-CONNECT", "E-HTTP-PROXY", "E-HTTP-TIMEOU
 # -- checks of a failed server, by its error and the probes ------------------------------------------------------------
 
 
-def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Check:
+def check_http_failure(target: CheckTarget, server: Server, trial: TrialStart, probes: Probes) -> Check:
     """Return the failed check that explains why an HTTP server could not be used.
 
     The cause is derived from `trial.failure`, which must be set, and from the HTTP probes.
@@ -64,10 +64,10 @@ def check_http_failure(server: Server, trial: TrialStart, probes: Probes) -> Che
         return _streamable_http_at(server.http_url, failure)
     if server.sse and probes.post.is_mcp:
         return _streamable_http_available(failure)
-    if failure.code == "E-SSE-ENDPOINT":
+    if failure.code == "E-SSE-ENDPOINT" or (server.sse and failure.code == "E-SSE-STREAM" and trial.status is None):
         return Check("handshake", "fail", failure.reason, hint=failure.hint, code=failure.code)
     if trial.status in (401, 403):
-        return _rejected_credential(server, trial.status, failure, probes)
+        return _rejected_credential(target, server, trial.status, failure, probes)
     if failure.code == "E-HTTP-REDIRECT":
         return _redirected(failure, probes)
     if probes.post.content_type == "text/html" or probes.endpoint or trial.status in (404, 405):
@@ -185,7 +185,9 @@ def check_deprecated_transport(server: Server, probes: Probes) -> Check:
     )
 
 
-def _rejected_credential(server: Server, status: int, failure: Disconnect, probes: Probes) -> Check:
+def _rejected_credential(
+    target: CheckTarget, server: Server, status: int, failure: Disconnect, probes: Probes
+) -> Check:
     header = next((name for name in server.headers if name.lower() == "authorization"), "")
     detail = "\n".join(filter(None, (failure.reason, _format_challenge(probes), _clock_detail(probes))))
     if status == 403:
@@ -213,9 +215,8 @@ def _rejected_credential(server: Server, status: int, failure: Disconnect, probe
         return Check(
             "auth", "fail", message_with_skew, detail, "set the clock: token expiry depends on it", code=failure.code
         )
-    return Check(
-        "auth", "fail", message, detail, "get a new token from the service, and store it there", code=failure.code
-    )
+    hint, copy = store_token_hint(target, f"headers.{header}")
+    return Check("auth", "fail", message, detail, hint, copy, failure.code)
 
 
 def _login_required(failure: Disconnect, detail: str) -> Check:

@@ -169,7 +169,7 @@ def _judge_start(target: CheckTarget, server: Server, trial: TrialStart, probes:
     if server.command is not None:
         yield from check_process(target, server, trial)
     elif probes is not None and trial.agreement is None:
-        yield http_checks.check_http_failure(server, trial, probes)
+        yield http_checks.check_http_failure(target, server, trial, probes)
         yield Check("tools", "skip", "not reached")
         return
     elif server.openapi is not None:
@@ -245,7 +245,10 @@ def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:
 
 
 class DuplicateEntries:
-    """Finds config entries that start the same server: equal command and arguments, or URL."""
+    """Finds config entries that start the same server: equal command and arguments, or URL.
+
+    Within one file, entries whose environment, headers or folder differ are different servers, such as two accounts.
+    """
 
     def __init__(self, targets: Sequence[CheckTarget]) -> None:
         self._by_identity: dict[str, list[CheckTarget]] = {}
@@ -258,7 +261,11 @@ class DuplicateEntries:
 
         Return "" if there is none.
         """
-        here = [each for each in self._same_server(target) if each.file == target.file]
+        here = [
+            each
+            for each in self._same_server(target)
+            if each.file == target.file and _settings_of(each) == _settings_of(target)
+        ]
         return here[0].name if here and here[0].name != target.name else ""
 
     def in_other_files(self, target: CheckTarget) -> list[str]:
@@ -268,6 +275,11 @@ class DuplicateEntries:
 
     def _same_server(self, target: CheckTarget) -> list[CheckTarget]:
         return self._by_identity.get(_server_identity(target), [])
+
+
+def _settings_of(target: CheckTarget) -> tuple[object, ...]:
+    server = target.server
+    return () if server is None else (server.env, server.headers, server.cwd, server.env_file)
 
 
 def _server_identity(target: CheckTarget) -> str:

@@ -179,7 +179,9 @@ class Authenticator:
         raise RequestDenied(
             401,
             "authentication required" if not token else "unknown token",
-            "send `Authorization: Bearer …`; `toolway keys local-token` prints the token of this machine",
+            "send `Authorization: Bearer …` with an API key; on this machine, `toolway keys local-token` prints a token"
+            if self._login is None
+            else "log in, or send `Authorization: Bearer …` with an access token of the login or an API key",
             (self._challenge(),),
         )
 

@@ -157,6 +157,8 @@ def server_fingerprint(server: Server) -> str:
     Environment variables and headers are not part of it, because they may contain secrets.
     """
     parts: list[Any] = [server.command, server.args, server.cwd, server.url]
+    if server.message_url is not None:
+        parts.append(server.message_url)
     if server.openapi is not None:
         api = server.openapi
         inline = sha256(json.dumps(api.document, default=str).encode()).hexdigest() if api.document else ""

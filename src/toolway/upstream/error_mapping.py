@@ -45,6 +45,7 @@ _INVALID_RESPONSE_CODES = (
     "E-SERVER-REQUESTS",
     "E-ELICIT-URL",
 )
+_USELESS_RETRIES: Final = (SEND_TOO_LATE, "E-NO-ANSWER")  # the second would ask the user once more
 
 
 def call_error(
@@ -117,7 +118,7 @@ def _from_transport_error(exc: TransportError, server: str, name: str, certainty
         code=exc.code,
     )
     error.retryable = exc.status in _TRANSIENT_STATUSES or (
-        certainty is not Certainty.REJECTED and not is_auth_code(exc.code) and exc.code != SEND_TOO_LATE
+        certainty is not Certainty.REJECTED and not is_auth_code(exc.code) and exc.code not in _USELESS_RETRIES
     )
     return error
 

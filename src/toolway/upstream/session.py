@@ -511,7 +511,9 @@ class Session:
                 f"the server requests {method}{reason}",
                 Certainty.UNKNOWN,
                 code="E-NO-ANSWER",
-                hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub",
+                hint="set elicitation_callback, sampling_callback or list_roots_callback of the Hub"
+                if call.callbacks is None
+                else "call it from a client that can answer, or pass all that the tool needs as arguments",
             ) from None
 
     def has_log_level(self, level: str) -> bool:

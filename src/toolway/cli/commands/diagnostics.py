@@ -18,7 +18,7 @@ from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_duration
-from toolway.cli.params import AnyServer, AnyServerOrUrl, Headers, Refresh, Wait
+from toolway.cli.params import AnyServer, Headers, Refresh, ServersOrUrl, Wait
 from toolway.errors import ConfigError, ToolwayError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="With --tools: exit with 
 
 def doctor(
     context: CommandContext,
-    name: AnyServerOrUrl = None,
+    names: ServersOrUrl = None,
     everything: Annotated[bool, typer.Option("--all", help="Also check the files of all clients.")] = False,
     client: Annotated[
         str | None,
@@ -80,7 +80,7 @@ def doctor(
     """
     if security:
         given: dict[str, object] = {
-            "NAME": name,
+            "NAME": names,
             "--all": everything,
             "--client": client,
             "--project": project,
@@ -101,10 +101,10 @@ def doctor(
             hint="show the usage: toolway doctor --help",
         )
     if tools:
-        return run_lint(context, name, strict=strict, wait=wait, refresh=refresh, headers=header or ())
+        return run_lint(context, names or [], strict=strict, wait=wait, refresh=refresh, headers=header or ())
     return run_doctor(
         context,
-        name,
+        names or [],
         all_files=everything,
         client=client,
         project=project,
@@ -138,7 +138,7 @@ def ps(
 
 async def run_doctor(
     context: CommandContext,
-    name: str | None,
+    names: Sequence[str],
     *,
     all_files: bool,
     client: str | None,
@@ -147,16 +147,18 @@ async def run_doctor(
     headers: Sequence[str] = (),
     access_token: str | None = None,
 ) -> ExitCode:
-    """Check one server, Toolway's own files, one client's files, or all, and print a report.
+    """Check the named servers, Toolway's own files, one client's files, or all, and print a report.
 
-    With `fix`, automatic fixes are applied and the checks run again. If `name` is a URL, only the server there is
+    With `fix`, automatic fixes are applied and the checks run again. If a URL is named, only the server there is
     checked, with the HTTP `headers`.
     """
     from toolway.cli.targets import is_server_url
     from toolway.doctor.client_checks import plan_client_files
 
     output, environ, directory = context.output, os.environ, Path.cwd()
-    url = name if name is not None and is_server_url(name) else ""
+    url = next((name for name in names if is_server_url(name)), "")
+    if url and len(names) > 1:
+        raise UsageError("a URL is checked alone", hint=f"toolway doctor {shlex.quote(url)}")
     if url and (all_files or client is not None or project):
         raise UsageError("a URL and files cannot be checked together", hint=f"write: toolway doctor {shlex.quote(url)}")
     if headers and not url:
@@ -171,13 +173,13 @@ async def run_doctor(
             found = _all_files(environ, directory, context.config_file(), project)
         else:
             found = _own_or_client_files(output, environ, directory, context.config_file(), project)
-        return select_server(found, name)
+        return select_servers(found, names)
 
     report = await _run_checks(output, collect(), environ)
     fixed = _apply_fixes(output, report) if fix else []
     if fixed:
         report = await _run_checks(output, collect(), environ)
-    if name is None and client is None:
+    if not names and client is None:
         found = [
             *_check_exposure(context),
             *await _check_provider(context, access_token),
@@ -189,7 +191,7 @@ async def run_doctor(
     if output.as_json:
         output.print_json({**report.to_json(), "fixed": fixed})
     else:
-        _print_report(output, report, name, fixed)
+        _print_report(output, report, names, fixed)
     return exit_code_for_report(report)
 
 
@@ -302,20 +304,22 @@ def _all_files(environ: Mapping[str, str], directory: Path, config: Path | None,
     return CheckPlan([*found.files, *client_files.files], [*found.targets, *client_files.targets])
 
 
-def select_server(scene: CheckPlan, name: str | None) -> CheckPlan:
-    """Return the check plan reduced to the server `name` and its files; unchanged if `name` is None.
+def select_servers(scene: CheckPlan, names: Sequence[str]) -> CheckPlan:
+    """Return the check plan reduced to the servers `names` and their files; unchanged without a name.
 
-    If there is no such server, it has only the broken files, one of which may name the server. Raises `NotFound` if
-    there is no broken file either.
+    If none of them exists, it has only the broken files, one of which may name the servers. Raises `NotFound` if one
+    does not exist and there is no broken file.
     """
     from toolway.middleware.resolve import require_server
 
-    if name is None:
+    if not names:
         return scene
-    targets = [target for target in scene.targets if name in (target.name, target.raw_name)]
+    targets = [target for target in scene.targets if target.name in names or target.raw_name in names]
     broken = [file for file in scene.files if file.state == "fail"]
-    if not targets and not broken:
-        require_server({target.name: None for target in scene.targets}, name)
+    known = {name for target in scene.targets for name in (target.name, target.raw_name)}
+    for name in names if not broken else ():
+        if name not in known:
+            require_server({target.name: None for target in scene.targets}, name)
     files = [file for file in scene.files if file.source in {target.file for target in targets}]
     return replace(scene, files=files or broken, targets=targets)
 
@@ -353,7 +357,7 @@ def _apply_fixes(output: Output, report: Report) -> list[str]:
     return fixed
 
 
-def _print_report(output: Output, report: Report, name: str | None, fixed: list[str]) -> None:
+def _print_report(output: Output, report: Report, names: Sequence[str], fixed: list[str]) -> None:
     from toolway.doctor.report import render_report
 
     width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
@@ -364,7 +368,7 @@ def _print_report(output: Output, report: Report, name: str | None, fixed: list[
         report.with_tilde(home),
         width,
         verbose=output.verbose,
-        rerun_command=f"toolway doctor {shlex.quote(name) if name else ''}".strip(),
+        rerun_command=shlex.join(["toolway", "doctor", *names]),
     ):
         output.print_line(line.text, line.style)
 
@@ -424,14 +428,14 @@ async def run_security(context: CommandContext) -> ExitCode:
 
 async def run_lint(
     context: CommandContext,
-    name: str | None,
+    names: Sequence[str],
     *,
     strict: bool,
     wait: float | None,
     refresh: bool,
     headers: Sequence[str] = (),
 ) -> ExitCode:
-    """Print the lint findings for the tools of one server, of the server at a URL, or of all servers.
+    """Print the lint findings for the tools of the named servers, of the server at a URL, or of all servers.
 
     Returns 9 if a model provider would reject a tool.
     """
@@ -439,11 +443,16 @@ async def run_lint(
     from toolway.doctor.lint import lint_tools
 
     output = context.output
-    if name is not None and is_server_url(name):
-        target, name = url_target(output, name, headers), server_name_from_url(name)
+    if any(map(is_server_url, names)):
+        if len(names) > 1:
+            raise UsageError("a URL is checked alone", hint=f"toolway doctor --tools {shlex.quote(names[0])}")
+        target, names = url_target(output, names[0], headers), [server_name_from_url(names[0])]
     else:
         target = await find_target(output, context.target_options)
-    tools_by_server = await _collect_tools(output, target, name, wait, refresh)
+    tools_by_server: dict[str, list[Json]] = {}
+    selected: Sequence[str | None] = names or [None]
+    for name in selected:
+        tools_by_server |= await _collect_tools(output, target, name, wait, refresh)
     found = [lint_tools(server, tools) for server, tools in tools_by_server.items()]
     if output.as_json:
         output.print_json({"servers": [_lint_to_json(each) for each in found]})

@@ -5,6 +5,7 @@ The pages about error codes are those of docs/errors.
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -55,7 +56,11 @@ def run_explain(context: CommandContext, code: str | None) -> ExitCode:
         return ExitCode.OK
     full_code = code.upper() if code.upper().startswith("E-") else f"E-{code.upper()}"
     if full_code not in pages:
-        hint = did_you_mean(full_code, pages) or "list all codes: toolway explain"
+        # Without the prefix, which all codes share: it would make every code similar.
+        named = difflib.get_close_matches(
+            full_code.removeprefix("E-"), [page.removeprefix("E-") for page in pages], n=3
+        )
+        hint = f"did you mean {' or '.join(f'E-{each}' for each in named)}?" if named else "list all: toolway explain"
         raise NotFound(f"unknown error code {code!r}", hint=hint)
     text = pages[full_code].read_text(encoding="utf-8")
     if output.as_json:

@@ -415,7 +415,7 @@ def build_doctor(
     """
 
     async def run_checks_as_json(name: str | None) -> Json:
-        from toolway.cli.commands.diagnostics import select_server
+        from toolway.cli.commands.diagnostics import select_servers
         from toolway.config.masking import build_masker
         from toolway.doctor.entry_checks import CheckTarget
         from toolway.doctor.file_checks import CheckPlan, plan_own_files
@@ -433,7 +433,7 @@ def build_doctor(
                     for each, server in current_servers().items()
                 ]
             )
-        selected = select_server(own_config, name)
+        selected = select_servers(own_config, [] if name is None else [name])
         report = await run_checks(selected.targets, os.environ, files=selected.files)
         servers = [target.server for target in selected.targets if target.server is not None]
         return report.with_tilde(os.environ.get("HOME", "")).apply_mask(build_masker(servers)).to_json()

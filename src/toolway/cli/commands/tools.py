@@ -5,6 +5,7 @@ Lists are read from the cache of earlier runs. Only servers without a cached lis
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from toolway.cli.server_questions import ServerQuestions
     from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.config.schema import ConfigIssue
+    from toolway.events import CallFinished, Event
     from toolway.types import ProgressCallback, ToolResult
     from toolway.upstream.status import ServerStatus
 
@@ -452,8 +454,9 @@ async def run_call(
         target = await find_target(output, target_options)
         ref = tool_names.parse_tool_name(tool)
         server = ref.server if ref else _find_cached_server(target, tool)
-    questions = ServerQuestions(output)
+    questions, calls = ServerQuestions(output), _LastCall()
     async with target.open(server, questions) as servers:
+        servers.add_sink(calls)
         if not output.as_json:
             output.print_problems(target.problems(server))
         with output.spinner(f"calling {tool}") as update:
@@ -472,6 +475,9 @@ async def run_call(
                     result = await servers.call_tool(
                         tool, converted, timeout=timeout, progress_callback=on_progress, raise_on_error=False
                     )
+            except asyncio.CancelledError:  # Ctrl-C
+                output.print_question(_describe_interrupted(tool, calls.last), "yellow")
+                raise
             except CallError as exc:
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
                 await _add_questions(exc, questions)
@@ -543,6 +549,30 @@ def _add_hints(error: CallError, tool: str, status: ServerStatus | None) -> None
     if status is not None and status.state != "ready":
         for line in last_stderr_lines(status.stderr):
             error.add_note(line)
+
+
+class _LastCall:
+    """Sink of a hub that remembers how the last call ended."""
+
+    wants_attempts = False
+
+    def __init__(self) -> None:
+        self.last: CallFinished | None = None
+
+    def on_call(self, event: CallFinished) -> None:
+        if event.method == "tools/call":
+            self.last = event
+
+    def on_event(self, event: Event) -> None: ...
+
+
+def _describe_interrupted(tool: str, call: CallFinished | None) -> str:
+    """Say whether a call that Ctrl-C interrupted may have run."""
+    if call is None or call.executed == "no":
+        return f"interrupted: {tool} did not run"
+    if call.effect == "read":
+        return f"interrupted: {tool} may have run; it only reads, so you can call it again"
+    return f"interrupted: {tool} may have run; check before you call it again"
 
 
 async def _add_questions(error: CallError, questions: ServerQuestions) -> None:

@@ -32,7 +32,7 @@ from toolway.upstream.transport import (
     TransportServices,
 )
 from toolway.upstream.transports.http_streams import ServerRequests
-from toolway.upstream.transports.legacy_sse_stream import Sender, SseChannel
+from toolway.upstream.transports.legacy_sse_stream import Sender, SseChannel, parse_endpoint
 from toolway.upstream.transports.streamable_http import CANCEL_TIMEOUT_S, MAX_CANCEL_NOTIFICATIONS, REPLY_TIMEOUT_S
 
 POST_TIMEOUT_S: Final = 10.0  # seconds for the response to a POST after the result has arrived on the stream
@@ -86,8 +86,13 @@ class LegacySseTransport:
     async def _connect(self) -> SseChannel:
         """Open an event stream as the current one. Raises `TransportError` (not sent) if that fails."""
         assert self._sender is not None
+        url = self._server.message_url
         channel = SseChannel(
-            self._sender.open_stream, self._sender.target, self._server.limits.max_message_bytes, self._on_message
+            self._sender.open_stream,
+            self._sender.target,
+            self._server.limits.max_message_bytes,
+            self._on_message,
+            parse_endpoint(self._sender.target, url.encode()) if url is not None else None,
         )
         try:
             await channel.open()

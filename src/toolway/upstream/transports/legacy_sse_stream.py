@@ -63,9 +63,15 @@ class SseChannel:
     """Event stream of one HTTP+SSE session, with the requests that wait for a response on it."""
 
     def __init__(
-        self, open_stream: OpenSseStream, target: HttpTarget, max_message_bytes: int, on_message: MessageHandler
+        self,
+        open_stream: OpenSseStream,
+        target: HttpTarget,
+        max_message_bytes: int,
+        on_message: MessageHandler,
+        message_target: HttpTarget | None = None,
     ) -> None:
         self.endpoint: HttpTarget | None = None
+        self._message_target = message_target  # of the entry: the stream need not name one, and cannot name another
         self.pending = PendingRequests()
         self.invalid_messages = 0
         self.messages_received = 0
@@ -154,7 +160,10 @@ class SseChannel:
 
         Raises `TransportError` if the stream cannot be opened, or if the server violates the protocol.
         """
-        end_reason = await self._read_stream(await self._open_stream(""))
+        response = await self._open_stream("")
+        if self._message_target is not None:
+            self._on_endpoint(self._message_target)
+        end_reason = await self._read_stream(response)
         resumed_from = ""
         while (last := header_safe_id(self._parser.id)) and last != resumed_from:
             self._connected.clear()
@@ -234,6 +243,8 @@ class SseChannel:
 
     async def _deliver(self, event: SSEEvent) -> None:
         if event.type == "endpoint":
+            if self._message_target is not None:
+                return
             self._on_endpoint(parse_endpoint(self._target, event.data))
         elif self.endpoint is None:
             self._events_before_endpoint += 1
@@ -481,7 +492,8 @@ def error_for_missing_endpoint(problem: str) -> TransportError:
         f"the server's stream does not start with the URL for messages: {problem}",
         Certainty.NOT_SENT,
         code="E-SSE-STREAM",
-        hint="check that the url is the SSE endpoint of an MCP server; it often ends with /sse",
+        hint="if the server takes messages at a fixed address, name it in the entry: "
+        '"messageUrl": "https://…/rpc"; else check that the url is its SSE endpoint, which often ends with /sse',
     )
 
 
