@@ -28,7 +28,7 @@ import { Tools } from "./pages/tools";
 import { Usage } from "./pages/usage";
 import { Link, PREFIX, useRoute } from "./route";
 import { MenuDialog } from "./components/menu_dialog";
-import type { Alert } from "./types";
+import type { Alert, ApprovalList } from "./types";
 import { serverHealth } from "./format";
 
 const PHONE_PAGES = ["/", "/servers", "/calls", "/tools"]; // the menu has the other ones
@@ -91,6 +91,8 @@ export function App() {
   const [menuOpen, setMenuOpen] = useState(false);
   const [theme, nextTheme] = useTheme();
   const alerts = useAdmin<{ alerts: Alert[] }>(locked || !overview ? null : "alerts", overview?.last_event).data?.alerts.length ?? 0;
+  const requests = useAdmin<ApprovalList>(locked || !overview ? null : "approvals", overview?.last_event).data?.requests;
+  const waiting = requests?.filter((each) => each.state === "pending").length ?? 0;
   const current = `/${parts[0] ?? ""}`;
   const pages = visiblePages(overview?.cluster);
   const title = pages.find(([to]) => to === current)?.[1] ?? "Toolway";
@@ -136,6 +138,7 @@ export function App() {
               <Icon name={icon} />
               <span>{name}</span>
               {to === "/servers" && unhealthy > 0 && <span className="count" title={`${unhealthy} unhealthy`}>{unhealthy}</span>}
+              {to === "/approvals" && waiting > 0 && <span className="count" title={`${waiting} ${waiting === 1 ? "call waits" : "calls wait"} for an approval`}>{waiting}</span>}
               {to === "/alerts" && alerts > 0 && <span className="count" title={`${alerts} open alerts`}>{alerts}</span>}
             </Link>
           ))}

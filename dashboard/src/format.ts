@@ -1,4 +1,6 @@
-// Formatting of numbers, times and states.
+// Formatting of numbers, times, states, and outcomes.
+
+import type { OutcomeWord } from "./types";
 
 export type Tone = "good" | "warn" | "bad" | "idle";
 
@@ -51,32 +53,20 @@ export const formatUsd = (value: number | null) => (value === null ? "price unkn
 /** Estimate the tokens that a definition of this many characters costs a model. */
 export const estimateTokens = (size: number) => Math.round(size / 4.4);
 
-const STATES: Record<string, [Tone, string]> = {
-  ready: ["good", "ready"],
-  idle: ["idle", "idle"],
-  starting: ["warn", "starting"],
-  backing_off: ["bad", "backing off"],
-  failed: ["bad", "failed"],
-  stopping: ["idle", "stopping"],
-  stopped: ["idle", "stopped"],
-  disabled: ["idle", "disabled"],
-};
+const STATES: Record<string, Tone> = { ready: "good", starting: "warn", idle: "idle", down: "bad", disabled: "idle" };
 
-export const serverState = (state: string): [Tone, string] => STATES[state] ?? ["warn", state];
+export const serverState = (state: string): [Tone, string] => [STATES[state] ?? "warn", state];
 
-/** Return the health of a server. A ready server with an open circuit breaker is unhealthy. */
+/** Return the health of a server: its state, in the colour of its circuit breakers. Why has the reason. */
 export function serverHealth(server: { state: string; breaker?: string; open_tools?: number }): [Tone, string] {
-  if (server.state === "ready" && server.breaker && server.breaker !== "closed") return ["bad", "breaker open"];
-  if (server.state === "ready" && server.open_tools) return ["warn", "degraded"];
-  return serverState(server.state);
+  const [tone, word] = serverState(server.state);
+  if (server.state !== "ready") return [tone, word];
+  if (server.breaker && server.breaker !== "closed") return ["bad", word];
+  return [server.open_tools ? "warn" : tone, word];
 }
 
-export function outcomeTone(outcome: string): Tone {
-  if (outcome === "ok") return "good";
-  return outcome === "tool_error" || outcome === "cancelled" ? "warn" : "bad";
-}
-
-export const outcomeText = (outcome: string) => (outcome === "tool_error" ? "tool error" : outcome);
+/** Colours of the outcomes of calls. The gateway says which one a call has, and whether it counts as failed. */
+export const OUTCOME_TONES: Record<OutcomeWord, Tone> = { ok: "good", "tool error": "warn", "not run": "bad", unknown: "bad", waiting: "idle" };
 
 /** Return the words that a tool was found by, the most important first. */
 export const formatReasons = (tool: { reasons: { kind: string; text: string; weight: number }[] }) =>

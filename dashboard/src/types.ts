@@ -102,6 +102,8 @@ export interface ServerDetail {
   load: { queued: number; retries: number; retries_denied: number };
 }
 
+export type OutcomeWord = "ok" | "tool error" | "not run" | "unknown" | "waiting";
+
 export interface Call {
   id: string;
   at: number;
@@ -109,7 +111,9 @@ export interface Call {
   tool: string;
   name: string;
   method: string;
-  outcome: string;
+  outcome: OutcomeWord;
+  failed: boolean;
+  code: string;
   executed: string;
   certainty: string;
   effect: string;
@@ -133,7 +137,8 @@ export interface Attempt {
   number: number;
   began: number;
   seconds: number;
-  outcome: string;
+  outcome: OutcomeWord;
+  code: string;
   certainty: string;
   phases: Phase[];
 }

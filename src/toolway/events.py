@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from toolway.errors import Certainty, Executed
+from toolway.outcomes import OutcomeWord, outcome_of
 from toolway.types import FailedAttempts, Json, PhaseMarks
 
 AlertKind = Literal[
@@ -46,7 +47,9 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class StateChanged(Event, frozen=True):
-    """The lifecycle state of a server changed, for instance from `starting` to `ready`.
+    """The lifecycle of a server changed, such as from `starting` to `ready`.
+
+    `old` and `new` are states in detail, as in `ServerStatus.lifecycle`; `state` is the word for users.
 
     Example:
         async for event in hub.events(StateChanged):
@@ -58,6 +61,7 @@ class StateChanged(Event, frozen=True):
     reason: str
     code: str = ""  # of the server's last failure, if there was one
     hint: str = ""  # advice for the operator
+    state: str = ""  # ready, starting, idle, or down, as in `ServerStatus.state`
 
 
 class Connected(Event, frozen=True):
@@ -75,6 +79,7 @@ class Disconnected(Event, frozen=True):
     """
 
     reason: str
+    requested: bool = False  # someone asked for a restart: nothing failed
 
 
 class HealthChanged(Event, frozen=True):
@@ -170,10 +175,15 @@ class AttemptFinished(Event, frozen=True):
     method: str
     tool: str
     number: int  # from 1
-    outcome: str  # as in `CallFinished`
+    code: str  # as in `CallFinished`
     executed: Executed
     certainty: Certainty
     retry_delay: float | None = None  # seconds until the next attempt; None if there is none
+
+    @property
+    def outcome(self) -> OutcomeWord:
+        """Return what became of the attempt, in one word, as in `CallFinished`."""
+        return outcome_of(self.code, self.executed).word
 
 
 class Phase(msgspec.Struct, frozen=True, gc=False):
@@ -185,14 +195,19 @@ class Phase(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptTiming(msgspec.Struct, frozen=True):
-    """Start, duration, outcome and phases of one attempt of a call."""
+    """Start, duration, outcome, and phases of one attempt of a call."""
 
     number: int  # from 1
     offset: float  # seconds after the start of the call
     seconds: float
-    outcome: str
+    code: str  # as in `CallFinished`
     certainty: Certainty
     phases: tuple[Phase, ...]
+
+    @property
+    def outcome(self) -> OutcomeWord:
+        """Return what became of the attempt, in one word, as in `CallFinished`."""
+        return outcome_of(self.code, self.certainty.executed).word
 
 
 class CallFinished(Event, frozen=True, gc=False):
@@ -205,7 +220,7 @@ class CallFinished(Event, frozen=True, gc=False):
 
     method: str
     name: str  # as the caller named it
-    outcome: str  # ok, tool_error, cancelled, or the code of the error
+    code: str  # ok, tool_error, input_required, task, cancelled, or the code of the error
     executed: Executed
     seconds: float
     id: str = ""
@@ -231,8 +246,14 @@ class CallFinished(Event, frozen=True, gc=False):
     request_id: str = ""  # `X-Request-ID` that the client of a gateway sent
 
     @property
+    def outcome(self) -> OutcomeWord:
+        """Return what became of the call, in one word: ok, tool error, not run, unknown, or waiting."""
+        return outcome_of(self.code, self.executed).word
+
+    @property
     def failed(self) -> bool:
-        return self.outcome != "ok"
+        """Return True unless the call has its result, or waits for an approval or input."""
+        return outcome_of(self.code, self.executed).is_failure
 
     @property
     def attempt_timings(self) -> tuple[AttemptTiming, ...]:
@@ -260,13 +281,11 @@ def _split_attempts(event: CallFinished) -> list[AttemptTiming]:
             for (phase, at), until in zip(marks[start : start + len(ends)], ends, strict=True)
         )
         failure = next((failure for failure in event.failed_attempts if failure[0] == number), None)
-        outcome, certainty = (failure[1], failure[2]) if failure is not None else (event.outcome, event.certainty)
+        code, certainty = (failure[1], failure[2]) if failure is not None else (event.code, event.certainty)
         retry_wait = phases[-1].seconds if phases[-1].name == "retry" else 0.0
         attempt_start = marks[start][1]
         timings.append(
-            AttemptTiming(
-                number, attempt_start - call_start, end - attempt_start - retry_wait, outcome, certainty, phases
-            )
+            AttemptTiming(number, attempt_start - call_start, end - attempt_start - retry_wait, code, certainty, phases)
         )
     return timings
 

@@ -42,7 +42,7 @@ MAX_PHASE_MARKS = 500  # limit for a call whose server sends endless requests to
 #: (phase, start time) pairs on the clock above
 PhaseMarks: TypeAlias = Sequence[tuple[str, float]]
 
-#: (attempt number, outcome, certainty) of each failed attempt
+#: (attempt number, error code, certainty) of each failed attempt
 FailedAttempts: TypeAlias = Sequence[tuple[int, str, Certainty]]
 
 
@@ -111,8 +111,8 @@ class CallState(msgspec.Struct, eq=False):
         """Record that the call waits for a connection to its server."""
         self.phase = "connect"
 
-    def record_failed_attempt(self, outcome: str, certainty: Certainty) -> None:
-        """Record the outcome of a failed attempt. Does nothing here; `TimedCallState` stores it."""
+    def record_failed_attempt(self, code: str, certainty: Certainty) -> None:
+        """Record the error code of a failed attempt. Does nothing here; `TimedCallState` stores it."""
 
     def mark_sent(self) -> None:
         """Record that the first byte of the request was sent: the server may execute it from now on."""
@@ -216,8 +216,8 @@ class TimedCallState(CallState, eq=False):
         start = self.phase_marks[0][1]
         return [self.phase_marks[0], *((phase, max(at, start)) for phase, at in leader.phase_marks[1:])]
 
-    def record_failed_attempt(self, outcome: str, certainty: Certainty) -> None:
-        self.failed_attempts = (*self.failed_attempts, (self.attempt_number, outcome, certainty))
+    def record_failed_attempt(self, code: str, certainty: Certainty) -> None:
+        self.failed_attempts = (*self.failed_attempts, (self.attempt_number, code, certainty))
 
     def begin_user_wait(self, now: float) -> None:
         if not self.is_waiting_for_user and len(self.phase_marks) < MAX_PHASE_MARKS:

@@ -40,10 +40,11 @@ def made(toolway, *words):
 def test_calls_are_listed_and_chosen(toolway):
     made(toolway, "fake.echo", "text=hello")
     made(toolway, "broken.nothing")
+    made(toolway, "fake.fail")
     shown = toolway("calls").stdout
     assert "fake.echo" in shown and "outcome" in shown.splitlines()[0]
     failed = json.loads(toolway("calls", "--failed", "--json", "-q").stdout)["calls"]
-    assert all(call["outcome"] != "ok" for call in failed)
+    assert {(call["outcome"], call["failed"], call["code"]) for call in failed} == {("tool error", True, "")}
     chosen = json.loads(toolway("calls", "--server", "fake", "--tool", "echo", "--json", "-q").stdout)["calls"]
     assert chosen and {call["tool"] for call in chosen} == {"echo"}
     assert json.loads(toolway("calls", "--slow", "10m", "--json", "-q").stdout)["calls"] == []
@@ -72,7 +73,7 @@ def test_a_call_is_made_again_but_only_as_meant(toolway):
 def test_top_shows_every_server_and_why(toolway):
     shown = toolway("top").stdout
     assert "servers are healthy" in shown.splitlines()[0]
-    assert re.search(r"(failed|backing_off|starting) +broken", shown)
+    assert re.search(r"(down|starting) +broken", shown)
     assert "do-not-show" not in shown
     assert {s["server"] for s in json.loads(toolway("top", "--json", "-q").stdout)["servers"]} == {
         "fake",
@@ -124,7 +125,7 @@ def test_numbers_are_short():
 
 
 def test_a_call_that_was_never_tried_says_so():
-    call = dict.fromkeys(("message", "detail", "hint", "trace", "source"), "")
-    call |= {"server": "a", "tool": "t", "outcome": "E-NOT-FOUND", "executed": "no", "principal": "owner"}
+    call = dict.fromkeys(("code", "message", "detail", "hint", "trace", "source"), "")
+    call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "owner"}
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)
     assert lines[-1] == ("  no attempt was made", "dim")

@@ -80,7 +80,7 @@ def test_a_name_that_takes_the_whole_line_gives_way_to_the_rest():
 
 
 def test_a_narrow_terminal_is_not_overrun():
-    cells = [("server", "state", "why"), ("github", "backing_off", "a variable is missing")]
+    cells = [("server", "state", "why"), ("github", "down", "a variable is missing")]
     for row in format_rows(cells, 30, cut=True):
         assert sum(display_width(cell) for [cell] in row) + 2 * 2 <= 30
 

@@ -38,9 +38,9 @@ def status(state):
     [
         ([], ExitCode.OK),
         (["ready", "idle", "disabled"], ExitCode.OK),
-        (["ready", "failed"], ExitCode.PARTIAL),
+        (["ready", "down"], ExitCode.PARTIAL),
         (["ready", "starting"], ExitCode.PARTIAL),
-        (["failed", "backing_off", "disabled"], ExitCode.UNREACHABLE),
+        (["down", "starting", "disabled"], ExitCode.UNREACHABLE),
     ],
 )
 def test_the_exit_code_tells_whether_all_some_or_none_work(states, code):

@@ -22,7 +22,7 @@ ABSENT = "a-program-with-a-long-name-that-no-folder-of-the-path-contains"
 def overview(name: str = "a-server-with-a-long-name") -> dict[str, Any]:
     minutes = {"calls": 12345, "errors": 120, "p50": 0.25, "p95": 12.5, "per_minute": [1, 2, 3] * 10}
     server = {
-        "state": "backing_off",
+        "state": "down",
         "breaker": "closed",
         "server": name,
         "minutes": minutes,

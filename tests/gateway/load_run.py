@@ -74,7 +74,7 @@ async def bring_back(run: Program) -> int:
     try:
         while True:
             for name, status in (await run.servers()).items():
-                if status["state"] in ("backing_off", "failed"):
+                if status["state"] == "down":
                     await run.request("POST", f"/admin/servers/{name}/restart")
                     count += 1
             await asyncio.sleep(LOOK)

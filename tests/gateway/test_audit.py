@@ -37,7 +37,7 @@ async def ask(run: Program, token: str) -> int:
 
 async def until_state(run: Program, name: str, state: str) -> None:
     async with asyncio.timeout(60):
-        while (await run.servers()).get(name, {}).get("state") != state:
+        while (await run.servers()).get(name, {}).get("lifecycle") != state:
             await asyncio.sleep(0.05)
 
 

@@ -20,14 +20,14 @@ def test_the_first_line_counts_ready_servers_and_names_those_that_are_down() -> 
     found = [
         status("a", "ready"),
         status("b", "idle"),
-        status("c", "backing_off", "command not found"),
+        status("c", "down", "command not found"),
         status("d", "disabled"),
     ]
     assert summarize_servers(found) == (
         "1 of 3 servers ready; 1 start at their first call; down: c (command not found)"
     )
     assert summarize_servers([]) == ""
-    many = summarize_servers(status(f"s{n}", "failed", "x") for n in range(MAX_NAMED_SERVERS + 2))
+    many = summarize_servers(status(f"s{n}", "down", "x") for n in range(MAX_NAMED_SERVERS + 2))
     assert many.endswith(" and 2 more")
 
 

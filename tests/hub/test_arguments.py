@@ -231,7 +231,7 @@ async def test_refused_calls_open_no_breaker_are_not_retried_and_are_audited_as_
             while len(finished) < 21:
                 await asyncio.sleep(0.01)
         watch.cancel()
-    assert {(each.outcome, each.executed, each.attempts) for each in finished[:20]} == {("E-ARGUMENTS", "no", 0)}
+    assert {(each.code, each.executed, each.attempts) for each in finished[:20]} == {("E-ARGUMENTS", "no", 0)}
     records = calls(log)
     rejected = [each for each in records if each.get("code") == "E-ARGUMENTS"]
     [rest] = audit_records(log, "call.refused")  # the first ones are recorded one by one

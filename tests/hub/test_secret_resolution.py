@@ -208,7 +208,7 @@ async def test_an_unset_variable_starts_nothing_and_is_used_once_it_is_set(monke
                 "LATE_TOKEN is not set" in caught.value.detail and f"{key} uses ${{LATE_TOKEN}}" in caught.value.detail
             )
             assert "export LATE_TOKEN=" in caught.value.hint
-            assert hub.status()[name].state == "failed"
+            assert hub.status()[name].lifecycle == "failed"
         assert not started.exists()
         monkeypatch.setenv("LATE_TOKEN", "is-set-now")
         hub.restart_server("env")

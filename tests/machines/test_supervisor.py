@@ -143,7 +143,7 @@ class SupervisorMachine(LoopMachine):
     @rule()
     def a_status_is_asked_for(self) -> None:
         status = self.upstream.status()
-        assert status.state == self.upstream.state.value
+        assert status.lifecycle == self.upstream.state.value and status.state == self.upstream.state_word
         assert status.why
 
     @precondition(lambda self: not self.stopped)

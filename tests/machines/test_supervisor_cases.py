@@ -170,7 +170,7 @@ def test_six_ends_in_a_minute_are_enough_and_it_is_tried_again_after_five() -> N
     async def main() -> None:
         upstream, around = begun(Weather(roll=0.0))
         await crash(upstream, around, 6)
-        assert upstream.status().state == "failed"
+        assert upstream.status().lifecycle == "failed"
         await asyncio.sleep(299)
         assert len(around.links) == 6
         await asyncio.sleep(2)

@@ -146,7 +146,7 @@ async def test_a_server_that_fell_silent_is_restarted() -> None:
 
 async def test_a_server_that_ends_too_often_is_given_up_and_comes_back_on_command() -> None:
     async with Hub({"fake": {**fake_server("exit_at_start=1"), "maxRestarts": 2}}, catalog_storage=None) as hub:
-        await until(lambda: hub.status()["fake"].state == "failed", 60)
+        await until(lambda: hub.status()["fake"].lifecycle == "failed", 60)
         status = hub.status()["fake"]
         assert "failed too often" in status.why
         assert status.next_retry is not None
@@ -154,7 +154,7 @@ async def test_a_server_that_ends_too_often_is_given_up_and_comes_back_on_comman
         with pytest.raises(ServerUnavailable):
             await hub.call_tool("fake.echo")
         hub.restart_server("fake")
-        await until(lambda: hub.status()["fake"].state != "failed", within(1))
+        await until(lambda: hub.status()["fake"].lifecycle != "failed", within(1))
 
 
 async def test_a_normal_close_leaves_nothing_and_takes_under_six_seconds() -> None:

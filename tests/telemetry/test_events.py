@@ -99,7 +99,7 @@ async def test_a_retried_call_reports_each_attempt_and_its_phases() -> None:
     assert (call.attempts, call.certainty, call.effect) == (2, Certainty.EXECUTED, "read")
     first, second = call.attempt_timings
     assert (first.number, first.certainty, second.outcome) == (1, Certainty.UNKNOWN, "ok")
-    assert first.outcome.startswith("E-")
+    assert first.code.startswith("E-") and first.outcome == "unknown"
     names = [[name for name in names if name != "connect"] for names in phases(call)]  # one may have been kept
     assert names == [["queue", "send", "server", "retry"], ["queue", "send", "server"]]
     assert second.offset >= first.offset + first.seconds
@@ -178,14 +178,14 @@ async def test_an_error_is_reported_with_its_reason_and_certainty() -> None:
         await asyncio.gather(gone, return_exceptions=True)
         assert hub._core.running_calls() == []
     missing, cancelled = ears.calls
-    assert (missing.outcome, missing.executed, missing.attempts, missing.attempt_timings) == (
+    assert (missing.outcome, missing.code, missing.attempts, missing.attempt_timings) == (
+        "not run",
         "E-NOT-FOUND",
-        "no",
         0,
         (),
     )
     assert "no tool" in missing.message
-    assert (cancelled.outcome, cancelled.executed) == ("cancelled", "unknown")
+    assert (cancelled.outcome, cancelled.code) == ("unknown", "cancelled")
 
 
 async def test_the_trace_of_the_caller_is_reported() -> None:

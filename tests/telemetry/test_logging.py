@@ -59,7 +59,7 @@ def lines(form: LogFormat, *, verbose: bool = False, secret: str = "", **facts: 
     log = LogSink()
     log.on_call(failed(**facts))
     log.on_call(CallFinished("s", "tools/call", "s.t", "ok", "yes", 0.01, "c2", "t"))
-    log.on_event(StateChanged("s", "starting", "failed", "its command was not found"))
+    log.on_event(StateChanged("s", "starting", "failed", "its command was not found", state="down"))
     log.on_event(Connected("s", "modern", "2026-07-28", 7))
     log.on_event(Disconnected("s", "the process ended"))
     return stream.getvalue()
@@ -68,13 +68,14 @@ def lines(form: LogFormat, *, verbose: bool = False, secret: str = "", **facts: 
 def test_a_json_line_has_all_fields_of_a_call() -> None:
     found = [json.loads(line) for line in lines("json", trace_id="f" * 32, span_id="e" * 16).splitlines()]
     call, state, lost = found
-    assert call["event"] == "call failed" and call["level"] == "warning" and call["logger"] == "toolway.calls"
-    assert (call["call"], call["server"], call["tool"], call["outcome"]) == ("c1", "s", "t", "E-TIMEOUT")
+    assert call["event"] == "call may have run" and call["level"] == "warning" and call["logger"] == "toolway.calls"
+    assert (call["call"], call["server"], call["tool"], call["outcome"]) == ("c1", "s", "t", "unknown")
+    assert call["code"] == "E-TIMEOUT"
     assert (call["ms"], call["attempts"], call["executed"]) == (1000.0, 2, "unknown")
     assert (call["trace_id"], call["span_id"]) == ("f" * 32, "e" * 16)
     assert call["why"] == "s.t timed out after 1 s: the server had not answered"
     assert call["timestamp"].endswith("Z")
-    assert (state["event"], state["why"]) == ("s is failed", "its command was not found")
+    assert (state["event"], state["why"]) == ("s is down", "its command was not found")
     assert (lost["event"], lost["why"]) == ("s disconnected", "the process ended")
 
 
@@ -82,16 +83,21 @@ def test_a_text_line_has_the_same_content() -> None:
     text = lines("text")
     assert "\x1b" not in text  # it is no terminal
     first = text.splitlines()[0]
-    assert "call failed" in first and "outcome=E-TIMEOUT" in first and "server=s" in first
+    assert (
+        "call may have run" in first
+        and "outcome=unknown" in first
+        and "code=E-TIMEOUT" in first
+        and "server=s" in first
+    )
     assert len(text.splitlines()) == 3
 
 
 def test_every_call_is_logged_if_verbose() -> None:
     found = [json.loads(line) for line in lines("json", verbose=True).splitlines()]
     assert [line["event"] for line in found] == [
-        "call failed",
+        "call may have run",
         "call",
-        "s is failed",
+        "s is down",
         "s is connected",
         "s disconnected",
     ]
@@ -102,9 +108,10 @@ def test_repeated_failures_of_a_server_warn_once_and_again_when_it_has_failed() 
     configure_logging("json", verbose=False, stream=stream, mask=create_mask(dict))
     log = LogSink()
     for new in ("backing_off", "starting", "backing_off", "failed", "starting", "ready", "backing_off"):
-        log.on_event(StateChanged("s", "", new, "why"))
+        state = {"backing_off": "down", "failed": "down", "starting": "down"}.get(new, new)
+        log.on_event(StateChanged("s", "", new, "why", state=state))
     events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert events == ["s is backing off", "s is failed", "s is backing off"]
+    assert events == ["s is down", "s is down", "s is down"]
 
 
 @pytest.mark.attack("held-72")
@@ -138,7 +145,7 @@ async def test_a_gateway_logs_why_a_server_does_not_start(tmp_path: Path) -> Non
     servers = {"good": fake_server()}
     async with program(tmp_path, servers) as gateway:
         gateway.write({**servers, "broken": {"command": "no-such-command-here"}})
-        await gateway.until_logged("broken is backing off")
+        await gateway.until_logged("broken is down")
         await gateway.stop()
     found = [json.loads(line) for line in gateway.log.splitlines() if line.startswith("{")]
     (first, *_) = [line for line in found if line.get("server") == "broken"]

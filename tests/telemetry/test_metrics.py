@@ -22,9 +22,9 @@ from toolway.telemetry.prometheus import METRICS, render_metrics
 pytestmark = pytest.mark.anyio
 
 
-def ended(server: str = "s", tool: str = "t", outcome: str = "ok", **facts: Any) -> CallFinished:
+def ended(server: str = "s", tool: str = "t", code: str = "ok", **facts: Any) -> CallFinished:
     facts = {"executed": "yes", "seconds": 0.015, "method": "tools/call", **facts}
-    return CallFinished(server, name=f"{server}.{tool}", tool=tool, outcome=outcome, **facts)
+    return CallFinished(server, name=f"{server}.{tool}", tool=tool, code=code, **facts)
 
 
 def read(page: str) -> dict[str, Metric]:
@@ -186,7 +186,7 @@ def test_uris_and_unknown_methods_are_not_labels() -> None:
 def test_outcomes_are_bounded() -> None:
     metrics = Metrics()
     for number in range(1000):
-        metrics.on_call(ended(outcome=f"E-{number}"))
+        metrics.on_call(ended(code=f"E-{number}"))
     (series,) = metrics.store.series.values()
     assert len(series.outcomes) == MAX_OUTCOMES_PER_SERIES + 1
 
@@ -205,7 +205,7 @@ def test_counters_of_a_removed_server_are_dropped() -> None:
 
 def test_a_call_with_unknown_outcome_is_counted() -> None:
     metrics = Metrics()
-    metrics.on_call(ended(outcome="E-TIMEOUT", executed="unknown"))
+    metrics.on_call(ended(code="E-TIMEOUT", executed="unknown"))
     assert value(page(metrics), "toolway_calls_unknown_total", server="s", tool="t") == 1
 
 

@@ -162,7 +162,7 @@ async def test_one_trace_from_a_client_through_a_gateway_and_a_retry_to_two_serv
 
     # No secret and no argument is in any of it, nor in the log.
     ours = [span for span in spans if span.service == "toolway"]
-    assert 'toolway_calls_total{method="tools/call",outcome="ok",server="one",tool="look"} 1.0' in scraped
+    assert 'toolway_calls_total{code="",method="tools/call",outcome="ok",server="one",tool="look"} 1.0' in scraped
     everything = (
         scraped + repr([(span.name, span.attributes, span.message) for span in ours]) + repr(collector.points) + log
     )

@@ -41,7 +41,7 @@ def test_the_status_says_when_and_why() -> None:
     one.state_since = 100.0
     status = one.build_status("s", SERVER, State.BACKING_OFF, None, "modern", 100.25)
     assert (status.next_retry, status.since, status.restarts, status.era) == (0.75, 0.25, 1, "modern")
-    assert status.why.startswith("backing off 0.8 s: the process ended")
+    assert status.why.startswith("retrying in 0.8 s: the process ended")
     assert one.build_status("s", SERVER, State.READY, None, None, 100.25).next_retry is None
     due = one.build_status("s", SERVER, State.BACKING_OFF, None, "modern", 101.0)
     assert due.why.startswith("starting again now: the process ended")

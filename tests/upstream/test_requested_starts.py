@@ -9,6 +9,7 @@ import pytest
 
 from toolway import Hub, RetryPolicy
 from toolway.config.schema import Server
+from toolway.events import Disconnected, StateChanged
 from toolway.hub.core import HubCore
 from toolway.hub.environment import HubEnvironment
 from toolway.testing import fake_server
@@ -96,3 +97,37 @@ async def test_who_calls_after_a_restart_is_not_told_how_the_start_before_it_end
         moment.set()
         assert (await call).text == "hello"
         assert starts == 2
+
+
+@pytest.mark.user_trial("11")
+async def test_a_requested_restart_is_never_shown_as_down() -> None:
+    async with Hub({"fake": fake_server()}, catalog_storage=None) as hub:
+        await hub.wait_ready()
+        events = hub.events(StateChanged, Disconnected)
+        hub.restart_server("fake")
+        seen: list[str] = []
+        async for event in events:
+            if isinstance(event, Disconnected):
+                assert event.requested
+            elif isinstance(event, StateChanged):
+                seen.append(event.state)
+                if event.state == "ready":
+                    break
+        status = hub.status()["fake"]
+    assert seen == ["starting", "starting", "ready"]
+    assert status.last_error is None and status.why.endswith("restarted on request")
+
+
+@pytest.mark.user_trial("11")
+async def test_a_server_that_failed_is_down_in_every_state_until_it_is_ready() -> None:
+    async with Hub({"gone": {"command": "/nonexistent/program"}}, catalog_storage=None) as hub:
+        seen = set()
+        async for event in hub.events(StateChanged):
+            if isinstance(event, StateChanged):
+                seen.add((event.new, event.state))
+                if event.new == "starting" and ("backing_off", "down") in seen:
+                    break
+        status = hub.status()["gone"]
+        results = await hub.check_health(timeout=0.1)
+    assert ("starting", "down") in seen and status.state == "down" and status.lifecycle == "starting"
+    assert results["gone"].state == "down"

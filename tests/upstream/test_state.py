@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from toolway.upstream.state import TRANSITIONS, IllegalEvent, State, StateEvent, step
+from toolway.upstream.state import TRANSITIONS, IllegalEvent, State, StateEvent, StateWord, state_word, step
 
 
 def test_every_state_has_a_row_and_only_the_end_has_no_way_out() -> None:
@@ -28,3 +30,14 @@ def test_every_event_is_used() -> None:
 def test_an_event_that_cannot_happen_is_a_fault_of_ours() -> None:
     with pytest.raises(IllegalEvent):
         step(State.IDLE, StateEvent.CONNECTED)
+
+
+@pytest.mark.user_trial("11")
+def test_every_state_has_one_of_the_words_for_users() -> None:
+    words = {state: state_word(state, has_failed=False) for state in State}
+    assert {state for state, word in words.items() if word == "idle"} == {State.IDLE, State.STOPPING, State.STOPPED}
+    assert words[State.STARTING] == words[State.BACKING_OFF] == "starting"  # a requested restart
+    failed = {state: state_word(state, has_failed=True) for state in State}
+    assert failed[State.STARTING] == failed[State.BACKING_OFF] == failed[State.FAILED] == "down"
+    assert failed[State.READY] == "ready"  # it works again
+    assert {*words.values(), *failed.values(), "disabled"} == set(get_args(StateWord))

@@ -14,7 +14,8 @@ import { Waterfall } from "./waterfall";
 const FIELDS = ["server", "tool", "principal", "status", "slow", "retried", "source", "q"];
 const CHIPS: [field: string, value: string, title: string][] = [
   ["status", "failed", "Failed"],
-  ["status", "unknown", "Unknown outcome"],
+  ["status", "unknown", "Unknown"],
+  ["status", "waiting", "Waiting"],
   ["slow", "0.1", "≥ 100 ms"],
   ["slow", "1", "≥ 1 s"],
   ["retried", "1", "Retried"],
@@ -32,14 +33,12 @@ function matches(call: Call, filter: Filter): boolean {
     (!filter.slow || call.seconds >= Number(filter.slow)) &&
     (!filter.retried || call.attempts > 1) &&
     (!filter.source || call.source === filter.source) &&
-    (!filter.q || `${call.server}.${call.tool} ${call.id} ${call.outcome} ${call.message}`.toLowerCase().includes(filter.q.toLowerCase()))
+    (!filter.q || `${call.server}.${call.tool} ${call.id} ${call.outcome} ${call.code} ${call.message}`.toLowerCase().includes(filter.q.toLowerCase()))
   );
 }
 
 function matchesStatus(call: Call, status: string): boolean {
-  if (status === "failed") return call.outcome !== "ok";
-  if (status === "unknown") return call.executed === "unknown";
-  return call.outcome === status;
+  return status === "failed" ? call.failed : call.outcome === status || call.code === status;
 }
 
 export function CallTable({ fixed = {} }: { fixed?: Filter }) {
@@ -69,7 +68,7 @@ export function CallTable({ fixed = {} }: { fixed?: Filter }) {
 
   const columns: Column<Call>[] = [
     { id: "at", title: "Time", width: "84px", phone: true, show: (call) => <time dateTime={new Date(call.at * 1000).toISOString()}>{formatTime(call.at)}</time> },
-    { id: "outcome", title: "Outcome", width: "minmax(110px, 160px)", phone: true, show: (call) => <Outcome outcome={call.outcome} /> },
+    { id: "outcome", title: "Outcome", width: "minmax(110px, 160px)", phone: true, show: (call) => <Outcome of={call} /> },
     {
       id: "tool", title: "Tool", width: "minmax(140px, 2fr)", phone: true, show: (call) => (
         <button type="button" className="linklike cut" onClick={() => setQuery({ call: call.id }, "push")}>{call.server}.{call.tool}</button>
@@ -80,7 +79,7 @@ export function CallTable({ fixed = {} }: { fixed?: Filter }) {
     { id: "executed", title: "Executed", width: "86px", show: (call) => (call.executed === "unknown" ? <Badge tone="warn">unknown</Badge> : call.executed) },
     { id: "principal", title: "Principal", width: "minmax(70px, 120px)", show: (call) => <span className="cut">{call.principal}</span> },
     { id: "source", title: "Source", width: "70px", show: (call) => call.source || "server" },
-    { id: "message", title: "Error", width: "minmax(80px, 2fr)", show: (call) => <span className="cut muted" title={call.message}>{call.message}</span> },
+    { id: "message", title: "Error", width: "minmax(80px, 2fr)", show: (call) => <span className="cut muted" title={call.message}>{call.message || call.code}</span> },
   ];
   return (
     <>
@@ -154,12 +153,12 @@ function CallDetails({ call }: { call: CallDetail }) {
   return (
     <>
       <p>
-        <Outcome outcome={call.outcome} /> in {formatSeconds(call.seconds)}, {call.attempts === 1 ? "1 attempt" : `${call.attempts} attempts`}
+        <Outcome of={call} /> in {formatSeconds(call.seconds)}, {call.attempts === 1 ? "1 attempt" : `${call.attempts} attempts`}
         {" · "}executed: <strong>{call.executed}</strong> <span className="muted">({call.certainty})</span>
       </p>
       {call.message && (
         <div className="error">
-          <strong>{call.message}</strong>
+          <strong>{call.message}</strong> <code>{call.code}</code>
           {call.detail && <p>{call.detail}</p>}
           <Hint text={call.hint} />
         </div>

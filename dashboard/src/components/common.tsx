@@ -2,8 +2,8 @@
 
 import { type ReactNode, memo, useEffect, useId, useRef, useState } from "react";
 import type { ApiError } from "../api";
-import type { GatewayEvent } from "../types";
-import { type Tone, serverHealth, outcomeText, shellQuote, serverState, outcomeTone } from "../format";
+import type { GatewayEvent, OutcomeWord } from "../types";
+import { type Tone, OUTCOME_TONES, serverHealth, shellQuote, serverState } from "../format";
 
 const GLYPH: Record<Tone, string> = { good: "●", warn: "▲", bad: "✕", idle: "○" };
 
@@ -20,7 +20,7 @@ export function Health({ server }: { server: Parameters<typeof serverHealth>[0] 
   return <Badge tone={tone}>{word}</Badge>;
 }
 
-export const Outcome = ({ outcome }: { outcome: string }) => <Badge tone={outcomeTone(outcome)}>{outcomeText(outcome)}</Badge>;
+export const Outcome = ({ of }: { of: { outcome: OutcomeWord } }) => <Badge tone={OUTCOME_TONES[of.outcome]}>{of.outcome}</Badge>;
 
 /** Remove a leading word that is already shown before the text. */
 const withoutPrefix = (text: string, word: string) => (text.startsWith(word) ? text.slice(word.length).replace(/^[,:\s]+/, "") : text);

@@ -45,7 +45,7 @@ function Bars({ attempt, total, alone }: { attempt: Attempt; total: number; alon
     <section aria-label={`attempt ${attempt.number}`}>
       {!alone && (
         <h4>
-          Attempt {attempt.number} · {formatSeconds(attempt.seconds)} <Outcome outcome={attempt.outcome} />
+          Attempt {attempt.number} · {formatSeconds(attempt.seconds)} <Outcome of={attempt} />
         </h4>
       )}
       <ol>

@@ -116,7 +116,7 @@ function Ranking({ title, overview, value, show }: {
 }
 
 function Failures() {
-  const failed = useLive().calls.filter((call) => call.outcome !== "ok").slice(0, 6);
+  const failed = useLive().calls.filter((call) => call.failed).slice(0, 6);
   return (
     <section className="card">
       <h2><Link to="/calls?status=failed">Recent failures</Link></h2>
@@ -125,7 +125,7 @@ function Failures() {
         {failed.map((call) => (
           <li key={call.id}>
             <Link to={`/calls?status=failed&call=${encodeURIComponent(call.id)}`}>{call.server}.{call.tool}</Link>
-            <Outcome outcome={call.outcome} />
+            <Outcome of={call} />
             <span>{formatAge(call.at)}</span>
           </li>
         ))}

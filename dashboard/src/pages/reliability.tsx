@@ -3,8 +3,8 @@ import { useAdmin, useLive } from "../live";
 import { Empty, EventText, Badge, Health, Outcome, ProportionBar } from "../components/common";
 import { BreakerCard } from "../components/breakers";
 import { Link, path } from "../route";
-import type { Breaker } from "../types";
-import { formatAge, formatCount, outcomeText, formatFailures, serverState } from "../format";
+import type { Breaker, Call } from "../types";
+import { formatAge, formatCount, formatFailures, serverState } from "../format";
 
 const CLASSES: [title: string, test: RegExp][] = [
   ["timeout", /TIMEOUT|SLOW|NO-ANSWER/],
@@ -15,18 +15,17 @@ const CLASSES: [title: string, test: RegExp][] = [
   ["protocol", /PROTOCOL|FRAME|OUTPUT|ERA|ANSWER/],
   ["not found", /NOT-FOUND/],
   ["outcome unknown", /UNKNOWN/],
-  ["tool error", /tool_error/],
   ["cancelled", /cancelled/],
 ];
 
-export const failureClass = (outcome: string) => CLASSES.find(([, test]) => test.test(outcome))?.[0] ?? "other";
+const failureClass = (call: Call) => CLASSES.find(([, test]) => test.test(call.code))?.[0] ?? (call.code ? "other" : call.outcome);
 
 export function Reliability() {
   const { overview, calls, events } = useLive();
   const { data, reload } = useAdmin<{ breakers: Breaker[] }>("breakers", overview?.now);
   const classes = useMemo(() => {
     const found = new Map<string, number>();
-    for (const call of calls) if (call.outcome !== "ok") found.set(failureClass(call.outcome), (found.get(failureClass(call.outcome)) ?? 0) + 1);
+    for (const call of calls) if (call.failed) found.set(failureClass(call), (found.get(failureClass(call)) ?? 0) + 1);
     return [...found].sort((a, b) => b[1] - a[1]);
   }, [calls]);
   const failed = classes.reduce((sum, [, count]) => sum + count, 0);
@@ -104,18 +103,18 @@ function Recovery() {
   const { calls } = useLive();
   const rows: [string, number, string][] = [
     ["succeeded after a retry", calls.filter((call) => call.attempts > 1 && call.outcome === "ok").length, "/calls?retried=1"],
-    ["failed after retries", calls.filter((call) => call.attempts > 1 && call.outcome !== "ok").length, "/calls?retried=1&status=failed"],
+    ["failed after retries", calls.filter((call) => call.attempts > 1 && call.failed).length, "/calls?retried=1&status=failed"],
     ["result from the cache", calls.filter((call) => call.source === "cache").length, "/calls?source=cache"],
     ["result shared with an identical call", calls.filter((call) => call.source === "shared").length, "/calls?source=shared"],
-    ["rejected by an open breaker", calls.filter((call) => call.outcome === "E-BREAKER-OPEN").length, "/calls?status=E-BREAKER-OPEN"],
-    ["outcome unknown", calls.filter((call) => call.executed === "unknown").length, "/calls?status=unknown"],
+    ["rejected by an open breaker", calls.filter((call) => call.code === "E-BREAKER-OPEN").length, "/calls?status=E-BREAKER-OPEN"],
+    ["outcome unknown", calls.filter((call) => call.outcome === "unknown").length, "/calls?status=unknown"],
   ];
   return (
     <>
       <ul className="ranking">
         {rows.map(([title, count, to]) => <li key={title}><Link to={to}>{title}</Link><span>{formatCount(count)}</span></li>)}
       </ul>
-      <p className="muted">Last {formatCount(calls.length)} calls{calls[0] && <>; newest: <Outcome outcome={outcomeText(calls[0].outcome)} /></>}</p>
+      <p className="muted">Last {formatCount(calls.length)} calls{calls[0] && <>; newest: <Outcome of={calls[0]} /></>}</p>
     </>
   );
 }

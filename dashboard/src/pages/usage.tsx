@@ -121,7 +121,7 @@ function groupCalls(calls: Call[], by: string): Row[] {
       slowest[at] = Math.max(slowest[at]!, call.seconds * 1000);
     }
     return {
-      name, calls: group.length, failed: group.filter((call) => call.outcome !== "ok").length, p50: percentile(seconds, 0.5), p95: percentile(seconds, 0.95),
+      name, calls: group.length, failed: group.filter((call) => call.failed).length, p50: percentile(seconds, 0.5), p95: percentile(seconds, 0.95),
       to: by === "tool" ? path("tools", first.server, first.tool) : by === "principal" ? `/calls?principal=${encodeURIComponent(name)}` : path("servers", name),
       total: seconds.reduce((a, b) => a + b, 0), slowest, none: slowest.map(() => 0),
     };

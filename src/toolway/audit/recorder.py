@@ -18,7 +18,7 @@ import msgspec
 
 from toolway.audit.sink import RecordFields, encode_fields
 from toolway.audit.writer import AuditUnavailable, AuditWriter, CommitCallback
-from toolway.errors import AccessDenied, CallError, Certainty, InvalidArguments, NotFound, ProtocolError
+from toolway.errors import AccessDenied, CallError, Certainty, Executed, InvalidArguments, NotFound, ProtocolError
 from toolway.events import (
     AccessEvent,
     ApprovalChanged,
@@ -35,6 +35,7 @@ from toolway.events import (
     ServerChanged,
     StateChanged,
 )
+from toolway.outcomes import CANCELLED_CODE, audit_value, code_of_result, error_code
 from toolway.secrets.replacer import cut_text
 from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry.redaction import CUT_MARK, Redactor
@@ -46,7 +47,6 @@ MAX_ARGUMENT_BYTES: Final = 16 * 1024  # if arguments are logged
 MAX_OPEN_INTENTS: Final = 20_000
 MAX_CACHED_FIELDS: Final = 10_000
 MAX_TOOL_NAMES: Final = 50  # in one record
-_OUTCOME_BY_RESULT_TYPE: Final = {"complete": "ok", "input_required": "input_required", "task": "task"}
 _REJECTED_CODES: Final = frozenset({NotFound.code, AccessDenied.code, InvalidArguments.code, "E-KEY", "E-KEY-MISMATCH"})
 _RUN_ENDS: Final = frozenset({"done", "failed", "undone", "cancelled", "stuck", "damaged"})  # states of a workflow run
 _MAX_NAME_CHARS: Final = 300  # of a tool or resource
@@ -183,18 +183,19 @@ class AuditRecorder:
             raise AuditUnavailable(failure.reason)
 
     def record_result(self, call: Call, reply: CallResult) -> None:
-        kind = reply.raw.get("resultType", "complete")
-        outcome = "tool_error" if reply.is_error else _OUTCOME_BY_RESULT_TYPE.get(str(kind), "other")
-        self._record_outcome(call, outcome, Certainty.EXECUTED, "")
+        code = code_of_result(reply.raw.get("resultType"), is_error=reply.is_error)
+        self._record_outcome(call, code, Certainty.EXECUTED, "")
 
     def record_error(self, call: Call, exc: CallError) -> None:
         self._record_outcome(call, outcome_from_error(exc), exc.certainty or Certainty.NOT_SENT, exc.code)
 
     def record_cancelled(self, call: Call) -> None:
         certainty = call.state.overall_certainty()
-        outcome = "unknown" if certainty > Certainty.REJECTED else "not_executed"
+        executed: Executed = "unknown" if certainty > Certainty.REJECTED else "no"  # its result, if any, was dropped
         is_late = call.deadline > 0 and self._now() >= call.deadline
-        self._record_outcome(call, outcome, certainty, "E-TIMEOUT" if is_late else "cancelled")
+        code = "E-TIMEOUT" if is_late else CANCELLED_CODE
+        value = audit_value(code, executed, from_server=False, is_rejected=False)
+        self._record_outcome(call, value, certainty, code)
 
     def late_result_handler(self, call: Call) -> Callable[[Any], None]:
         """Return a function that records a digest of a result which arrives after the call has ended.
@@ -240,7 +241,7 @@ class AuditRecorder:
             del self._open_intents[event.id]
             return
         name = self._redacted_name(event.server, event.method, event.tool or event.name)
-        if is_refused(event) and not self._refusals.admits(event.caller, event.outcome, f"{event.server}.{name}"):
+        if is_refused(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{name}"):
             return
         fields: RecordFields = {"call": event.id, "caller": event.caller, "server": event.server}
         fields["tool"] = name
@@ -293,15 +294,10 @@ def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def outcome_from_error(exc: CallError) -> str:
-    """Return the value of the audit field `outcome` for a failed call.
-
-    It is "unknown", "protocol_error", "rejected" or "not_executed".
-    """
-    if exc.executed == "unknown":
-        return "unknown"
-    if exc.executed == "yes" or (isinstance(exc, ProtocolError) and exc.rpc_code is not None):
-        return "protocol_error"
-    return "rejected" if isinstance(exc, NotFound | AccessDenied | InvalidArguments) else "not_executed"
+    """Return the value of the audit field `outcome` for a call that ended with an error."""
+    from_server = isinstance(exc, ProtocolError) and exc.rpc_code is not None
+    is_rejected = isinstance(exc, NotFound | AccessDenied | InvalidArguments)
+    return audit_value(exc.code, exc.executed, from_server=from_server, is_rejected=is_rejected)
 
 
 def encode_outcome(shared: SharedFields, outcome: str, certainty: Certainty, attempts: int, code: str = "") -> bytes:
@@ -312,13 +308,9 @@ def encode_outcome(shared: SharedFields, outcome: str, certainty: Certainty, att
 
 
 def _outcome_fields(event: CallFinished) -> RecordFields:
-    executed = event.certainty.executed
-    outcome, code = event.outcome, ""
-    if outcome not in ("ok", "tool_error"):
-        code = event.outcome
-        outcome = {"no": "not_executed", "unknown": "unknown", "yes": "protocol_error"}[executed]
-        if executed == "no" and code in _REJECTED_CODES:
-            outcome = "rejected"
+    is_rejected = event.code in _REJECTED_CODES
+    outcome = audit_value(event.code, event.executed, from_server=event.rpc_code is not None, is_rejected=is_rejected)
+    code = error_code(event.code)
     fields: RecordFields = {"certainty": event.certainty.code, "outcome": outcome, "attempts": event.attempts}
     if code:
         fields["code"] = code

@@ -42,11 +42,8 @@ STATE_STYLES = {
     "ready": "green",
     "idle": "cyan",
     "starting": "yellow",
-    "backing_off": "red",
     "down": "red",
-    "failed": "bold red",
     "disabled": "dim",
-    "stopped": "dim",
 }
 
 

@@ -57,7 +57,7 @@ __all__ = [
     "url_target",
     "usable_server",
 ]
-DOWN_STATES = ("starting", "backing_off", "failed")
+DOWN_STATES = ("starting", "down")  # it cannot be called now
 _SPINNER_INTERVAL_S = 0.1  # seconds between two updates of the list of starting servers
 
 

@@ -115,7 +115,7 @@ from toolway.upstream.error_mapping import mask_error, raising_access_denied
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.process.spawner import Spawner
 from toolway.upstream.session import DEFAULT_LOG_LEVEL
-from toolway.upstream.state import State
+from toolway.upstream.state import State, StateWord
 from toolway.upstream.status import (
     HealthResult,
     ServerInfo,
@@ -1059,7 +1059,7 @@ class HubCore:
                 texts = (info.get("title"), info.get("description"), negotiated.instructions)
                 about = ". ".join(text for text in texts if isinstance(text, str) and text)
             held = len(self._catalog.held_tools(upstream.name))
-            return ServerFacts(about, upstream.state in (State.FAILED, State.BACKING_OFF), held)
+            return ServerFacts(about, upstream.state_word == "down", held)
 
         return LazyFacts(self._upstreams.upstreams, facts_of)
 
@@ -1147,10 +1147,10 @@ class HubCore:
             return None
         return upstream.create_unavailable_error()
 
-    def server_state(self, server: str) -> str:
-        """Return the lifecycle state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""
+    def server_state(self, server: str) -> StateWord:
+        """Return the state of a server, as in `ServerStatus`; "disabled" if it is disabled or unknown."""
         upstream = self._upstreams.upstreams.get(server)
-        return upstream.state.value if upstream is not None else "disabled"
+        return upstream.state_word if upstream is not None else "disabled"
 
     @property
     def server_changes(self) -> int:

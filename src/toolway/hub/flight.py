@@ -45,6 +45,7 @@ from toolway.middleware.concurrency import ConcurrencyMiddleware
 from toolway.middleware.deadline import DeadlineMiddleware
 from toolway.middleware.rate_limit import RateLimitMiddleware, RateWindow, are_free
 from toolway.middleware.retry import RetryMiddleware
+from toolway.outcomes import OK_CODE, TOOL_ERROR_CODE
 from toolway.protocol.constants import LOG_LEVEL_META_KEY
 from toolway.secrets.server_secrets import ServerSecrets
 from toolway.telemetry.call_batch import SMALL_REQUEST_BYTES
@@ -272,15 +273,15 @@ class Flight(ABC):
         plan.session.end_flight(now)
         plan.upstream.mark_used(now)
         record_success(plan.server_breaker, plan.tool_breaker, now)
-        outcome = "tool_error" if result.get("isError") is True else "ok"
+        code = TOOL_ERROR_CODE if result.get("isError") is True else OK_CODE
         try:  # an exception must not reach the connection to the server, whose callback this is
             if plan.audit is not None and plan.has_intent:
-                plan.audit.record_result(self.call_id, outcome)
+                plan.audit.record_result(self.call_id, code)
             try:
                 self.land(result, frame, exchange)
             finally:
                 if flights.instrumentation.enabled and not self.is_forwarded:
-                    self._report(outcome, exchange)
+                    self._report(code, exchange)
         except Exception:
             _log.exception("the result of %s could not be passed on or reported", plan.target)
 
@@ -337,21 +338,21 @@ class Flight(ABC):
     def is_long(self, now: float) -> bool:
         return now - self._began >= MAX_FLIGHT_S
 
-    def _report(self, outcome: str, exchange: RequestExchange) -> None:
+    def _report(self, code: str, exchange: RequestExchange) -> None:
         plan, tool, ended, began, sent = self.plan, self.plan.tool, phase_clock(), self._started_at, self._sent_at
         seconds = ended - began
         queued = ("queue", began)
         instrumentation = self._flights.instrumentation
         if instrumentation.wants_attempts:
             instrumentation.emit(
-                AttemptFinished(tool.server, self.call_id, "tools/call", tool.name, 1, outcome, "yes", _EXECUTED)
+                AttemptFinished(tool.server, self.call_id, "tools/call", tool.name, 1, code, "yes", _EXECUTED)
             )
         instrumentation.record(
             CallFinished(
                 tool.server,
                 "tools/call",
                 plan.target,
-                outcome,
+                code,
                 "yes",
                 seconds,
                 self.call_id,

@@ -596,7 +596,7 @@ class Hub:
             State, cause and hint, protocol version, process id and counters of each server.
 
         Example:
-            broken = {name: status.why for name, status in hub.status().items() if status.state == "failed"}
+            broken = {name: status.why for name, status in hub.status().items() if status.state == "down"}
         """
         return self._core.status()
 

@@ -25,6 +25,7 @@ from toolway.events import (
     EventSink,
 )
 from toolway.hub.event_stream import EventBroadcaster
+from toolway.outcomes import CANCELLED_CODE, OK_CODE, code_of_result
 from toolway.telemetry.call_batch import CallBatch
 from toolway.telemetry.otel_attributes import StepSpan
 from toolway.types import Call, CallResult, CallState, TimedCallState, phase_clock
@@ -274,11 +275,11 @@ class Instrumentation:
 
     def on_result(self, call: Call, reply: CallResult, seconds: float) -> None:
         """Record that a call ended with a result."""
-        outcome = "tool_error" if reply.is_error else "ok"
+        code = code_of_result(reply.raw.get("resultType"), is_error=reply.is_error)
         source = "cache" if reply.from_cache else "replay" if reply.replayed else ""
         if self.wants_attempts:
-            self._emit_attempt(call, reply.server, reply.name, outcome, Certainty.EXECUTED, None)
-        self._finish(call, reply.server, reply.name, outcome, Certainty.EXECUTED, seconds, source)
+            self._emit_attempt(call, reply.server, reply.name, code, Certainty.EXECUTED, None)
+        self._finish(call, reply.server, reply.name, code, Certainty.EXECUTED, seconds, source)
 
     def on_error(self, call: Call, exc: CallError, seconds: float) -> None:
         """Record that a call ended with an error.
@@ -291,7 +292,7 @@ class Instrumentation:
 
     def on_cancelled(self, call: Call, seconds: float) -> None:
         """Record that the caller cancelled a call."""
-        self._finish(call, _server_name(call), call.name, "cancelled", call.state.overall_certainty(), seconds)
+        self._finish(call, _server_name(call), call.name, CANCELLED_CODE, call.state.overall_certainty(), seconds)
 
     def on_attempt_failed(self, call: Call, exc: CallError, retry_delay: float | None) -> None:
         """Record a failed attempt of a call.
@@ -304,14 +305,12 @@ class Instrumentation:
             self._emit_attempt(call, call.server, call.name, exc.code, certainty, retry_delay)
 
     def _emit_attempt(
-        self, call: Call, server: str, name: str, outcome: str, certainty: Certainty, retry_delay: float | None
+        self, call: Call, server: str, name: str, code: str, certainty: Certainty, retry_delay: float | None
     ) -> None:
         number = call.state.attempts
         if number:
             executed = certainty.executed
-            event = AttemptFinished(
-                server, call.id, call.method, name, number, outcome, executed, certainty, retry_delay
-            )
+            event = AttemptFinished(server, call.id, call.method, name, number, code, executed, certainty, retry_delay)
             self.emit(event, forwarded=call.forwarded)
 
     def _finish(
@@ -319,7 +318,7 @@ class Instrumentation:
         call: Call,
         server: str,
         name: str,
-        outcome: str,
+        code: str,
         certainty: Certainty,
         seconds: float,
         source: str = "",
@@ -334,7 +333,7 @@ class Instrumentation:
             server,
             call.method,
             call.target,
-            outcome,
+            code,
             certainty.executed,
             seconds,
             call.id,
@@ -373,7 +372,7 @@ class Instrumentation:
         if forwarded:
             self._deliver_call(event, self._forwarded_sinks)
             return
-        sinks = self._success_sinks if event.outcome == "ok" else self._failure_sinks
+        sinks = self._success_sinks if event.code == OK_CODE else self._failure_sinks
         if sinks or self._has_call_subscribers:
             self._deliver_call(event, sinks)
         if self._batch.sinks:

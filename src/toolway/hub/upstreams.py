@@ -26,7 +26,7 @@ from toolway.middleware.resolve import require_server
 from toolway.middleware.retry import RetryBudget
 from toolway.upstream.context import UpstreamContext
 from toolway.upstream.per_caller import CallerUpstreamContext, PerCallerUpstreams
-from toolway.upstream.state import State
+from toolway.upstream.state import State, StateWord
 from toolway.upstream.status import HealthResult, ServerStatus, with_pause
 from toolway.upstream.subscriptions import SubscriptionKind
 from toolway.upstream.upstream import Upstream
@@ -305,9 +305,8 @@ class UpstreamManager:
     def status(self, name: str) -> ServerStatus:
         upstream = self.upstreams.get(name)
         if upstream is None:
-            state, reason = (
-                ("disabled", "disabled in its entry") if self.is_open else ("stopped", "the hub is not running")
-            )
+            state: StateWord = "disabled" if self.is_open else "idle"
+            reason = "disabled in its entry" if self.is_open else "the hub is not running"
             return ServerStatus(name, self.servers[name].transport, state, why=reason)
         status = upstream.status()
         pause = self.limiters[name].paused_until - asyncio.get_running_loop().time()

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from toolway.catalog.catalog import Tool
 from toolway.errors import AccessDenied, CallError, Certainty
 from toolway.middleware.replay import refuse_replay
+from toolway.outcomes import APPROVAL_CODE
 from toolway.protocol.constants import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -29,7 +30,6 @@ from toolway.protocol.constants import (
 from toolway.types import Call, CallHandler, CallResult, Json, Middleware, ToolResult
 from toolway.upstream.transport import SEND_TOO_LATE
 
-APPROVAL_CODE: Final = "E-APPROVAL"
 APPROVAL_DENIED_CODE: Final = "E-APPROVAL-DENIED"
 _UNBOUND_PARAMS: Final = ("_meta", "requestState", "inputResponses")  # differ between two requests for one call
 #: Keys of `_meta` that differ between two requests for one call, and that no tool acts on.

@@ -65,7 +65,7 @@ KEPT_BYTES: Final = 2 * 1024 * 1024  # glibc then keeps up to twice as much
 FILE_POLL_INTERVAL_S: Final = 0.5  # seconds between two polls of the configuration file
 WORKFLOW_DRAIN_S: Final = 10.0  # seconds that calls of workflow steps may take during a shutdown
 MAX_NAMED_SERVERS: Final = 5  # servers that the first log line names
-_DOWN_STATES: Final = ("starting", "backing_off", "failed")
+_DOWN_STATES: Final = ("starting", "down")
 _log = logging.getLogger("toolway.gateway")
 
 

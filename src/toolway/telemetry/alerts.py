@@ -52,6 +52,7 @@ from toolway.events import (
     StateChanged,
 )
 from toolway.network.policy import NetworkPolicy
+from toolway.outcomes import OK_CODE, TOOL_ERROR_CODE
 from toolway.secrets.encrypted_file import write_private
 from toolway.secrets.server_secrets import mask_target
 
@@ -117,12 +118,12 @@ def alert_from_event(event: Event, restart: str = "toolway restart {}") -> Alert
 def _alert_from_call(event: CallFinished, restart: str) -> Alert | None:
     if event.executed == "unknown" and event.effect not in ("read", "idempotent"):
         return _unknown_outcome_alert(
-            event.server, event.tool or event.name, event.id, event.caller, event.message or event.outcome
+            event.server, event.tool or event.name, event.id, event.caller, event.message or event.code
         )
     detail = event.detail or event.message
-    if event.outcome == "E-AUTH-LOGIN":
+    if event.code == "E-AUTH-LOGIN":
         return _login_alert(event.server, detail, event.hint, event.tool, event.caller)
-    if event.outcome == "E-AUTH-TOKEN":
+    if event.code == "E-AUTH-TOKEN":
         return _token_alert(event.server, detail, event.hint, restart, event.tool)
     if event.retry_after is not None and event.retry_after >= LONG_WAIT_S:
         return Alert(
@@ -245,7 +246,7 @@ class AlertDetector:
         self._open.setdefault(key, at)
 
     def on_call(self, event: CallFinished) -> None:
-        if event.outcome != "ok" and event.outcome != "tool_error":
+        if event.code not in (OK_CODE, TOOL_ERROR_CODE):
             self._detect(event)
         elif self._by_call:
             key = self._by_call.pop((event.server, event.tool, event.caller), None)

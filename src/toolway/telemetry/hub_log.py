@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from toolway.errors import CallError
 from toolway.events import Alert, CallFinished, CallStarted, Disconnected, Event, StateChanged
+from toolway.outcomes import error_code
 from toolway.secrets.server_secrets import mask_target
 from toolway.types import Call
 
@@ -51,7 +52,7 @@ class HubLog:
             "call %s of %s ended: %s, %.1f ms, %d attempts, executed: %s",
             event.id,
             mask_target(event.server, event.method, event.name, self._mask),
-            event.outcome,
+            f"{event.outcome} [{event.code}]" if error_code(event.code) else event.outcome,
             event.seconds * 1000,
             event.attempts,
             event.executed,
@@ -95,7 +96,8 @@ class HubLog:
         elif isinstance(event, StateChanged):
             self._log_state(event)
         elif isinstance(event, Disconnected):
-            self._log_server(logging.WARNING, event.server, f"disconnected, restarting: {event.reason}")
+            level = logging.INFO if event.requested else logging.WARNING
+            self._log_server(level, event.server, f"disconnected, restarting: {event.reason}")
         elif isinstance(event, Alert) and event.kind in ("login-needed", "token-rejected", "rate-limited"):
             self._log_server(logging.WARNING, event.server, f"{event.message} → {event.hint}")
 
@@ -105,7 +107,7 @@ class HubLog:
         Repeated failures are logged as a warning once, and again when the server counts as failed.
         """
         server, new = event.server, event.new
-        if new in ("backing_off", "failed"):
+        if new in ("backing_off", "failed") and event.state == "down":
             warn = new == "failed" or server not in self._failing
             self._failing.add(server)
             self._log_server(logging.WARNING if warn else logging.INFO, server, event.reason)

@@ -23,6 +23,7 @@ from toolway.events import (
     ServerPaused,
     StateChanged,
 )
+from toolway.outcomes import deserves_warning, error_code, outcome_of
 from toolway.telemetry.refusals import RefusalCounter, RefusedCalls, is_refused
 
 LogFormat = Literal["text", "json"]
@@ -149,12 +150,11 @@ class LogSink:
     def on_call(self, event: CallFinished) -> None:
         if not self.wants_calls:
             return
-        if is_refused(event) and not self._refusals.admits(event.caller, event.outcome, f"{event.server}.{event.tool}"):
+        if is_refused(event) and not self._refusals.admits(event.caller, event.code, f"{event.server}.{event.tool}"):
             return
-        failed = event.outcome not in ("ok", "tool_error", "cancelled")
-        level = logging.WARNING if failed and event.outcome != "E-NOT-FOUND" else logging.INFO
+        level = logging.WARNING if deserves_warning(event.code, event.executed) else logging.INFO
         if _calls_log.isEnabledFor(level):
-            _calls_log.log(level, "call failed" if failed else "call", extra=_call_fields(event))
+            _calls_log.log(level, outcome_of(event.code, event.executed).log_line, extra=_call_fields(event))
 
     def close(self) -> None:
         """Log the refused calls that were counted and not logged yet."""
@@ -165,11 +165,12 @@ class LogSink:
         fields: dict[str, Any] = {}
         if isinstance(event, StateChanged):
             level = self._level_for(event)
-            message, fields = f"{event.server} is {event.new.replace('_', ' ')}", {"why": event.reason}
+            message, fields = f"{event.server} is {event.state}", {"why": event.reason}
         elif isinstance(event, Connected):
             message, fields = f"{event.server} is connected", {"protocol": event.protocol, "pid": event.pid}
         elif isinstance(event, Disconnected):
-            level, message, fields = logging.WARNING, f"{event.server} disconnected", {"why": event.reason}
+            level = logging.INFO if event.requested else logging.WARNING
+            message, fields = f"{event.server} disconnected", {"why": event.reason}
         elif isinstance(event, ServerPaused):
             level, message = logging.WARNING, f"{event.server} asked for no calls"
             fields = {"seconds": round(event.seconds)}
@@ -191,7 +192,11 @@ class LogSink:
         """
         if event.new in ("ready", "stopped"):
             self._failing.discard(event.server)
-        if event.new not in _FAILING_STATES or (event.server in self._failing and event.new != "failed"):
+        if (
+            event.state != "down"
+            or event.new not in _FAILING_STATES
+            or (event.server in self._failing and event.new != "failed")
+        ):
             return logging.INFO
         self._failing.add(event.server)
         return logging.WARNING
@@ -216,6 +221,8 @@ def _call_fields(event: CallFinished) -> dict[str, Any]:
         "ms": round(event.seconds * 1000, 1),
         "attempts": event.attempts,
     }
+    if error_code(event.code):
+        fields["code"] = event.code
     if event.method != "tools/call":
         fields["method"] = event.method
     if event.request_id:

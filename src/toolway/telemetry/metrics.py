@@ -26,6 +26,7 @@ from toolway.events import (
     RunChanged,
     RunStepEnded,
 )
+from toolway.outcomes import OK, OK_CODE, error_code, outcome_of
 from toolway.types import Json
 
 #: Histogram bounds in seconds. From 0.01 on, those of the OpenTelemetry conventions.
@@ -50,7 +51,8 @@ MAX_TOOLS_PER_SERVER: Final = 500
 MAX_SERIES: Final = 3000  # of all servers
 MAX_OUTCOMES_PER_SERIES: Final = 20
 OTHER: Final = "_other"  # no server has this name, and no tool name shown to models starts like this
-NOT_FOUND: Final = "E-NOT-FOUND"  # outcome of a call to an unknown server or tool
+NOT_FOUND: Final = "E-NOT-FOUND"  # code of a call to an unknown server or tool
+_OK_KEY: Final = (OK.label, "")
 _KNOWN_METHODS: Final = frozenset(
     {"resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/update", "tasks/cancel"}
 )
@@ -168,15 +170,15 @@ class MetricsStore:
         """Count finished calls: by tool, by server, and by server and minute."""
         all_series, servers, minutes = self.series, self.servers, self.minutes
         for event in calls:
-            name, method, outcome, seconds = event.server, event.method, event.outcome, event.seconds
+            name, method, code, seconds = event.server, event.method, event.code, event.seconds
             bucket = bisect_left(LATENCY_BOUNDS_S, seconds)
             series = all_series.get((name, method, event.tool if method == "tools/call" else ""))
-            if series is None or outcome == NOT_FOUND:
+            if series is None or code == NOT_FOUND:
                 series = self._find_series(event)
             series.add(event, _HISTOGRAM_BUCKETS[bucket])
             server = servers.get(name)
             if server is None:
-                if outcome == NOT_FOUND:
+                if code == NOT_FOUND:
                     continue  # the caller named an unknown server
                 server = self.server_series(name)
             server.add(event)
@@ -185,7 +187,7 @@ class MetricsStore:
                 if len(minutes) >= MAX_SERVERS_PER_MINUTE:
                     continue
                 stats = minutes[name] = MinuteStats()
-            stats.add(bucket, outcome != "ok", event.started_at + seconds)
+            stats.add(bucket, code != OK_CODE and event.failed, event.started_at + seconds)
 
     def server_series(self, name: str) -> ServerSeries:
         found = self.servers.get(name)
@@ -232,8 +234,8 @@ class MetricsStore:
         for server, method, tool, retries, unknown, outcomes in data["series"]:
             series = store.series[(server, method, tool)] = CallSeries()
             series.retries, series.unknown = retries, unknown
-            for outcome, buckets, seconds in outcomes:
-                histogram = series.outcomes[outcome] = DurationHistogram()
+            for label, code, buckets, seconds in outcomes:
+                histogram = series.outcomes[label, code] = DurationHistogram()
                 histogram.buckets, histogram.seconds = list(buckets), seconds
         for name, phases, sources, connects, disconnects, *more in data["servers"]:
             each = store.servers[name] = ServerSeries()
@@ -260,7 +262,7 @@ class MetricsStore:
         server = event.server
         if event.method != "tools/call":
             return self._get_series(server, _known_method(event.method), "")
-        if event.outcome == NOT_FOUND:
+        if event.code == NOT_FOUND:
             # An unknown tool name may be anything, and so may its server name.
             return self._get_series(server if server in self.servers else "", event.method, "")
         server_series = self.server_series(server)
@@ -342,17 +344,20 @@ class CallSeries:
     __slots__ = ("outcomes", "retries", "unknown")
 
     def __init__(self) -> None:
-        self.outcomes: dict[str, DurationHistogram] = {}
+        self.outcomes: dict[tuple[str, str], DurationHistogram] = {}  # by label of the outcome and error code
         self.retries = 0
         self.unknown = 0  # calls that may or may not have been executed
 
     def add(self, event: CallFinished, bucket: int) -> None:
         """Count a finished call. `bucket` is the histogram bucket of its duration."""
         seconds = event.seconds
-        histogram = self.outcomes.get(event.outcome)
+        code = event.code
+        key = _OK_KEY if code == OK_CODE else (outcome_of(code, event.executed).label, error_code(code))
+        histogram = self.outcomes.get(key)
         if histogram is None:
-            outcome = event.outcome if len(self.outcomes) < MAX_OUTCOMES_PER_SERIES else OTHER
-            histogram = self.outcomes.setdefault(outcome, DurationHistogram())
+            if len(self.outcomes) >= MAX_OUTCOMES_PER_SERIES:
+                key = (key[0], OTHER)
+            histogram = self.outcomes.setdefault(key, DurationHistogram())
         histogram.buckets[bucket] += 1
         histogram.seconds += seconds
         if event.attempts > 1:
@@ -370,17 +375,17 @@ class CallSeries:
         return total
 
     def merge(self, other: CallSeries) -> None:
-        for outcome, histogram in other.outcomes.items():
-            self.outcomes.setdefault(outcome, DurationHistogram()).merge(histogram)
+        for key, histogram in other.outcomes.items():
+            self.outcomes.setdefault(key, DurationHistogram()).merge(histogram)
         self.retries += other.retries
         self.unknown += other.unknown
 
     def outcomes_to_json(self) -> list[list[object]]:
-        return [[outcome, each.buckets, each.seconds] for outcome, each in self.outcomes.items()]
+        return [[*key, each.buckets, each.seconds] for key, each in self.outcomes.items()]
 
     def copy(self) -> CallSeries:
         other = CallSeries()
-        other.outcomes = {outcome: histogram.copy() for outcome, histogram in self.outcomes.items()}
+        other.outcomes = {key: histogram.copy() for key, histogram in self.outcomes.items()}
         other.retries, other.unknown = self.retries, self.unknown
         return other
 

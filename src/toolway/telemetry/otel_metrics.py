@@ -26,9 +26,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from toolway._version import __version__
+from toolway.outcomes import OUTCOMES
 from toolway.telemetry import otel_attributes
 from toolway.telemetry.metrics import HISTOGRAM_BOUNDS_S, DurationHistogram, Metrics
 
+_NO_ERROR: Final = frozenset(each.label for each in OUTCOMES if not each.is_failure)
 _SCOPE: Final = InstrumentationScope("toolway", __version__)
 _SKIPPED_BOUNDS: Final = bisect_left(
     HISTOGRAM_BOUNDS_S, otel_attributes.OTEL_BOUNDS_S[0]
@@ -55,13 +57,13 @@ def build_metrics_data(metrics: Metrics, resource: Resource, started_ns: int) ->
 
 def _duration_points(metrics: Metrics, started_ns: int, now_ns: int) -> Iterator[HistogramDataPoint]:
     for (server, method, tool), series in metrics.store.series.items():
-        for outcome, histogram in series.outcomes.items():
+        for (outcome, code), histogram in series.outcomes.items():
             attributes: dict[str, Any] = {
                 **otel_attributes.request_attributes(method, tool),
                 otel_attributes.ATTR_SERVER: server,
             }
-            if outcome != "ok":
-                attributes[otel_attributes.ATTR_ERROR_TYPE] = outcome
+            if outcome not in _NO_ERROR:
+                attributes[otel_attributes.ATTR_ERROR_TYPE] = code or outcome
             yield _duration_point(attributes, histogram, started_ns, now_ns)
 
 

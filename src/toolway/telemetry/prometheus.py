@@ -34,7 +34,11 @@ class GaugeValue(msgspec.Struct, frozen=True):
 
 #: name → (kind, labels, help text). The text format appends `_total` to the names of counters.
 METRICS: Final[dict[str, tuple[str, tuple[str, ...], str]]] = {
-    "toolway_calls": ("counter", ("server", "method", "tool", "outcome"), "Finished calls by outcome"),
+    "toolway_calls": (
+        "counter",
+        ("server", "method", "tool", "outcome", "code"),
+        "Finished calls by outcome; `code` is that of the error, if there was one",
+    ),
     "toolway_call_duration_seconds": (
         "histogram",
         ("server", "method", "tool"),
@@ -159,8 +163,8 @@ class MetricsCollector:
 
     def _add_calls(self, families: dict[str, Any]) -> None:
         for labels, series in self._metrics.store.series.items():
-            for outcome, histogram in series.outcomes.items():
-                families["toolway_calls"].add_metric([*labels, outcome], histogram.count)
+            for (outcome, code), histogram in series.outcomes.items():
+                families["toolway_calls"].add_metric([*labels, outcome, code], histogram.count)
             total = series.total()
             families["toolway_call_duration_seconds"].add_metric(labels, _cumulative_buckets(total), total.seconds)
             families["toolway_call_retries"].add_metric(labels, series.retries)

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from toolway.events import CallFinished
+from toolway.outcomes import OK_CODE, error_code
 from toolway.types import Json
 
 MAX_CALLS: Final = 1000
@@ -25,7 +26,7 @@ class CallQuery(msgspec.Struct, frozen=True):
     server: str = ""
     tool: str = ""  # its name on the server
     caller: str | None = None
-    outcome: str = ""  # ok, tool_error, cancelled, or a code
+    outcome: str = ""  # ok, tool error, not run, unknown, waiting, or the code of an error
     failed: bool = False
     slow: float = 0.0  # minimum duration in seconds
     text: str = ""  # substring of the name, server, outcome, error or call id
@@ -36,7 +37,7 @@ class CallQuery(msgspec.Struct, frozen=True):
             (not self.server or event.server == self.server)
             and (not self.tool or event.tool == self.tool)
             and (self.caller is None or event.caller == self.caller)
-            and (not self.outcome or event.outcome == self.outcome)
+            and (not self.outcome or self.outcome in (event.outcome, event.code))
             and (not self.failed or event.failed)
             and event.seconds >= self.slow
             and (not self.trace or event.trace_id == self.trace)
@@ -46,7 +47,8 @@ class CallQuery(msgspec.Struct, frozen=True):
     def _contains_text(self, event: CallFinished) -> bool:
         needle = self.text.lower()
         return any(
-            needle in each.lower() for each in (event.name, event.server, event.outcome, event.message, event.id)
+            needle in each.lower()
+            for each in (event.name, event.server, event.outcome, event.code, event.message, event.id)
         )
 
 
@@ -62,7 +64,7 @@ class RecentCalls:
         """Store finished calls. Their arguments and texts were limited before (`limit_size`)."""
         self.count += len(calls)
         self._all.extend(calls)
-        self._failed.extend([event for event in calls if event.outcome != "ok"])
+        self._failed.extend([event for event in calls if event.code != OK_CODE and event.failed])
 
     def add_reported(self, calls: Sequence[CallFinished], count: int) -> None:
         """Add finished calls that another worker process of the gateway reported.
@@ -109,6 +111,8 @@ def call_to_json(event: CallFinished) -> Json:
         "name": event.name,
         "method": event.method,
         "outcome": event.outcome,
+        "failed": event.failed,
+        "code": error_code(event.code),
         "executed": event.executed,
         "certainty": event.certainty.code,
         "effect": event.effect,
@@ -134,6 +138,7 @@ def call_details_to_json(event: CallFinished) -> Json:
             "began": each.offset,
             "seconds": each.seconds,
             "outcome": each.outcome,
+            "code": error_code(each.code),
             "certainty": each.certainty.code,
             "phases": [{"name": phase.name, "began": phase.offset, "seconds": phase.seconds} for phase in each.phases],
         }

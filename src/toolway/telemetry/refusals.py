@@ -19,6 +19,7 @@ from typing import Final
 
 from toolway._lazy import dataclass
 from toolway.events import CallFinished
+from toolway.outcomes import error_code
 
 FIRST_REFUSALS: Final = 10  # of one caller and reason that are reported one by one
 INTERVAL_S: Final = 10.0
@@ -46,7 +47,7 @@ class _Caller:
 
 def is_refused(event: CallFinished) -> bool:
     """Return True if a call ended before anything was sent for it: it was denied, unknown, invalid or over a limit."""
-    return event.executed == "no" and not event.attempts and event.outcome not in ("ok", "tool_error")
+    return event.executed == "no" and not event.attempts and error_code(event.code) != ""
 
 
 class RefusalCounter:

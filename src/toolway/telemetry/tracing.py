@@ -29,7 +29,9 @@ from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, TraceFl
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from toolway._lazy import compile_pattern
+from toolway.errors import Executed
 from toolway.events import AttemptTiming, CallFinished
+from toolway.outcomes import outcome_of
 from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry import otel_attributes
 from toolway.telemetry.otel_attributes import StepSpan
@@ -305,7 +307,9 @@ class SpanTrace:
         )
         if event.jsonrpc_id is not None and attempt.number == event.attempts:
             span.set_attribute(otel_attributes.ATTR_REQUEST_ID, str(event.jsonrpc_id))
-        _set_status(span, attempt.outcome, event.rpc_code if attempt.number == event.attempts else None)
+        _set_status(
+            span, attempt.code, attempt.certainty.executed, event.rpc_code if attempt.number == event.attempts else None
+        )
         span.end(self._to_ns(zero + attempt.offset + attempt.seconds))
 
     def _end_call_span(self, event: CallFinished) -> None:
@@ -319,7 +323,7 @@ class SpanTrace:
         )
         if event.source:
             span.set_attribute(otel_attributes.ATTR_SOURCE, event.source)
-        _set_status(span, event.outcome, event.rpc_code)
+        _set_status(span, event.code, event.executed, event.rpc_code)
         span.end(self._to_ns(event.ended_at))
 
     def _to_ns(self, moment: float) -> int:
@@ -345,14 +349,14 @@ def _call_attributes(call: Call, target: str) -> dict[str, Any]:
     return attributes
 
 
-def _set_status(span: Span, outcome: str, rpc_code: int | None) -> None:
-    """Set the error status of a span, unless the outcome is "ok".
+def _set_status(span: Span, code: str, executed: Executed, rpc_code: int | None) -> None:
+    """Set the error status of a span, if the outcome counts as a failure.
 
-    The attribute `error.type` is the server's JSON-RPC error code if there is one, else the outcome.
+    The attribute `error.type` is the server's JSON-RPC error code if there is one, else `code`.
     """
-    if outcome == "ok":
+    if not outcome_of(code, executed).is_failure:
         return
-    span.set_attribute(otel_attributes.ATTR_ERROR_TYPE, str(rpc_code) if rpc_code is not None else outcome)
+    span.set_attribute(otel_attributes.ATTR_ERROR_TYPE, str(rpc_code) if rpc_code is not None else code)
     if rpc_code is not None:
         span.set_attribute(otel_attributes.ATTR_STATUS_CODE, str(rpc_code))
     span.set_status(StatusCode.ERROR)

@@ -24,10 +24,11 @@ from toolway.protocol.constants import METHOD_NOT_FOUND
 from toolway.types import Era
 from toolway.upstream.process.spawner import SANDBOX_CODE
 from toolway.upstream.session import Session
-from toolway.upstream.state import State, StateEvent
+from toolway.upstream.state import State, StateEvent, state_word
 from toolway.upstream.status import ServerStatus, describe_state
 from toolway.upstream.transport import (
     CONNECTION_CODES,
+    RESTART_CODE,
     SERVER_MOVED,
     Disconnect,
     JSONRPCError,
@@ -121,6 +122,11 @@ class FailureHistory:
         return code.startswith(("E-CONFIG-", "E-AUTH-")) and code != "E-AUTH-SERVER"
 
     @property
+    def has_failed(self) -> bool:
+        """Return True if the server failed. A requested restart is no failure."""
+        return self.last_failure is not None and self.last_failure.code != RESTART_CODE
+
+    @property
     def _is_unreachable(self) -> bool:
         return self._has_url and self.last_failure is not None and self.last_failure.code in CONNECTION_CODES
 
@@ -141,13 +147,14 @@ class FailureHistory:
         return ServerStatus(
             server=name,
             transport=info.transport or server.transport,
-            state=state.value,
+            state=state_word(state, has_failed=self.has_failed),
+            lifecycle=state.value,
             era=negotiated.era if negotiated else era_hint,
             protocol=version,
             pid=info.pid if session is not None else None,
             restarts=self.backoff.total,
             in_flight=session.in_flight if session is not None else 0,
-            last_error=failure.reason if failure else None,
+            last_error=failure.reason if failure and failure.code != RESTART_CODE else None,
             stderr=info.stderr or (last_stderr if failure else ""),
             next_retry=wait,
             since=now - self.state_since,

@@ -9,13 +9,16 @@ backing_off   the server ended or could not be started; the next start is schedu
 failed        too many restarts in a short time; retried rarely, or on request
 stopping      being stopped by us
 stopped       the end
+
+Users see one of five words, which `state_word` derives: ready, starting, idle, down, and disabled. The states above are
+the detail beside the word.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 
 class State(enum.StrEnum):
@@ -28,6 +31,22 @@ class State(enum.StrEnum):
     FAILED = "failed"
     STOPPING = "stopping"
     STOPPED = "stopped"
+
+
+#: State of a server as users see it. A server without an upstream is disabled, or idle if its hub is closed.
+StateWord = Literal["ready", "starting", "idle", "down", "disabled"]
+
+
+def state_word(state: State, *, has_failed: bool) -> StateWord:
+    """Return the word that users see for a state.
+
+    `has_failed`: the server failed, and has not been ready since. A requested restart is no failure.
+    """
+    if state is State.READY:
+        return "ready"
+    if state in (State.STARTING, State.BACKING_OFF, State.FAILED):
+        return "down" if has_failed else "starting"
+    return "idle"
 
 
 class StateEvent(enum.StrEnum):

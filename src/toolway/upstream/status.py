@@ -10,8 +10,8 @@ from typing import Any, Final, TypeVar
 from toolway._lazy import dataclass
 from toolway.secrets.replacer import cut_text
 from toolway.types import Era, Json
-from toolway.upstream.state import State
-from toolway.upstream.transport import Disconnect
+from toolway.upstream.state import State, StateWord
+from toolway.upstream.transport import RESTART_CODE, Disconnect
 
 DEPRECATED_SSE: Final = "HTTP+SSE, which is deprecated"
 _SERVER_TEXTS: Final = ("last_error", "stderr", "why", "hint", "problems", "check_error", "error")
@@ -31,7 +31,7 @@ class ServerStatus:
 
     server: str
     transport: str
-    state: str  # idle, starting, ready, backing_off, failed, stopping, stopped, disabled
+    state: StateWord  # ready, starting, idle, down, or disabled
     era: Era | None = None
     protocol: str | None = None
     pid: int | None = None
@@ -52,11 +52,12 @@ class ServerStatus:
     nodes: tuple[str, ...] = ()  # in a cluster: nodes that own the server
     paused_for: float = 0.0  # seconds for which the server asked for no calls (`Retry-After`); 0 if it did not
     check_error: str = ""  # why its last health check failed; empty if it passed
+    lifecycle: str = ""  # the state in detail: idle, starting, ready, backing_off, failed, stopping, or stopped
 
     @property
     def is_up(self) -> bool:
         """Return True if the server is ready and has not failed its last health check."""
-        return self.state == State.READY.value and not self.check_error
+        return self.state == "ready" and not self.check_error
 
 
 def with_pause(status: ServerStatus, seconds: float, until: str) -> ServerStatus:
@@ -129,7 +130,7 @@ class HealthResult:
 
     server: str
     ok: bool | None
-    state: str
+    state: StateWord
     seconds: float = 0.0
     error: str = ""
     hint: str = ""
@@ -168,16 +169,19 @@ def describe_state(
     transport: str = "",
 ) -> str:
     """Return a text that explains to operators why a server is in its state."""
-    reason = _describe_failure(disconnect, cause, stderr)
+    is_requested = disconnect is not None and disconnect.code == RESTART_CODE
+    reason = "" if is_requested else _describe_failure(disconnect, cause, stderr)
     match state:
+        case State.STARTING | State.BACKING_OFF if is_requested:
+            return "restarting, as requested"
         case State.READY:
             old = f" over {DEPRECATED_SSE}" if transport == "sse" else ""
             spoken = f"speaking {protocol}" if protocol else BARE_STATE
-            return f"ready, {spoken}{old}" + (f"; restarted after: {reason}" if reason else "")
+            return f"ready, {spoken}{old}" + _describe_restart(reason, is_requested=is_requested)
         case State.STARTING:
             return "starting" + (f" again after: {reason}" if reason else ": waiting for its first response")
         case State.BACKING_OFF:
-            return f"{'starting again now' if _is_due(wait) else f'backing off {_format_seconds(wait)}'}: {reason}"
+            return f"{'starting again now' if _is_due(wait) else f'retrying in {_format_seconds(wait)}'}: {reason}"
         case State.FAILED:
             is_config = disconnect is not None and disconnect.code.startswith("E-CONFIG-")
             attempt = "now" if _is_due(wait) else f"in {_format_seconds(wait)}"
@@ -188,6 +192,10 @@ def describe_state(
             return "being stopped"
         case _:
             return "stopped"
+
+
+def _describe_restart(reason: str, *, is_requested: bool) -> str:
+    return f"; restarted after: {reason}" if reason else "; restarted on request" if is_requested else ""
 
 
 def _describe_failure(failure: Disconnect | None, cause: str, stderr: str) -> str:

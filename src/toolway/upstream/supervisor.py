@@ -29,7 +29,7 @@ from toolway.upstream.start_policy import FailureHistory, StartPermit, start_fai
 from toolway.upstream.state import State, StateEvent, step
 from toolway.upstream.status import ServerStatus, with_check_error
 from toolway.upstream.subscriptions import Subscriptions
-from toolway.upstream.transport import Disconnect, JSONRPCError, Transport, TransportError
+from toolway.upstream.transport import RESTART_CODE, Disconnect, JSONRPCError, Transport, TransportError
 
 MOVE_RETRY_DELAY_S: Final = 0.02  # after a start that failed because the server was moving to another node
 _log = logging.getLogger(__name__)
@@ -118,7 +118,9 @@ class Supervisor:
             self._urgent.clear()
         status, failure = self.status(), self.history.last_failure
         code = failure.code if failure is not None else ""
-        self.context.emit(StateChanged(self.name, old.value, self.state.value, status.why, code, status.hint))
+        self.context.emit(
+            StateChanged(self.name, old.value, self.state.value, status.why, code, status.hint, status.state)
+        )
 
     async def _idle(self) -> StateEvent:
         if self._predecessor is not None:
@@ -279,12 +281,12 @@ class Supervisor:
             await self._close_session()
             return StateEvent.UNUSED
         disconnect = next(
-            (task.result() for task in end_tasks if task in done), Disconnect("restart requested", "E-RESTART")
+            (task.result() for task in end_tasks if task in done), Disconnect("restart requested", RESTART_CODE)
         )
         if disconnect.moved:
             await self._close_session()
             return StateEvent.UNUSED  # the next call starts it where it runs then
-        self.context.emit(Disconnected(self.name, disconnect.reason))
+        self.context.emit(Disconnected(self.name, disconnect.reason, requested=disconnect.code == RESTART_CODE))
         session.ended_by = disconnect
         await self._close_session()
         return self._record_end(disconnect, ready_for=self._loop.time() - ready_since)

@@ -45,6 +45,7 @@ from toolway.protocol import jsonrpc
 from toolway.types import Authorizer, CallState, Certainty, Era, Json
 from toolway.upstream.process.spawner import Spawner
 
+RESTART_CODE: Final = "E-RESTART"  # someone asked for a restart: nothing failed
 SERVER_MOVED: Final = "E-MOVED"  # the server moved to another node, so this failed start says nothing about it
 SEND_TOO_LATE: Final = "E-WORKFLOW-LOST"  # the caller of the call may no longer send it
 CONNECT_TIMEOUT_CODE: Final = "E-HTTP-TIMEOUT"  # if nothing was sent; else a request or response takes too long

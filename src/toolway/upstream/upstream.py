@@ -18,7 +18,7 @@ from toolway.upstream.context import UpstreamContext
 from toolway.upstream.error_mapping import attempt_timeout_error, call_error, explain_rejected_token, is_auth_code
 from toolway.upstream.negotiation import NegotiatedProtocol
 from toolway.upstream.session import Session
-from toolway.upstream.state import State
+from toolway.upstream.state import State, StateWord, state_word
 from toolway.upstream.status import HealthResult, ServerStatus
 from toolway.upstream.subscriptions import SubscriptionKind, Subscriptions
 from toolway.upstream.supervisor import Supervisor
@@ -66,7 +66,9 @@ class Upstream:
         supervisor = self._supervisor
         supervisor.draining = True
         reason = "removed or replaced; running calls finish"
-        supervisor.context.emit(StateChanged(self.name, supervisor.state.value, State.STOPPED.value, reason))
+        supervisor.context.emit(
+            StateChanged(self.name, supervisor.state.value, State.STOPPED.value, reason, state="idle")
+        )
         supervisor.context = supervisor.lists.context = context
         supervisor.waiters.reject(supervisor.create_unavailable_error)
 
@@ -204,7 +206,7 @@ class Upstream:
                 error = f"not ready within {timeout:g} s: {self.status().why}"
             if error:
                 self._supervisor.check_requested.set()
-        return HealthResult(self.name, ok, self.state.value, self._clock() - began, error, hint)
+        return HealthResult(self.name, ok, self.state_word, self._clock() - began, error, hint)
 
     async def refresh_now(self, kind: ListKind) -> None:
         """Fetch a list, such as the tools, from the server now. Raises `CallError` if it is not ready or fails."""
@@ -264,6 +266,11 @@ class Upstream:
     @property
     def state(self) -> State:
         return self._supervisor.state
+
+    @property
+    def state_word(self) -> StateWord:
+        """Return the state as users see it."""
+        return state_word(self.state, has_failed=self._supervisor.history.has_failed)
 
     def has_session(self, session: Session) -> bool:
         """Return True if calls can be sent in this session now."""

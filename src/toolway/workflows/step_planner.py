@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from toolway.config.agent_settings import Budget
 from toolway.hub.call_policy import CallTerms
+from toolway.outcomes import APPROVAL_CODE
 from toolway.types import Effect, Json
 from toolway.workflows.definition import AskStep, ChildStep, ToolStep, UnknownPolicy, Verify, WaitStep
 from toolway.workflows.expressions import ExpressionError
@@ -34,7 +35,6 @@ from toolway.workflows.journal import DOUBT_VARIABLE, FINAL_STATES, Entry, RunMe
 
 SERVER_EXITED: Final = "E-STDIO-EXIT"  # of a call whose server process ended
 TOOL_GONE_CODES: Final = frozenset(("E-NOT-FOUND", "E-TOOL-HELD"))  # the tool does not exist, or its definition changed
-APPROVAL_CODE: Final = "E-APPROVAL"  # the call waits for the approval of an operator
 HOLD_POLL_S: Final = 10.0
 HOLD_S: Final = 24 * 3600.0  # after it, the attempt has failed
 ARGUMENTS_CODE: Final = "E-ARGUMENTS"  # the schema of the tool rejects the arguments

@@ -21,7 +21,7 @@ async def are_given_up(bench: Bench, *names: str) -> None:
     """Bad servers fail for good after six starts, and one that starts beside them does not wait for them."""
     await bench.add("good", fake_server())
     (await bench.call("good.counter", timeout=5)).expect(None)
-    await bench.until(lambda: all(bench.hub.status()[name].state == "failed" for name in names), 15)
+    await bench.until(lambda: all(bench.hub.status()[name].lifecycle == "failed" for name in names), 15)
     for name in names:
         status = bench.hub.status()[name]
         assert status.restarts == 6

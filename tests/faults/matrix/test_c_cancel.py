@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.row("C1")]
 
 @asynccontextmanager
 async def ends_of_calls(hub: Hub) -> AsyncIterator[list[tuple[str, str, str]]]:
-    """What is told of the ends of calls to the bad server: (tool, outcome, executed)."""
+    """What is told of the ends of calls to the bad server: (tool, code, executed)."""
     told: list[tuple[str, str, str]] = []
 
     async def listen() -> None:
         async for event in hub.events():
             if isinstance(event, CallFinished) and event.name.startswith("bad."):
-                told.append((event.name, event.outcome, event.executed))  # noqa: PERF401  seen while it grows
+                told.append((event.name, event.code, event.executed))  # noqa: PERF401  seen while it grows
 
     listening = asyncio.create_task(listen())
     await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from toolway.cli.exit_codes import ExitCode, GatewayError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext, TargetOptions
 from toolway.cli.output import Output
+from toolway.outcomes import OK
 
 if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
@@ -33,7 +34,7 @@ _SPARK_CHARS: Final = " ▁▂▃▄▅▆▇█"
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 _WATERFALL_WIDTH: Final = 40  # columns of a waterfall if stdout is not a terminal
 _LESS_IMPORTANT: Final = ("", "restarts", "p50", "busy", "failed")  # columns of `top`, in a narrow terminal
-_UNHEALTHY_STATES: Final = ("backing_off", "failed", "starting")
+_UNHEALTHY_STATES: Final = ("down", "starting")
 
 
 def ui(
@@ -234,9 +235,8 @@ def _sort_key(server: Json) -> tuple[bool, int, str]:
 
 def _server_row(row: Json) -> tuple[str, ...]:
     stats = row["minutes"]
-    state = row["state"] if row["breaker"] == "closed" else "breaker open"
     return (
-        state,
+        row["state"],
         row["server"],
         str(stats["calls"]),
         sparkline(stats["per_minute"][-12:]),
@@ -290,16 +290,15 @@ def _print_calls(output: Output, found: list[Json], seen: set[str], *, head: boo
 
 
 def _call_row(call: Json) -> tuple[str, ...]:
-    outcome = call["outcome"] if call["executed"] != "unknown" else f"{call['outcome']} (unknown)"
     name = f"{call['server']}.{call['tool']}"
     return (
         _format_time(call["at"]),
         format_seconds(call["seconds"]),
         str(call["attempts"]),
-        outcome,
+        call["outcome"],
         call["id"],
         name,
-        call["message"],
+        f"{call['message']} [{call['code']}]" if call["message"] else call["code"],
     )
 
 
@@ -322,15 +321,14 @@ async def run_call_details(context: CommandContext, id_: str) -> ExitCode:
 
 def format_waterfall(call: Json, width: int) -> list[tuple[str, str]]:
     """Return a recorded call as styled lines: its outcome, then a bar per phase of each attempt."""
-    succeeded = call["outcome"] == "ok"
     attempts = "1 attempt" if call["attempts"] == 1 else f"{call['attempts']} attempts"
     outcome = f"{call['outcome']} in {format_seconds(call['seconds'])}, {attempts}, executed: {call['executed']}"
     lines = [(f"{call['server']}.{call['tool']}  {_format_time(call['at'])}  by {call['principal']}", "bold")]
-    lines.append((outcome, "green" if succeeded else "red"))
-    lines += [(f"  {name:<9}{call[name]}", "") for name in ("message", "detail", "hint", "trace") if call[name]]
+    lines.append((outcome, "red" if call["failed"] else "green" if call["outcome"] == OK.word else "yellow"))
+    lines += [(f"  {name:<9}{call[name]}", "") for name in ("code", "message", "detail", "hint", "trace") if call[name]]
     total = max([call["seconds"], 1e-9, *(each["began"] + each["seconds"] for each in call["attempt_details"])])
     for each in call["attempt_details"]:
-        lines.append((f"attempt {each['number']}  {each['outcome']} ({each['certainty']})", "dim"))
+        lines.append((f"attempt {each['number']}  {_attempt_result(each)} ({each['certainty']})", "dim"))
         for phase in each["phases"]:
             if phase["seconds"] > 0:
                 bar = _waterfall_bar(phase["began"] / total, phase["seconds"] / total, width)
@@ -338,6 +336,10 @@ def format_waterfall(call: Json, width: int) -> list[tuple[str, str]]:
     if not call["attempt_details"]:
         lines.append((f"  result from {call['source']}" if call["source"] else "  no attempt was made", "dim"))
     return lines
+
+
+def _attempt_result(attempt: Json) -> str:
+    return f"{attempt['outcome']} {attempt['code']}".rstrip()
 
 
 def _waterfall_bar(begin: float, share: float, width: int) -> str:

@@ -100,7 +100,7 @@ async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:
     remote = RemoteHub(gateway)
     await remote.list_tools(wait=0)
     statuses = list(remote.status().values())
-    down = [s.server for s in statuses if s.state in ("backing_off", "failed")]
+    down = [s.server for s in statuses if s.state == "down"]
     step = choose_next_step(SetupState(servers=len(statuses), gateway_running=True, down_servers=tuple(down)))
     if output.as_json:
         keys = ("server", "transport", "state", "tools", "why", "hint", *owner_keys(statuses))

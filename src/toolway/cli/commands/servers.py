@@ -23,7 +23,7 @@ import typer
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.cli.output import Output, last_stderr_lines, problem_to_json
+from toolway.cli.output import STATE_STYLES, Output, last_stderr_lines, problem_to_json
 from toolway.cli.params import AnyServer, DryRun, Scope, ServerName, Wait
 from toolway.errors import ConfigError, NotFound
 
@@ -237,7 +237,7 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
         cluster_rows = [
             (
                 s.server,
-                _shown_state(s),
+                s.state,
                 _format_tool_count(s),
                 s.era or "–",
                 ", ".join(s.nodes) or "–",
@@ -249,7 +249,7 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
             ("server", "state", "tools", "era", "owner", "why"), cluster_rows, right=("tools",), cut=True
         )
     elif statuses:
-        rows = [(s.server, _shown_state(s), _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
+        rows = [(s.server, s.state, _format_tool_count(s), s.era or "–", _state_reason(s)) for s in statuses]
         output.print_table(("server", "state", "tools", "era", "why"), rows, right=("tools",), cut=True)
     else:
         output.info(f"no servers in {target.name}")
@@ -257,12 +257,6 @@ def _print_server_table(output: Output, target: Target, statuses: Collection[Ser
     for status in statuses:
         if status.state in DOWN_STATES:
             _print_failure(output, status)
-
-
-def _shown_state(status: ServerStatus) -> str:
-    """Return the state of a server to print: `down` instead of `starting` if an earlier start failed."""
-    failed_before = status.state == "starting" and bool(status.last_error)
-    return "down" if status.state == "backing_off" or failed_before else status.state
 
 
 def _format_tool_count(status: ServerStatus) -> str:
@@ -289,7 +283,7 @@ def _print_failure(output: Output, status: ServerStatus) -> None:
 
 
 def _print_status(output: Output, status: ServerStatus) -> None:
-    output.print_line(f"{status.server}: {status.state}", {"ready": "green"}.get(status.state, "yellow"))
+    output.print_line(f"{status.server}: {status.state}", STATE_STYLES.get(status.state, "yellow"))
     for label, value in _status_details(status):
         output.print_line(f"  {label:<12}{value}")
 

@@ -116,8 +116,8 @@ class ActivityRecorder:
                 timeline = self.timelines[event.server] = deque(maxlen=MAX_STATE_CHANGES)
                 self._drop_removed(self.timelines)
             why = self.masks.mask_for(event.server)(event.reason)
-            timeline.append({"at": self._now(), "state": event.new, "why": why})
-            self.add_event("state", event.server, why, state=event.new)
+            timeline.append({"at": self._now(), "state": event.state, "why": why})
+            self.add_event("state", event.server, why, state=event.state)
         elif isinstance(event, Connected):
             self.add_event("connection", event.server, f"connected, protocol {event.protocol or event.era}")
         elif isinstance(event, Disconnected):

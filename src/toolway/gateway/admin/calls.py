@@ -26,11 +26,11 @@ CALL_QUERY: Final = {
     "server": "name of a server",
     "tool": "name of a tool on its server",
     "principal": "name of an API key, or owner",
-    "status": "ok, failed, unknown, or an outcome",
+    "status": "failed, an outcome (ok, tool error, not run, unknown, waiting), or an error code",
     "slow": "minimum duration in seconds",
     "retried": "1 for calls with more than one attempt",
     "source": "cache, replay or shared",
-    "q": "part of a name, id, outcome or message",
+    "q": "part of a name, id, outcome, error code, or message",
     "limit": f"at most {MAX_CALLS_PER_REPLY}",
 }
 
@@ -200,20 +200,18 @@ def build_call_filter(fields: Mapping[str, str], names: Mapping[str, str]) -> Ca
         tests.append(lambda fact: fact.source == fields["source"])
     if fields.get("q"):
         substring = fields["q"].lower()
-        tests.append(
-            lambda fact: substring in f"{fact.server}.{fact.tool} {fact.id} {fact.outcome} {fact.message}".lower()
-        )
+        tests.append(lambda fact: substring in _searched_text(fact))
     return lambda fact: all(test(fact) for test in tests)
 
 
+def _searched_text(fact: CallFinished) -> str:
+    return f"{fact.server}.{fact.tool} {fact.id} {fact.outcome} {fact.code} {fact.message}".lower()
+
+
 def _status_predicate(wanted_status: str) -> CallPredicate:
-    if wanted_status == "ok":
-        return lambda fact: fact.outcome == "ok"
     if wanted_status == "failed":
-        return lambda fact: fact.outcome != "ok"
-    if wanted_status == "unknown":
-        return lambda fact: fact.executed == "unknown"
-    return lambda fact: fact.outcome == wanted_status
+        return lambda fact: fact.failed
+    return lambda fact: wanted_status in (fact.outcome, fact.code)
 
 
 def parse_query_fields(query: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ from toolway.gateway.admin.activity import ActivityRecorder, Mask
 from toolway.gateway.admin.config import ConfigHistory
 from toolway.gateway.cluster_hooks import ClusterHooks
 from toolway.hub.core import HubCore
+from toolway.middleware.circuit_breaker import BreakerState, BreakerStatus
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
 from toolway.secrets.server_secrets import mask_target
@@ -126,6 +127,8 @@ class ServersAdmin:
             row["minutes"] = summarize_stats([minutes[name]] if name in minutes else [], now)
             breaker = breakers.get((name, ""))
             row["breaker"] = breaker.state.value if breaker is not None else "closed"
+            if breaker is not None and breaker.state is not BreakerState.CLOSED:
+                row["why"] = f"{_describe_breaker(breaker)}; {row['why']}"
             row["open_tools"] = open_tools[name]
             row["limit"] = server.limits.max_concurrent
             rows.append(row | self._load(name))
@@ -283,6 +286,13 @@ class ServersAdmin:
             "change", server, f"circuit breaker of {name} {_BREAKER_RESULTS[action]} by an operator"
         )
         return {_BREAKER_RESULTS[action]: name}
+
+
+def _describe_breaker(facts: BreakerStatus) -> str:
+    if facts.retry_in_s <= 0:
+        return "calls are paused until one of them succeeds"
+    failures = "1 failure" if facts.failures == 1 else f"{facts.failures} failures"
+    return f"calls are paused for {facts.retry_in_s:.0f} s after {failures}"
 
 
 def _recorded_reason(rejection: Rejection | None, server: Server) -> str:

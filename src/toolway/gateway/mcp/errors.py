@@ -28,7 +28,8 @@ from toolway.gateway.budgets.call_budgets import BudgetExceeded
 from toolway.gateway.flows.call_flows import FLOW_CODE, FLOW_STORE_CODE
 from toolway.gateway.mcp.context import name_demanded_visits
 from toolway.gateway.rate_limit import Rate
-from toolway.middleware.approval import APPROVAL_CODE, APPROVAL_DENIED_CODE, ApprovalRequired
+from toolway.middleware.approval import APPROVAL_DENIED_CODE, ApprovalRequired
+from toolway.outcomes import APPROVAL_CODE
 from toolway.protocol.constants import (
     ERROR_CODE_HTTP_STATUS,
     INTERNAL_ERROR,

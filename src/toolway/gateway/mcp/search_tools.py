@@ -28,7 +28,6 @@ from toolway.hub.core import HubCore
 from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.search.search_log import SearchLog
 from toolway.types import Effect, Json
-from toolway.upstream.state import State
 
 if TYPE_CHECKING:
     from toolway.search.results import SearchAnswer, ToolMatch
@@ -43,7 +42,6 @@ MAX_DESCRIBED: Final = 20  # tools in one request
 MAX_COMPACT: Final = 2000  # compact definitions that are kept
 STARTUP_WAIT_S: Final = 3.0  # seconds that a search waits for servers that are starting, after the start of the gateway
 SLICE_SERVERS: Final = 200  # servers whose tools are collected in one slice
-_DOWN_STATES: Final = frozenset({State.FAILED.value, State.BACKING_OFF.value})
 _CALL_KEYS: Final = frozenset({"name", "arguments"})
 
 #: The call of the named tool: parameters and tool, None if its server has not listed it yet; or the answer instead.
@@ -194,7 +192,7 @@ class SearchTools:
                 continue
             servers.append(server)
             held_tools += sum(view.includes_tool(tool) for tool in self._hub.catalog.held_tools(server))
-            if state in _DOWN_STATES:
+            if state == "down":
                 down.append(server)
             elif not self._hub.catalog.has_list(server, "tools"):
                 unlisted.append(server)
