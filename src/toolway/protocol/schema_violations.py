@@ -103,7 +103,7 @@ def _describe(root: Json, error: ValidationError, instance: Any) -> Iterable[Arg
     elif keyword in ("anyOf", "oneOf"):
         yield from _no_alternative(root, schema, error, instance)
     else:
-        yield ArgumentViolation(_json_path(path), *_describe_keyword(keyword, facts, value))
+        yield ArgumentViolation(json_path(path), *_describe_keyword(keyword, facts, value))
 
 
 def _describe_keyword(keyword: str, facts: Json, value: Any) -> tuple[str, str, str]:
@@ -133,14 +133,14 @@ def _unknown_properties(schema: Json, path: Sequence[str | int], names: Iterable
     if len(known) > MAX_NAMES:
         expected += f" and {len(known) - MAX_NAMES} more"
     for name in names:
-        yield ArgumentViolation(_json_path([*path, name]), "is unknown", expected, _nearest(name, known))
+        yield ArgumentViolation(json_path([*path, name]), "is unknown", expected, _nearest(name, known))
 
 
 def _missing_property(root: Json, schema: Json, path: Sequence[str | int], name: str, value: Any) -> ArgumentViolation:
     known = _properties(root, schema)
     given = [each for each in value if each not in known] if isinstance(value, dict) else []
     return ArgumentViolation(
-        _json_path([*path, name]), "is missing", _expected(root, known.get(name), 0), _nearest(name, given)
+        json_path([*path, name]), "is missing", _expected(root, known.get(name), 0), _nearest(name, given)
     )
 
 
@@ -161,12 +161,10 @@ def _no_alternative(root: Json, schema: Json, error: ValidationError, instance: 
     path, value = error.instance_path, _value_at(instance, error.instance_path)
     if type(error.kind).__name__.endswith("MultipleValid"):
         yield ArgumentViolation(
-            _json_path(path), "matches several alternatives", "a value that matches exactly one of them"
+            json_path(path), "matches several alternatives", "a value that matches exactly one of them"
         )
     else:
-        yield ArgumentViolation(
-            _json_path(path), f"is {_type_of(value)}", _expected(root, schema, 0) or "another value"
-        )
+        yield ArgumentViolation(json_path(path), f"is {_type_of(value)}", _expected(root, schema, 0) or "another value")
 
 
 def _rejects_type(error: ValidationError, path: Sequence[str | int]) -> bool:
@@ -227,7 +225,7 @@ def _pointer_parts(reference: str) -> list[str]:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 
-def _json_path(path: Iterable[str | int]) -> str:
+def json_path(path: Iterable[str | int]) -> str:
     """Return the path of a value in the arguments as JSONPath: `$.items[0].title`, `$['odd name']`."""
     parts = [f"[{part}]" if isinstance(part, int) else _json_path_name(part) for part in path]
     return sanitize("$" + "".join(parts), MAX_PATH_CHARS)

@@ -462,19 +462,11 @@ async def run_call(
         with output.spinner(f"calling {tool}") as update:
             try:
                 if words and not words[0].lstrip().startswith("{"):
-                    await _check_names(servers, tool, server, tool_arguments)
+                    tool_arguments = await _fit_to_schema(output, servers, tool, server, tool_arguments)
                 on_progress = _call_progress(output, tool, update)
-                try:
-                    result = await servers.call_tool(
-                        tool, tool_arguments, timeout=timeout, progress_callback=on_progress, raise_on_error=False
-                    )
-                except InvalidArguments as exc:  # nothing was sent: `count=5` may be meant as a number
-                    converted = convert_texts(tool_arguments, exc)
-                    if converted is None:
-                        raise
-                    result = await servers.call_tool(
-                        tool, converted, timeout=timeout, progress_callback=on_progress, raise_on_error=False
-                    )
+                result = await servers.call_tool(
+                    tool, tool_arguments, timeout=timeout, progress_callback=on_progress, raise_on_error=False
+                )
             except asyncio.CancelledError:  # Ctrl-C
                 output.print_question(_describe_interrupted(tool, calls.last), "yellow")
                 raise
@@ -492,14 +484,28 @@ async def run_call(
     return ExitCode.TOOL_FAILED if result.is_error else ExitCode.OK
 
 
-async def _check_names(servers: HubApi, tool: str, server: str | None, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidArguments` if a tool has no argument of a given name. Do nothing if the tool is not known."""
+async def _fit_to_schema(
+    output: Output, servers: HubApi, tool: str, server: str | None, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """Return arguments as the schema of the tool wants them: `5` in `count=5` becomes a number.
+
+    This is done before the call: a first attempt with text would be recorded as a failed call. Raises
+    `InvalidArguments` if the tool has no argument of a given name. Changes nothing if the schema is not known, and says
+    so if it matters.
+    """
     from toolway.cli.commands.catalogs.tool_details import check_names
 
     found = await _find_definition(servers, tool, server)
-    error = check_names(found, arguments) if found is not None else None
+    if found is None:
+        texts = [name for name, value in arguments.items() if isinstance(value, str)]
+        if texts:
+            names = ", ".join(texts)
+            output.info(f"{tool} is not listed, so its arguments are sent as text: {names}; or use name:=json", "dim")
+        return arguments
+    error = check_names(found, arguments)
     if error is not None:
         raise error
+    return convert_texts(arguments, found.input_schema)
 
 
 async def _find_definition(servers: HubApi, tool: str, server: str | None) -> Tool | None:
@@ -513,7 +519,9 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
     if isinstance(servers, RemoteHub):
         ref = tool_names.parse_tool_name(tool)
-        return await servers.load_definition(ref) if ref is not None else None
+        if ref is not None:
+            return await servers.load_definition(ref)
+        return find_named(await servers.list_tools(wait=0), tool)
     if server is not None and not servers.known_tools(server=server):
         try:
             await servers.list_tools(server=server, wait=_NAMES_TIMEOUT_S)
@@ -656,23 +664,25 @@ def _content_text(block: dict[str, Any]) -> str:
 # -- arguments of a call -----------------------------------------------------------------------------------------------
 
 
-def convert_texts(arguments: Mapping[str, Any], error: InvalidArguments) -> dict[str, Any] | None:
-    """Parse those arguments as JSON that the schema rejects because they are texts: `5` in `count=5` becomes a number.
+def convert_texts(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse those arguments as JSON whose text the schema rejects because it wants another type.
 
-    `error` names the rejected arguments. Return all arguments; None if one was rejected for another reason, or is not
-    valid JSON.
+    A text that is not valid JSON stays: the call then names it.
     """
+    from toolway.protocol.json_schema import SchemaValidator
+    from toolway.protocol.schema_violations import describe_violations, json_path
+
+    validator = SchemaValidator(dict(schema))
+    if validator.is_valid(arguments):
+        return arguments
+    violations, _ = describe_violations(validator, arguments)
+    rejected = {each.path for each in violations if each.problem.startswith("is a string")}
     converted = dict(arguments)
-    for violation in error.violations:
-        name = violation.path.removeprefix("$.")
-        text = arguments.get(name)
-        if not isinstance(text, str) or not violation.problem.startswith("is a string"):
-            return None
-        try:
-            converted[name] = json.loads(text)
-        except ValueError:
-            return None
-    return converted if error.violations and not error.omitted else None
+    for name, text in arguments.items():
+        if isinstance(text, str) and json_path((name,)) in rejected:
+            with suppress(ValueError):
+                converted[name] = json.loads(text)
+    return converted
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Any]:
