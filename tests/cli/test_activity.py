@@ -61,10 +61,15 @@ def test_a_call_is_drawn_as_a_waterfall(toolway):
     assert nothing.exit_code == 1 and "toolway calls" in nothing.stderr
 
 
+@pytest.mark.user_trial("10")
 def test_a_call_is_made_again_but_only_as_meant(toolway):
     call = made(toolway, "fake.echo", "text=once more")
     result = toolway("calls", "replay", call["id"], "--yes")
     assert result.stdout == "once more\n" and "toolway calls show" in result.stderr
+    again = json.loads(toolway("calls", "--json", "-q").stdout)["calls"][0]
+    shown = toolway("calls", "show", again["id"]).stdout
+    assert again["id"] != call["id"] and "1 attempt" in shown and "attempt 1  ok" in shown
+    assert "no attempt was made" not in shown
     if call["effect"] == "unsafe":
         refused = toolway("calls", "replay", call["id"])
         assert refused.exit_code == 3 and "E-REPLAY" in refused.stderr
@@ -129,3 +134,5 @@ def test_a_call_that_was_never_tried_says_so():
     call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "owner"}
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)
     assert lines[-1] == ("  no attempt was made", "dim")
+    lines = format_waterfall({**call, "seconds": 0.0, "attempts": 1, "at": 0.0, "attempt_details": []}, 20)
+    assert lines[-1] == ("  the phases were not recorded", "dim")

@@ -615,9 +615,16 @@ class HubCore:
         except CallError as exc:
             if self._library:
                 mask_error(exc, self.mask)
-                self._hub_log.on_error(exc)
+                self._hub_log.on_error(exc, may_repeat=self._may_repeat(call, exc))
             raise
         return replace(reply, duration=self._loop.time() - began)
+
+    def _may_repeat(self, call: Call, exc: CallError) -> bool:
+        """Return True if it does no harm to make a failed call again, whether it ran or not."""
+        if call.method != "tools/call":
+            return True  # it reads
+        tool = self._catalog.find_tool(exc.server, exc.tool)
+        return tool is not None and self._policies.tool_policy(tool).default_effect is not Effect.UNSAFE
 
     async def _observed(self, call: Call) -> CallResult:
         if not self._upstreams.is_open:
@@ -638,7 +645,7 @@ class HubCore:
                 mask_error(exc, self.mask)
             instrumentation.on_error(call, exc, self._loop.time() - began)
             if self._library:
-                self._hub_log.on_error(exc)
+                self._hub_log.on_error(exc, may_repeat=self._may_repeat(call, exc))
             raise
         except BaseException:
             instrumentation.on_cancelled(call, self._loop.time() - began)

@@ -2,7 +2,7 @@
 
     DEBUG    start and end of each call; a server that starts or is ready
     INFO     a failed attempt that is followed by another one; a server that starts again or is ready after a failure
-    WARNING  a server that fails or disconnects; a call with an unknown outcome; an alert
+    WARNING  a server that fails or disconnects; a call that may have changed something; an alert
 
 Lines contain no arguments and no results, and secrets are masked. Calls pay nothing for a level that is off: the level
 for calls is read once, when the hub opens. A gateway has its own log (telemetry/logging.py); only the lines about
@@ -73,9 +73,12 @@ class HubLog:
             f"next in {retry_delay:.1f} s" if retry_delay is not None else "no further attempt",
         )
 
-    def on_error(self, exc: CallError) -> None:
-        """Log a failed call if its outcome is unknown. Other errors are only raised to the caller."""
-        if exc.executed == "unknown" and _calls_log.isEnabledFor(logging.WARNING):
+    def on_error(self, exc: CallError, *, may_repeat: bool) -> None:
+        """Log a failed call that may have run and must be checked. Other errors are only raised to the caller.
+
+        `may_repeat` means that the call does no harm if it is made again, such as one that only reads.
+        """
+        if exc.executed == "unknown" and not may_repeat and _calls_log.isEnabledFor(logging.WARNING):
             _calls_log.warning(
                 "%s.%s may have been executed, check before you repeat it: %s",
                 exc.server,

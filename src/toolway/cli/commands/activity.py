@@ -334,7 +334,8 @@ def format_waterfall(call: Json, width: int) -> list[tuple[str, str]]:
                 bar = _waterfall_bar(phase["began"] / total, phase["seconds"] / total, width)
                 lines.append((f"  {phase['name']:<8}{bar}  {format_seconds(phase['seconds']):>8}", ""))
     if not call["attempt_details"]:
-        lines.append((f"  result from {call['source']}" if call["source"] else "  no attempt was made", "dim"))
+        untimed = "the phases were not recorded" if call["attempts"] else "no attempt was made"
+        lines.append((f"  result from {call['source']}" if call["source"] else f"  {untimed}", "dim"))
     return lines
 
 

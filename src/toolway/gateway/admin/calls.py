@@ -150,7 +150,14 @@ class CallsAdmin:
         params: Json = {"name": tool, "arguments": arguments}
         no_client = FunctionCallbacks(None, None, None)  # no client answers requests of the server
         call = Call(
-            name, "tools/call", params, timeout=timeout, caller=principal.caller_id, id=id_, callbacks=no_client
+            name,
+            "tools/call",
+            params,
+            timeout=timeout,
+            caller=principal.caller_id,
+            id=id_,
+            callbacks=no_client,
+            state=self._hub.new_call_state(keep_raw=False),  # records the phases of its attempts
         )
         reply: Json = {}
 

@@ -286,8 +286,11 @@ async def send_with_auth(
     operation: str,
     send: Callable[[HeaderBlock], Awaitable[T]],
     call_state: CallState | None = None,
+    rejected: TransportError | None = None,
 ) -> T:
     """Call `send` with the Authorization header and return its result.
+
+    `rejected` is the 401 that the request got when it was sent without a credential. It is not sent like that again.
 
     After a challenge (401 or 403), `send` is called again with a new credential. Raises `TransportError` if there
     is no credential for the caller, if the server still rejects it, or if `send` fails.
@@ -304,8 +307,11 @@ async def send_with_auth(
         if call_state is not None:
             call_state.phase = "send"
         try:
+            if rejected is not None and not sent:
+                raise rejected
             return await send(_auth_header_block(sent))
         except TransportError as error:
+            rejected = None
             if error.status not in CHALLENGE_STATUSES or error.certainty is not Certainty.REJECTED:
                 raise
             challenge = AuthChallenge(error.status, error.www_authenticate or "", sent, operation)

@@ -394,7 +394,7 @@ class Sender:
     async def _send_with_auth(
         self, send: Callable[[HeaderBlock], Awaitable[T]], operation: str, call_state: CallState | None = None
     ) -> T:
-        authorizer = self._authorizer
+        authorizer, rejected = self._authorizer, None
         if authorizer is None or authorizer.is_inactive:
             try:
                 return await send(NO_AUTH_HEADER)
@@ -402,9 +402,10 @@ class Sender:
                 if authorizer is None or error.status != 401:
                     raise
                 authorizer.activate()
+                rejected = error
                 if call_state is not None:
                     call_state.certainty = Certainty.NOT_SENT  # the rejected request was not executed
-        return await send_with_auth(authorizer, operation, send, call_state)
+        return await send_with_auth(authorizer, operation, send, call_state, rejected)
 
     async def _post(
         self,

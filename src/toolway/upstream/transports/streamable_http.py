@@ -293,7 +293,7 @@ class StreamableHttpTransport:
         max_idle = NEW_CONNECTION_MAX_IDLE_S if request.new_connection else None
         handle_response = partial(self._read_response, id_, request, exchange.in_session)
         try:
-            authorizer = self._authorizer
+            authorizer, rejected = self._authorizer, None
             # `start` sends only requests that need no credential.
             if exchange.response is not None or authorizer is None or authorizer.is_inactive:
                 try:
@@ -311,6 +311,7 @@ class StreamableHttpTransport:
                     if authorizer is None or error.status != 401:
                         raise
                     authorizer.activate()
+                    rejected = error
                     exchange.is_sent = False  # the rejected request was not executed
                     call_state.certainty = Certainty.NOT_SENT
             assert authorizer is not None
@@ -326,6 +327,7 @@ class StreamableHttpTransport:
                     call_state=call_state,
                 ),
                 call_state,
+                rejected,
             )
         except asyncio.CancelledError:
             self.abandon(exchange, request)

@@ -65,7 +65,7 @@ class WebSocketTransport(MessageStream):
         self._ping_timer = self._loop.call_later(PING_INTERVAL_S, self._ping)
 
     async def _connect_with_auth(self, target: HttpTarget, headers: dict[str, str]) -> WebSocketConnection:
-        authorizer = self._authorizer
+        authorizer, rejected = self._authorizer, None
         if authorizer is None or authorizer.is_inactive:
             try:
                 return await self._connect(target, headers)
@@ -73,8 +73,12 @@ class WebSocketTransport(MessageStream):
                 if authorizer is None or error.status != 401:
                     raise
                 authorizer.activate()
+                rejected = error
         return await http_responses.send_with_auth(
-            authorizer, "connect", lambda token: self._connect(target, headers | _parse_headers(token))
+            authorizer,
+            "connect",
+            lambda token: self._connect(target, headers | _parse_headers(token)),
+            rejected=rejected,
         )
 
     async def _connect(self, target: HttpTarget, headers: dict[str, str]) -> WebSocketConnection:
