@@ -50,8 +50,10 @@ export const failureTone = (failed: number, calls: number) => (!failed ? "" : ca
 /** Format a price in USD; null is a price that is not known. */
 export const formatUsd = (value: number | null) => (value === null ? "price unknown" : `$${value.toFixed(value && value < 0.1 ? 4 : 2)}`);
 
-/** Estimate the tokens that a definition of this many characters costs a model. */
+/** Estimate the tokens that a definition of this many characters costs a model of OpenAI (o200k_base). */
 export const estimateTokens = (size: number) => Math.round(size / 4.4);
+
+export const TOKENS = "tokens (OpenAI)"; // what the counts are for
 
 const STATES: Record<string, Tone> = { ready: "good", starting: "warn", idle: "idle", down: "bad", disabled: "idle" };
 

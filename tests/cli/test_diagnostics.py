@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def test_toolway_alone_starts_nothing_and_says_what_to_do(machine):
     servers(machine, trap={"command": sys.executable, "args": ["-c", f"open({str(machine.home / 'started')!r}, 'w')"]})
     result = machine.toolway("--json")
     document = json.loads(result.stdout)
-    assert [(s["server"], s["state"], s["tools"]) for s in document["servers"]] == [("trap", "no answer yet", None)]
+    assert [(s["server"], s["state"], s["tools"]) for s in document["servers"]] == [("trap", "idle", None)]
     assert document["next"]["command"] == "toolway doctor"
     assert not (machine.home / "started").exists()
 
@@ -33,7 +34,7 @@ def test_toolway_alone_knows_what_earlier_runs_saw(machine):
     servers(machine, fake=FAKE, off={"command": "x", "enabled": False})
     machine.toolway("ls")
     document = json.loads(machine.toolway("--json").stdout)
-    assert [(s["server"], s["state"]) for s in document["servers"]] == [("fake", "known"), ("off", "disabled")]
+    assert [(s["server"], s["state"]) for s in document["servers"]] == [("fake", "idle"), ("off", "disabled")]
     assert document["servers"][0]["tools"] > 10
     assert document["next"]["command"] == "toolway serve"
     rows = [line.split()[:3] for line in machine.toolway().stdout.splitlines()]
@@ -80,7 +81,7 @@ def test_lists_that_are_old_are_said_to_be(machine):
 def test_the_cost_of_tools_is_shown(machine):
     servers(machine, fake=FAKE)
     result = machine.toolway("tools", "echo", "--tokens")
-    assert result.stdout.splitlines()[0].split() == ["tool", "tokens", "description"]
+    assert result.stdout.splitlines()[0].split() == ["tool", "tokens", "(OpenAI)", "description"]
     assert int(result.stdout.splitlines()[1].split()[1]) > 10
 
 
@@ -243,3 +244,35 @@ def test_a_program_is_told_everything_on_one_page(machine):
     facts = json.loads(machine.toolway("help", "agents", "--json").stdout)
     assert {"call", "keys create", "config rollback", "secrets set"} <= facts["commands"].keys()
     assert facts["exits"]["9"] == "lint"
+
+
+@pytest.mark.user_trial("12")
+def test_doctor_lint_and_tools_show_the_same_tokens_of_a_server(machine):
+    servers(machine, fake=FAKE)
+    shown = {
+        "doctor": machine.toolway("doctor", "--json").stdout,
+        "lint": machine.toolway("doctor", "--tools", "fake").stdout,
+        "tools": machine.toolway("tools", "--tokens").stderr,
+    }
+    counts = {name: re.search(r"about ([\d,]+) (?:tokens )?\(OpenAI\)", text) for name, text in shown.items()}
+    assert all(counts.values()), shown
+    cost = json.loads(machine.toolway("tools", "cost", "--json").stdout)
+    [server] = cost["servers"]
+    assert {found[1].replace(",", "") for found in counts.values() if found} == {str(server["tokens"])}
+    assert cost["tokenizer"] == "o200k_base" and "tokens (OpenAI)" in machine.toolway("tools", "cost").stdout
+
+
+@pytest.mark.user_trial("11")
+def test_toolway_alone_does_not_contradict_the_last_check(machine):
+    missing = {"command": "/nonexistent/program"}
+    servers(machine, missing=missing, fake=FAKE)
+    before = machine.toolway()
+    assert "2 servers never responded yet" in before.stderr
+    assert machine.toolway("doctor").exit_code != 0
+    after = json.loads(machine.toolway("--json").stdout)
+    rows = {row["server"]: row for row in after["servers"]}
+    assert (rows["missing"]["state"], rows["fake"]["state"]) == ("down", "idle")
+    assert "/nonexistent/program" in rows["missing"]["why"]
+    assert after["next"]["command"] == "toolway doctor missing" and "never" not in after["next"]["why"]
+    servers(machine, missing={**missing, "args": ["changed"]}, fake=FAKE)  # a changed entry was not checked yet
+    assert "1 server never responded yet" in machine.toolway().stderr

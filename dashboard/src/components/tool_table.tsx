@@ -2,7 +2,7 @@ import { useDeferredValue, useMemo } from "react";
 import { useAdmin, useLive } from "../live";
 import { Link, go, path, setQuery, useRoute } from "../route";
 import type { ToolRow } from "../types";
-import { formatCount, estimateTokens } from "../format";
+import { TOKENS, formatCount, estimateTokens } from "../format";
 import { Empty, Badge, ErrorBox, ProportionBar } from "./common";
 import { search } from "./fuzzy";
 import { type Column, Table, sortRows } from "./table";
@@ -37,7 +37,7 @@ export function ToolTable({ server }: { server?: string }) {
   const columns: Column<ToolRow>[] = [
     { id: "tool", title: "Tool", width: "minmax(180px, 1.2fr)", phone: true, show: (row) => <Link className="cut" to={path("tools", row.server, row.tool)}>{server ? row.tool : `${row.server}.${row.tool}`}</Link> },
     { id: "kind", title: "Effect", width: "118px", show: (row) => (row.destructive ? <Badge tone="warn">destructive</Badge> : row.read_only ? <Badge tone="good">read-only</Badge> : <Badge tone="idle">not declared</Badge>) },
-    { id: "tokens", title: "Tokens", width: "118px", right: true, phone: true, show: (row) => <><ProportionBar value={row.size} max={largest} /> {formatCount(estimateTokens(row.size))}</> },
+    { id: "tokens", title: "Tokens (OpenAI)", width: "126px", right: true, phone: true, show: (row) => <><ProportionBar value={row.size} max={largest} /> {formatCount(estimateTokens(row.size))}</> },
     { id: "description", title: "Description", width: "minmax(160px, 2fr)", show: (row) => <span className="cut muted" title={row.description}>{row.description}</span> },
   ];
   if (error) return <ErrorBox error={error} />;
@@ -50,7 +50,7 @@ export function ToolTable({ server }: { server?: string }) {
             <button key={id} type="button" aria-pressed={only === id} onClick={() => setQuery({ only: only === id ? "" : id })}>{title}</button>
           ))}
         </div>
-        <span className="muted" role="status">{rows.length} of {all.length} tools, about {formatCount(estimateTokens(size))} tokens</span>
+        <span className="muted" role="status">{rows.length} of {all.length} tools, about {formatCount(estimateTokens(size))} {TOKENS}</span>
       </div>
       <Table
         label="Tools"

@@ -3,7 +3,7 @@ import { Copyable, ErrorBox, Tabs } from "../components/common";
 import { GroupEditor } from "../components/group_editor";
 import { Link, PREFIX, path, setQuery, useRoute } from "../route";
 import type { Endpoints } from "../types";
-import { formatCount, estimateTokens } from "../format";
+import { TOKENS, formatCount, estimateTokens } from "../format";
 
 const TOKEN = "Bearer YOUR-KEY";
 const CLIENTS: [id: string, title: string, format: (name: string, url: string) => string][] = [
@@ -45,7 +45,7 @@ export function Groups() {
         {data.groups.map((group) => (
           <button key={group.name} type="button" className="card endpoint" aria-pressed={selected === group.name} onClick={() => setQuery({ at: group.name })}>
             <strong>{group.name}</strong><code>{group.path}</code>
-            <span>{group.tools} tools of {group.servers.length} servers, ≈ {formatCount(estimateTokens(group.size))} tokens</span>
+            <span>{group.tools} tools of {group.servers.length} servers, ≈ {formatCount(estimateTokens(group.size))} {TOKENS}</span>
             <small className="muted">{group.patterns.join(" ")}</small>
           </button>
         ))}

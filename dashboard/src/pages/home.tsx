@@ -140,7 +140,7 @@ function Costs() {
   const largest = Math.max(1, ...groups.map((group) => group.size));
   return (
     <section className="card">
-      <h2><Link to="/groups">Tokens per group</Link></h2>
+      <h2><Link to="/groups">Tokens (OpenAI) per group</Link></h2>
       <ul className="ranking">
         {groups.map((group) => (
           <li key={group.name}>

@@ -58,7 +58,7 @@ function TokenTables() {
   const largest = Math.max(1, ...data.servers.map((each) => each.tokens));
   return (
     <section className="card">
-      <h2>Tokens in every conversation</h2>
+      <h2>Tokens (OpenAI) in every conversation</h2>
       {data.advice && <p><Badge tone="warn">{data.advice}</Badge></p>}
       <table>
         <thead><tr><th>Endpoint</th><th className="right">Tools</th><th className="right">Tokens</th></tr></thead>

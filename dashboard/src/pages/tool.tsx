@@ -7,7 +7,7 @@ import { Form, defaultArguments } from "../components/form";
 import { SaveButton } from "../components/save_dialog";
 import { Link, PREFIX, go, path } from "../route";
 import type { Result, ServerDetail, ToolDetail } from "../types";
-import { formatCount, estimateTokens } from "../format";
+import { TOKENS, formatCount, estimateTokens } from "../format";
 
 type Arguments = Record<string, unknown>;
 const TABS: [string, string][] = [["form", "Form"], ["json", "JSON"], ["cli", "Command"], ["python", "Python"], ["curl", "curl"]];
@@ -21,7 +21,7 @@ export function ToolPage({ server, tool }: { server: string; tool: string }) {
       <div className="bar">
         <h1><Link to={path("servers", server)}>{server}</Link>.{tool}</h1>
         {data.destructive ? <Badge tone="warn">destructive</Badge> : data.read_only ? <Badge tone="good">read-only</Badge> : <Badge tone="idle">effect not declared</Badge>}
-        <span className="muted">≈ {formatCount(estimateTokens(data.size))} tokens · name for models: <code>{data.model_name}</code></span>
+        <span className="muted">≈ {formatCount(estimateTokens(data.size))} {TOKENS} · name for models: <code>{data.model_name}</code></span>
       </div>
       {data.title && data.title !== tool && <p><strong>{data.title}</strong></p>}
       <p className="prose">{data.description}</p>

@@ -206,15 +206,13 @@ async def run_cost(context: CommandContext, *, refresh: bool, wait: float | None
 def _count_tokens(tools: Sequence[Tool]) -> Json:
     """Return the tokens that tools cost a model: at the endpoints /mcp and /mcp/search, and of each server."""
     from toolway.gateway.mcp.meta_tools import META_TOOLS
-    from toolway.search.tokens import estimate_tokens, search_advice
-
-    def cost(found: Sequence[Tool]) -> int:
-        return estimate_tokens({**tool.raw, "name": tool.model_name} for tool in found)
+    from toolway.search.tokens import TOKENIZER, estimate_tokens, estimate_tool_tokens, search_advice
 
     servers = [
-        {"server": name, "tools": len(found), "tokens": cost(found)} for name, found in _by_server(tools).items()
+        {"server": name, "tools": len(found), "tokens": estimate_tool_tokens(found)}
+        for name, found in _by_server(tools).items()
     ]
-    total = cost(tools)
+    total = estimate_tool_tokens(tools)
     return {
         "endpoints": [
             {"path": "/mcp", "tools": len(tools), "tokens": total, "search": False},
@@ -227,9 +225,12 @@ def _count_tokens(tools: Sequence[Tool]) -> Json:
         ],
         "servers": sorted(servers, key=lambda each: -int(str(each["tokens"]))),
         "advice": search_advice(len(tools), total),
+        "tokenizer": TOKENIZER,
     }
 
 
 def _print_tokens(output: Output, head: str, key: str, entries: Sequence[Any]) -> None:
+    from toolway.search.tokens import TOKENS_LABEL
+
     rows = [(each[key], f"{each['tools']:,}", f"{each['tokens']:,}") for each in entries]
-    output.print_table((head, "tools", "tokens"), rows, right=("tools", "tokens"))
+    output.print_table((head, "tools", TOKENS_LABEL), rows, right=("tools", TOKENS_LABEL))

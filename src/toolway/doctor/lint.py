@@ -6,7 +6,6 @@ such tool makes the whole request fail, with all other tools in it. Invisible ch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal
 
@@ -14,6 +13,7 @@ from toolway._lazy import compile_pattern, dataclass
 from toolway.protocol import tool_names
 from toolway.protocol.json_schema import schema_cost
 from toolway.protocol.sanitize import describe_invisible, remove_invisible
+from toolway.search.tokens import TokenCost
 from toolway.secrets.replacer import cut_text
 from toolway.types import Json
 
@@ -58,7 +58,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
         message = f"{len(tools)} tools, but OpenAI accepts {MAX_OPENAI_TOOLS} in one request"
         hint = "let clients search (/mcp/search), or serve only the needed tools as a group: `toolway.groups`"
         found.append(Finding("warning", "", message, hint, providers=("openai",), code="E-LINT-MANY"))
-    return LintResult(server, len(tools), tuple(found), estimate_tokens(tools))
+    return LintResult(server, len(tools), tuple(found), TokenCost.of_server(server, tools))
 
 
 def _lint_name(server: str, tool: str) -> Iterator[Finding]:
@@ -212,50 +212,3 @@ def subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple
 def _type_names(schema: Json) -> tuple[Any, ...]:
     written = schema.get("type")
     return tuple(written) if isinstance(written, list) else (written,)
-
-
-# -- token cost --------------------------------------------------------------------------------------------------------
-
-
-#: Characters per token.
-OPENAI_CHARS_PER_TOKEN: Final = 4.47
-ANTHROPIC_CHARS_PER_TOKEN: Final = 4.32
-GEMINI_CHARS_PER_TOKEN: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCost:
-    """Estimated tokens of the definitions of all tools of a server, per model provider."""
-
-    openai: int = 0
-    anthropic: int = 0
-    gemini: int = 0
-
-    @property
-    def highest(self) -> int:
-        return max(self.openai, self.anthropic, self.gemini)
-
-
-def estimate_tokens(tools: Sequence[Json]) -> TokenCost:
-    """Estimate the tokens that tool definitions add to every model request, for each provider.
-
-    No provider's tokenizer is available offline. A definition is sent as JSON; its characters are divided by the
-    average characters per token of such text. Measured over the 146 tools of nine public servers: 4.47 characters
-    with o200k_base (each server within 8 % of it) and 4.32 with the tokenizer that Anthropic published, which its
-    newer models no longer use. Google documents about 4.
-    """
-    size = sum(map(_definition_chars, tools))
-    return TokenCost(
-        round(size / OPENAI_CHARS_PER_TOKEN),
-        round(size / ANTHROPIC_CHARS_PER_TOKEN),
-        round(size / GEMINI_CHARS_PER_TOKEN),
-    )
-
-
-def _definition_chars(tool: Json) -> int:
-    """Return the number of characters of a tool definition as a model receives it.
-
-    Models receive neither annotations nor the output schema.
-    """
-    sent = {key: tool[key] for key in ("name", "description", "inputSchema") if tool.get(key)}
-    return len(json.dumps(sent, ensure_ascii=False, separators=(",", ":")))

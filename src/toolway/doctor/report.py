@@ -254,16 +254,16 @@ def _render_one_line_each(subjects: Sequence[SubjectReport], width: int) -> Iter
     for subject in subjects:
         texts = {check.name: check.message for check in subject.checks}
         off = subject.checks_in("skip")
-        parts = (texts.get("handshake", ""), texts.get("tools", ""), _highest_token_count(texts.get("tokens", "")))
+        parts = (texts.get("handshake", ""), texts.get("tools", ""), _token_count(texts.get("tokens", "")))
         text = off[0].message if off else "; ".join(filter(None, parts))
         sign = STATE_SIGNS["skip" if off else "ok"]
         yield StyledLine(f"{sign} {subject.name:<{names}}  {text}"[:width].rstrip(), "dim" if off else "")
 
 
-def _highest_token_count(text: str) -> str:
-    """Return the highest token estimate in the text of a `tokens` check, as `about N tokens`."""
-    found = re.findall(r"[\d,]+(?= \()", text)
-    return f"about {max(found, key=lambda each: int(each.replace(',', '')))} tokens" if found else ""
+def _token_count(text: str) -> str:
+    """Return the first token estimate in the text of a `tokens` check, as `about N tokens (OpenAI)`."""
+    found = re.search(r"([\d,]+) (\(\w+\))", text)
+    return f"about {found[1]} tokens {found[2]}" if found else ""
 
 
 def _render_subject(subject: SubjectReport, width: int) -> Iterator[StyledLine]:

@@ -14,7 +14,7 @@ from toolway.doctor.lint import PROVIDERS, Finding, lint_tools
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.start_checks import format_seconds
 from toolway.doctor.trial_start import TrialStart
-from toolway.search.tokens import estimate_tokens
+from toolway.search.tokens import estimate_tool_tokens
 
 MAX_TOKEN_COST: Final = 10_000  # tokens: a twentieth of a common context window
 _PROVIDER_TITLES: Final = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Gemini"}
@@ -109,7 +109,7 @@ def check_tools(name: str, server: Server, trial: TrialStart) -> Iterator[Check]
 def measure_tools(name: str, server: Server, trial: TrialStart) -> tuple[int, int]:
     """Return the number of tools of a started server, without denied ones, and their estimated tokens."""
     tools = _build_catalog(name, server, trial).tools(name)
-    return len(tools), estimate_tokens(tool.raw for tool in tools)
+    return len(tools), estimate_tool_tokens(tools)
 
 
 def _build_catalog(name: str, server: Server, trial: TrialStart) -> Catalog:

@@ -449,10 +449,10 @@ class GatewayProcess:
 
     def _advise_search(self) -> None:
         """Log the advice that clients use tool search, if the definitions of all tools cost a model many tokens."""
-        from toolway.search.tokens import estimate_tokens, search_advice
+        from toolway.search.tokens import estimate_tool_tokens, search_advice
 
         tools = self.hub.known_tools()
-        advice = search_advice(len(tools), estimate_tokens(tool.raw for tool in tools))
+        advice = search_advice(len(tools), estimate_tool_tokens(tools))
         if advice:
             _log.warning("%s: toolway connect CLIENT --print --search", advice)
 

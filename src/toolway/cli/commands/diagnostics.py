@@ -152,6 +152,7 @@ async def run_doctor(
     With `fix`, automatic fixes are applied and the checks run again. If a URL is named, only the server there is
     checked, with the HTTP `headers`.
     """
+    from toolway.cli.last_check import store_report
     from toolway.cli.targets import is_server_url
     from toolway.doctor.client_checks import plan_client_files
 
@@ -175,10 +176,13 @@ async def run_doctor(
             found = _own_or_client_files(output, environ, directory, context.config_file(), project)
         return select_servers(found, names)
 
-    report = await _run_checks(output, collect(), environ)
+    plan = collect()
+    report = await _run_checks(output, plan, environ)
     fixed = _apply_fixes(output, report) if fix else []
     if fixed:
-        report = await _run_checks(output, collect(), environ)
+        plan = collect()
+        report = await _run_checks(output, plan, environ)
+    store_report(plan.targets, report)
     if not names and client is None:
         found = [
             *_check_exposure(context),
@@ -493,7 +497,8 @@ def _print_lint(output: Output, found: LintResult) -> None:
     verdict = "no findings" if not found.findings else f"findings: {len(found.findings)}"
     tools = f"{found.tools} tool{'s' if found.tools != 1 else ''}"
     output.print_line(
-        f"{found.server}: {tools}, about {found.cost.highest:,} tokens; {verdict}", "" if found.findings else "green"
+        f"{found.server}: {tools}, about {found.cost.openai:,} tokens (OpenAI); {verdict}",
+        "" if found.findings else "green",
     )
     for finding in found.findings:
         _print_finding(output, finding)

@@ -30,19 +30,22 @@ async def show_overview(context: CommandContext) -> ExitCode:
             raise
         return _report_no_config(output, exc)
     from toolway.cli.cached_lists import load_cached_lists
+    from toolway.cli.last_check import load_causes
 
     cached = load_cached_lists(loaded.servers)
+    checked = load_causes({name: loaded.servers[name] for name in cached.uncached})
     untrusted = [p for p in loaded.issues if p.code == UNTRUSTED_CODE]
     errors = [p for p in loaded.issues if p.severity == "error" and p.code != UNTRUSTED_CODE]
     step = choose_next_step(
         SetupState(
             servers=len(loaded.servers),
-            never_queried=len(cached.uncached),
+            never_queried=sum(name not in checked for name in cached.uncached),
             unusable_entries=len(errors),
             untrusted_files=len(untrusted),
+            down_servers=tuple(name for name, cause in checked.items() if cause),
         )
     )
-    rows = [_server_row(name, server, cached) for name, server in loaded.servers.items()]
+    rows = [_server_row(name, server, cached, checked.get(name, "")) for name, server in loaded.servers.items()]
     if output.as_json:
         output.print_json(
             {
@@ -60,13 +63,17 @@ async def show_overview(context: CommandContext) -> ExitCode:
     return ExitCode.CONFIG if errors and not loaded.servers else ExitCode.PARTIAL if errors else ExitCode.OK
 
 
-def _server_row(name: str, server: Server, cached: CachedLists) -> dict[str, Any]:
+def _server_row(name: str, server: Server, cached: CachedLists, cause: str) -> dict[str, Any]:
+    """Return the row of a server that no gateway runs: it starts with the first command that needs it.
+
+    `cause` is why it failed when `toolway doctor` last checked it.
+    """
     cached_at = cached.cached_at.get(name)
-    state = "disabled" if not server.enabled else "known" if cached_at is not None else "no answer yet"
     return {
         "server": name,
         "transport": server.transport,
-        "state": state,
+        "state": "disabled" if not server.enabled else "down" if cause else "idle",
+        "why": cause,
         "tools": len(cached.catalog.tools(name)) if cached_at is not None else None,
         "listed_at": round(cached_at) if cached_at is not None else None,
         "runs": server.location,
@@ -77,7 +84,7 @@ def _print_servers(output: Output, rows: list[dict[str, Any]]) -> None:
     if rows:
         output.print_table(
             ("server", "tools", "state", "runs"),
-            [(row["server"], _format_count(row["tools"]), _format_state(row), row["runs"]) for row in rows],
+            [(row["server"], _format_count(row["tools"]), row["state"], row["why"] or row["runs"]) for row in rows],
             right=("tools",),
             cut=True,
         )
@@ -85,11 +92,6 @@ def _print_servers(output: Output, rows: list[dict[str, Any]]) -> None:
 
 def _format_count(tools: int | None) -> str:
     return "–" if tools is None else str(tools)
-
-
-def _format_state(row: dict[str, Any]) -> str:
-    """Return the state of a server that no gateway runs: it starts with the first command that needs it."""
-    return "idle" if row["state"] == "known" else str(row["state"])
 
 
 async def _gateway_overview(output: Output, gateway: Any) -> ExitCode:

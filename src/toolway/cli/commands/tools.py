@@ -111,7 +111,7 @@ def search(
 
 
 def cost(context: CommandContext, refresh: Refresh = False, wait: Wait = None) -> CommandResult:
-    """Show what the tools of each endpoint and each server cost a model, in tokens (characters ÷ 4.4)."""
+    """Show what the tools of each endpoint and each server cost a model, in tokens of OpenAI (o200k_base)."""
     from toolway.cli.search import run_cost
 
     return run_cost(context, refresh=refresh, wait=wait)
@@ -340,13 +340,15 @@ async def _fetch_uncached(
 
 
 def _print_tools(output: Output, found: Sequence[Tool], tokens: bool) -> None:
+    from toolway.search.tokens import TOKENS_LABEL, estimate_tool_tokens
+
     if not found:
         output.info("no tool found")
     elif tokens:
         costs = [_token_cost(tool) for tool in found]
         rows = [(tool.qualified_name, f"{cost:,}", _first_line(tool)) for tool, cost in zip(found, costs, strict=True)]
-        output.print_table(("tool", "tokens", "description"), rows, right=("tokens",), cut=True)
-        output.info(f"{len(found)} tools, about {sum(costs):,} tokens")
+        output.print_table(("tool", TOKENS_LABEL, "description"), rows, right=(TOKENS_LABEL,), cut=True)
+        output.info(f"{len(found)} tools, about {estimate_tool_tokens(found):,} {TOKENS_LABEL}")
     else:
         output.print_table(
             ("tool", "description"), [(tool.qualified_name, _first_line(tool)) for tool in found], cut=True
@@ -391,10 +393,9 @@ def _first_line(tool: Tool) -> str:
 
 
 def _token_cost(tool: Tool) -> int:
-    """Return the estimated tokens of a tool definition, for the provider with the highest cost."""
-    from toolway.doctor.lint import estimate_tokens
+    from toolway.search.tokens import estimate_tool_tokens
 
-    return estimate_tokens([tool.raw]).highest
+    return estimate_tool_tokens([tool])
 
 
 def _tool_to_json(tool: Tool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import msgspec
 from toolway._lazy import compile_pattern
 from toolway._version import __version__
 from toolway.events import Alert
+from toolway.outcomes import OUTCOMES
 from toolway.types import Json
 from toolway.upstream.status import HealthResult, ServerStatus
 
@@ -131,6 +132,7 @@ _LOAD: Final = {"queued": _INTEGER, "retries": _INTEGER, "retries_denied": _INTE
 _EVENT: Final = _object(
     {"n": _INTEGER, "at": _NUMBER, "kind": _STRING, "server": _STRING, "text": _STRING, "state?": _STRING}
 )
+_OUTCOME: Final = {"enum": [each.word for each in OUTCOMES]}
 _CALL: Final = _object(
     {
         "id": _STRING,
@@ -139,7 +141,9 @@ _CALL: Final = _object(
         "tool": _STRING,
         "name": _STRING,
         "method": _STRING,
-        "outcome": _STRING,
+        "outcome": _OUTCOME,
+        "failed": _BOOLEAN,
+        "code": _STRING,
         "executed": {"enum": ["no", "unknown", "yes"]},
         "certainty": _STRING,
         "effect": _STRING,
@@ -160,7 +164,8 @@ _ATTEMPT: Final = _object(
         "number": _INTEGER,
         "began": _NUMBER,
         "seconds": _NUMBER,
-        "outcome": _STRING,
+        "outcome": _OUTCOME,
+        "code": _STRING,
         "certainty": _STRING,
         "phases": _array(_PHASE),
     }
@@ -545,6 +550,7 @@ SCHEMAS: Final[Mapping[str, Json]] = {
             "endpoints": _array(_object({"path": _STRING, "tools": _INTEGER, "tokens": _INTEGER, "search": _BOOLEAN})),
             "servers": _array(_object({"server": _STRING, "tools": _INTEGER, "tokens": _INTEGER})),
             "advice": _STRING,
+            "tokenizer": _STRING,
         }
     ),
     # keys

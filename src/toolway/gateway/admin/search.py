@@ -113,7 +113,7 @@ class SearchAdmin:
 
     async def get_tokens(self) -> Json:
         """Return how many tools each endpoint lists, and how many tokens their definitions cost a model."""
-        from toolway.search.tokens import CHARS_PER_TOKEN, estimate_tokens, search_advice
+        from toolway.search.tokens import CHARS_PER_TOKEN, TOKENIZER, estimate_tokens, search_advice
 
         sizes = await self._measure()
         meta_tokens = estimate_tokens(META_TOOLS.values())
@@ -139,6 +139,7 @@ class SearchAdmin:
                 for name, each in sorted(servers.items(), key=lambda pair: -sum(pair[1]))
             ],
             "advice": search_advice(every["tools"], every["tokens"]),
+            "tokenizer": TOKENIZER,
         }
 
     async def _measure(self) -> Mapping[tuple[str, str], tuple[Tool, int]]:
@@ -146,14 +147,14 @@ class SearchAdmin:
 
         Computed in batches, so that other requests are served.
         """
-        from toolway.search.tokens import definition_chars
+        from toolway.search.tokens import tool_chars
 
         known, sizes = self._sizes, {}
         for number, tool in enumerate(self._hub.known_tools(), 1):
             key = (tool.server, tool.name)
             cached = known.get(key)
             if cached is None or cached[0] is not tool:
-                cached = (tool, definition_chars({**tool.raw, "name": tool.model_name}))
+                cached = (tool, tool_chars(tool))
             sizes[key] = cached
             if number % BATCH_SIZE == 0:
                 await asyncio.sleep(0)

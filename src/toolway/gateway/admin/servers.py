@@ -37,6 +37,7 @@ from toolway.hub.core import HubCore
 from toolway.middleware.circuit_breaker import BreakerState, BreakerStatus
 from toolway.protocol.jsonrpc import decode_json, encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
+from toolway.search.tokens import tool_chars
 from toolway.secrets.server_secrets import mask_target
 from toolway.telemetry.metrics import summarize_stats
 from toolway.telemetry.recent_calls import call_details_to_json, call_to_json
@@ -380,9 +381,8 @@ def _masked_arguments(fact: CallFinished, mask: Mask) -> Any:
 def tool_to_json(tool: Tool) -> Json:
     """Return one tool as a row for lists of tools.
 
-    It has a short description and the size in bytes of name, description and input schema as sent to a model.
+    It has a short description and the number of characters of its definition as sent to a model.
     """
-    sent = {key: tool.raw[key] for key in ("name", "description", "inputSchema") if tool.raw.get(key)}
     notes = tool.annotations
     return {
         "server": tool.server,
@@ -390,7 +390,7 @@ def tool_to_json(tool: Tool) -> Json:
         "model_name": tool.model_name,
         "title": tool.title or "",
         "description": (tool.description or "")[:MAX_DESCRIPTION_CHARS],
-        "size": len(msgspec.json.encode(sent)),
+        "size": tool_chars(tool),
         "read_only": notes.get("readOnlyHint") is True,
         "destructive": notes.get("destructiveHint") is True,
     }
