@@ -1,7 +1,7 @@
 """What `toolway doctor` last found about each server, so that `toolway` alone does not contradict it.
 
-A small file in the state folder: per server definition, the cause of its failure, or "" if it worked. Only checks of the
-last day count.
+A small file in the state folder has the cause of the failure of each server definition, or "" if it worked. Only checks
+of the last day count.
 """
 
 from __future__ import annotations
