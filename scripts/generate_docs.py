@@ -83,6 +83,7 @@ def pages() -> dict[Path, str]:
             "summary": promises.summary(),
             "items": promises.items(),
             "different": promises.reasons("different"),
+            "trial": promises.trial(),
         },
         ERRORS / "index.md": {"codes": error_codes()},
         DECISIONS / "index.md": {"decisions": decisions()},

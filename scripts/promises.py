@@ -1,4 +1,4 @@
-"""The tables of docs/reference/promises.md, generated from tests/promises.toml and the `promise` marks of the tests."""
+"""The tables of docs/reference/promises.md, from tests/promises.toml, tests/user_trial.toml and the tests' marks."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ STATUSES = {"kept": "kept", "different": "different on purpose"}
 def read_table() -> dict[str, dict[str, Any]]:
     """Return the items of tests/promises.toml by number."""
     return tomllib.loads((TESTS / "promises.toml").read_text(encoding="utf-8"))
+
+
+def read_trial() -> dict[str, dict[str, str]]:
+    """Return the items of tests/user_trial.toml by number."""
+    return tomllib.loads((TESTS / "user_trial.toml").read_text(encoding="utf-8"))
 
 
 def marked_tests(mark: str = "promise") -> dict[str, list[tuple[str, str]]]:
@@ -68,6 +73,16 @@ def reasons(status: str) -> str:
     chosen = {number: item for number, item in read_table().items() if item["status"] == status}
     rows = [f"| {number} | {_cell(item['wanted'])} | {_cell(item['reason'])} |" for number, item in chosen.items()]
     return "\n".join(["| number | expectation | reason |", "|---|---|---|", *rows])
+
+
+def trial() -> str:
+    """Return the table of what new users met, with the tests that show that it is mended."""
+    tests = marked_tests("user_trial")
+    rows = ["| number | expectation | tests |", "|---|---|---|"]
+    for number, item in read_trial().items():
+        shown = "<br>".join(_link(*each) for each in tests.get(number, ()))
+        rows.append(f"| {number} | {_cell(item['wanted'])} | {shown or _cell(item.get('missing', '–'))} |")
+    return "\n".join(rows)
 
 
 def _link(file: str, test: str) -> str:

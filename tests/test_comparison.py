@@ -63,6 +63,7 @@ def test_a_date_of_ninety_days_ago_is_recent_enough(sources: comparison.Sources)
     assert comparison.problems(sources.data, oldest + datetime.timedelta(days=91)) != []
 
 
+@pytest.mark.user_trial("13")
 def test_the_page_is_what_the_data_says() -> None:
     assert comparison.PAGE.read_text(encoding="utf-8") == comparison.page()
 

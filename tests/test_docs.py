@@ -171,6 +171,7 @@ def test_readme_is_short_and_its_first_program_too():
     assert len((ROOT / "examples/first.py").read_text().splitlines()) <= 12
 
 
+@pytest.mark.user_trial("32")
 def test_start_page_program_prints_its_comment(tmp_path):
     program = re.findall(r"```python\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)[0]
     (tmp_path / "first.py").write_text(program)
@@ -249,6 +250,17 @@ def test_lifecycle_table_and_picture_show_every_transition():
     assert rows == [(state, event, after) for state, events in TRANSITIONS.items() for event, after in events.items()]
     starts = [event for state in list(TRANSITIONS)[:5] for event in TRANSITIONS[state] if event is not StateEvent.STOP]
     assert sorted(re.findall(r'class="event".*?>([\w ]+)<', picture.read_text())) == sorted(starts)
+
+
+@pytest.mark.user_trial("31")
+def test_pages_load_nothing_from_a_public_address():
+    """Scripts, styles and pictures are in the repository; only links lead elsewhere."""
+    loaded = re.compile(r"""!\[[^]]*\]\(https?:|<(?:script|img|link|source|iframe)\b[^>]*["'=]https?:|```mermaid""")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert [page.name for page in pages if loaded.search(page.read_text())] == []
+    menu = (ROOT / "mkdocs.yml").read_text()
+    assert re.findall(r"^extra_(?:css|javascript): *(.*)$", menu, re.MULTILINE) == ["[assets/console.css]"]
+    assert "\n  font: false" in menu
 
 
 def test_links_between_pages_lead_somewhere():

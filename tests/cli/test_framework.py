@@ -46,6 +46,7 @@ def test_the_help_of_every_command_fits_in_80_columns(path, command, entry):
     assert [line for line in result.stdout.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.user_trial("27")
 def test_the_first_page_fits_in_a_small_terminal():
     lines = toolway("--help").stdout.splitlines()
     assert len(lines) <= 30

@@ -39,6 +39,7 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
 
 
+@pytest.mark.user_trial("27")
 @pytest.mark.parametrize("name", ["s", "a-server-with-a-long-name"])
 def test_top_at_80_columns_breaks_no_line(
     name: str, terminal: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
