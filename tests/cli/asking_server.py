@@ -27,14 +27,15 @@ server = MCPServer("asking")
 @server.tool()
 async def book(ctx: Context) -> str:
     """Ask for a booking and return the answer."""
-    return (await ctx.session.elicit_form("Your booking", BOOKING, ctx.request_id)).model_dump_json(exclude_none=True)
+    answer = await ctx.session.elicit_form("Your booking", BOOKING, ctx.request_id)
+    return str(answer.model_dump_json(exclude_none=True))
 
 
 @server.tool()
 async def confirm(ctx: Context) -> str:
     """Ask for a yes without a form."""
     schema = {"type": "object", "properties": {}}
-    return (await ctx.session.elicit_form("Delete all?", schema, ctx.request_id)).action
+    return str((await ctx.session.elicit_form("Delete all?", schema, ctx.request_id)).action)
 
 
 @server.tool()

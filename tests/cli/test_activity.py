@@ -5,6 +5,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -130,7 +131,7 @@ def test_numbers_are_short():
 
 
 def test_a_call_that_was_never_tried_says_so():
-    call = dict.fromkeys(("code", "message", "detail", "hint", "trace", "source"), "")
+    call: dict[str, Any] = dict.fromkeys(("code", "message", "detail", "hint", "trace", "source"), "")
     call |= {"server": "a", "tool": "t", "outcome": "not run", "failed": True, "executed": "no", "principal": "owner"}
     lines = format_waterfall({**call, "seconds": 0.0, "attempts": 0, "at": 0.0, "attempt_details": []}, 20)
     assert lines[-1] == ("  no attempt was made", "dim")

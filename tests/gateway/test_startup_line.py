@@ -9,10 +9,11 @@ import pytest
 
 from toolway.serve.process import MAX_NAMED_SERVERS, summarize_servers
 from toolway.telemetry.logging import configure_logging
+from toolway.upstream.state import StateWord
 from toolway.upstream.status import ServerStatus
 
 
-def status(server: str, state: str, last_error: str = "") -> ServerStatus:
+def status(server: str, state: StateWord, last_error: str = "") -> ServerStatus:
     return ServerStatus(server=server, transport="stdio", state=state, last_error=last_error or None)
 
 

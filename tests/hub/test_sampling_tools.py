@@ -42,7 +42,7 @@ async def test_tools_reach_a_callback_that_takes_them(era: str) -> None:
         return ANSWER
 
     async with Hub({"full": pipe_entry(era)}, sampling_callback=sample, catalog_storage=None) as hub:
-        declared = (await hub.call_tool("full.declared")).structured_content["capabilities"]
+        declared = (await hub.call_tool("full.declared")).data["capabilities"]
         assert declared["sampling"] == {"tools": {}}
         answered = json.loads((await hub.call_tool("full.ask", ASK)).text)
         assert answered == [ANSWER]
@@ -53,7 +53,7 @@ async def test_tools_reach_a_callback_that_takes_them(era: str) -> None:
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 async def test_tools_are_rejected_if_the_callback_does_not_take_them(era: str) -> None:
     async with Hub({"full": pipe_entry(era)}, sampling_callback=plain, catalog_storage=None) as hub:
-        assert (await hub.call_tool("full.declared")).structured_content["capabilities"]["sampling"] == {}
+        assert (await hub.call_tool("full.declared")).data["capabilities"]["sampling"] == {}
         if era == "modern":
             with pytest.raises(CallError) as caught:
                 await hub.call_tool("full.ask", ASK)

@@ -81,10 +81,10 @@ async def test_call_waits_for_its_task_and_shows_progress(by_flight: bool) -> No
 
 async def test_tasks_are_declared_on_tool_calls_of_servers_that_have_them() -> None:
     async with lab() as found:
-        declared = (await found.hub.call_tool("full.declared")).structured_content["capabilities"]
+        declared = (await found.hub.call_tool("full.declared")).data["capabilities"]
         assert declared == {"extensions": {TASKS_KEY: {}}}
     async with lab("legacy") as found:
-        assert "extensions" not in (await found.hub.call_tool("full.declared")).structured_content["capabilities"]
+        assert "extensions" not in (await found.hub.call_tool("full.declared")).data["capabilities"]
         assert (await found.hub.call_tool("full.start_task")).text == "at once"
 
 
