@@ -12,7 +12,7 @@ import pytest
 from tests.gateway.bridge_lab import full, pipe_entry, until
 from tests.gateway.full_server import TASKS_KEY, FullHttp
 from toolway import Hub
-from toolway.errors import CallError, CallTimeout, OutcomeUnknown, ProtocolError
+from toolway.errors import CallError, CallTimeout, OutcomeUnknown, ProtocolError, ToolError
 from toolway.types import Certainty, ToolResult
 from toolway.upstream import tasks
 from toolway.upstream.transport import TransportError
@@ -136,7 +136,8 @@ async def test_task_with_an_error_result_is_a_tool_error() -> None:
     async with lab() as found:
         call = found.start()
         (await found.begun()).update(status="completed", result={**DONE, "isError": True})
-        assert (await call).is_error
+        with pytest.raises(ToolError, match="done"):
+            await call
 
 
 @pytest.mark.parametrize("how", ["cancelled", "unknown", "odd"])
