@@ -86,6 +86,13 @@ async def test_a_tool_that_was_not_offered_is_not_called(hub: Hub) -> None:
     assert (await toolset.call("demo.add", {"a": 1, "b": 1})).text == "2"
 
 
+@pytest.mark.user_trial("24")
+async def test_a_failure_of_the_tool_is_an_answer_with_its_text_and_its_result(hub: Hub) -> None:
+    reply = await (await Toolset.load(hub, ["demo.fail"])).call("demo__fail", {"text": "the disk is full"})
+    assert (reply.text, reply.is_error, reply.executed, reply.error) == ("the disk is full", True, "yes", None)
+    assert reply.result is not None and reply.result.is_error
+
+
 @pytest.mark.parametrize("arguments", ['{"a": 1', "[1]", "7", '"text"', 7])
 async def test_arguments_that_are_no_object_are_answered(hub: Hub, arguments: object) -> None:
     reply = await (await Toolset.load(hub, ["demo.add"])).call("demo__add", arguments)
