@@ -52,6 +52,7 @@ def lint_tools(server: str, tools: Sequence[Json]) -> LintResult:
     for tool in tools:
         name = str(tool.get("name", ""))
         found += _lint_schema(name, tool.get("inputSchema"))
+        found += _lint_output(name, tool)
         found += _lint_name(server, name)
         found += _lint_invisible(name, tool)
     if len(tools) > MAX_OPENAI_TOOLS:
@@ -173,6 +174,22 @@ def _lint_schema(tool: str, schema: Any) -> Iterator[Finding]:
         for rule in SCHEMA_RULES:
             for message, hint, providers in rule(node, not path):
                 yield Finding("error", tool, message, hint, ".".join(path), providers)
+
+
+def _lint_output(tool: str, definition: Json) -> Iterator[Finding]:
+    if "outputSchema" not in definition:
+        return
+    schema = definition["outputSchema"]
+    if not isinstance(schema, dict):
+        yield Finding("error", tool, "outputSchema is not an object", "send a JSON Schema, or none", providers=())
+    elif (invalid := schema_error(schema)) is not None:
+        where, why = invalid
+        message = f"outputSchema is not valid JSON Schema: {why}"
+        yield Finding("error", tool, message, "correct the schema", where, providers=())
+    elif schema.get("type") != "object":
+        message = "clients before 2026-07-28 reject the whole list because this outputSchema is not of type object"
+        hint = 'use the gateway, which wraps it for them, or return {"result": …} yourself'
+        yield Finding("warning", tool, message, hint, providers=())
 
 
 def schema_error(schema: Json) -> tuple[str, str] | None:

@@ -133,7 +133,13 @@ def _check_lint(name: str, items: Sequence[Any]) -> Iterator[Check]:
         return
     found = lint_tools(name, items)
     schemas = [finding for finding in found.findings if finding.code == "E-LINT-SCHEMA"]
+    outputs = [finding for finding in schemas if not finding.providers]  # no model provider gets them
+    schemas = [finding for finding in schemas if finding.providers]
     name_findings = [finding for finding in found.findings if finding.code != "E-LINT-SCHEMA"]
+    if outputs:
+        lines = "\n".join(_format_finding(finding) for finding in outputs[1:6])
+        first = outputs[0]
+        yield Check("outputs", "warn", _format_finding(first), lines, first.hint, code=first.code)
     yield _check_schemas(schemas) if schemas else Check("schemas", "ok", "fit OpenAI, Anthropic and Gemini")
     for finding in name_findings[:1]:
         more = f" (and {len(name_findings) - 1} more)" if len(name_findings) > 1 else ""
@@ -170,4 +176,5 @@ def _check_schemas(found: Sequence[Finding]) -> Check:
 
 def _format_finding(finding: Finding) -> str:
     location = f" at {finding.where}" if finding.where else ""
-    return f"{finding.tool}: {finding.message}{location} ({', '.join(_PROVIDER_TITLES[p] for p in finding.providers)})"
+    rejecters = f" ({', '.join(_PROVIDER_TITLES[p] for p in finding.providers)})" if finding.providers else ""
+    return f"{finding.tool}: {finding.message}{location}{rejecters}"

@@ -41,6 +41,7 @@ from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
+from toolway.gateway.mcp.legacy_schemas import adapt_result
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
 from toolway.gateway.mcp.near_names import find_near_names
 from toolway.gateway.mcp.pending_input import (
@@ -72,7 +73,7 @@ from toolway.protocol.headers import check_param_headers
 from toolway.protocol.jsonrpc import RawResult, encode_json
 from toolway.protocol.null_arguments import drop_nulls
 from toolway.protocol.versions import LIST_METHODS
-from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json
+from toolway.types import Call, CallResult, Certainty, ClientCallbacks, Era, Json, ToolResult
 
 if TYPE_CHECKING:
     from toolway.gateway.policy.access_policy import ItemPermission
@@ -662,7 +663,10 @@ class RequestDispatcher:
     ) -> RpcResult:
         result = upstream_result.raw
         kind = result.get("resultType", "complete")
-        if kind == "complete" and upstream_result.raw_bytes is not None:
+        if context.era == "legacy" and "structuredContent" in result and isinstance(upstream_result, ToolResult):
+            tool = self._hub.catalog.find_tool(upstream_result.server, upstream_result.name)
+            result = adapt_result(result, tool.raw if tool is not None else None, context.era)
+        if kind == "complete" and upstream_result.raw_bytes is not None and result is upstream_result.raw:
             raw = finalize_raw_result(context.era, result, upstream_result.raw_bytes)
             if raw is not None:
                 return raw
@@ -814,7 +818,7 @@ def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, c
             result |= {"ttlMs": LIST_TTL_MS if complete else INCOMPLETE_LIST_TTL_MS, "cacheScope": "private"}
         return finalize_result(era, result)
 
-    return view.encoded_page(kind, cursor, (era, complete), build_result)
+    return view.encoded_page(kind, cursor, era, complete, build_result)
 
 
 def _count_bytes(result: RpcResult) -> int:

@@ -36,6 +36,7 @@ from toolway.gateway.mcp.context import ForwardedCall, RequestContext, client_re
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
 from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
+from toolway.gateway.mcp.legacy_schemas import adapt_result
 from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL
@@ -417,9 +418,12 @@ class ClientFlight(Flight):
         http = self._http
         self._owner.router.remove_active(self._planned.principal, http)
         http.on_disconnect = http.on_cancel = None
-        http.reply_json(*_encode_response(self.era, self._call.id, result, frame, exchange))
+        http.reply_json(*self._encode(result, frame, exchange))
         if self._planned.plan is None:
             self._owner.dispatcher.search_tools.on_result(self._planned.principal.id, self.plan.tool, result)
+
+    def _encode(self, result: Json, frame: bytes, exchange: RequestExchange) -> tuple[bytes, bytes | memoryview, bytes]:
+        return _encode_response(self.era, self._call.id, result, frame, exchange)
 
     def left(self) -> None:
         """Cancel the call in a task, because the client has disconnected or the gateway shuts down.
@@ -515,6 +519,13 @@ class SessionFlight(ClientFlight):
     def land(self, result: Json, frame: bytes, exchange: RequestExchange) -> None:
         self._forget()
         ClientFlight.land(self, result, frame, exchange)
+
+    def _encode(self, result: Json, frame: bytes, exchange: RequestExchange) -> tuple[bytes, bytes | memoryview, bytes]:
+        adapted = adapt_result(result, self.plan.tool.raw, self.era)
+        if adapted is result:
+            return ClientFlight._encode(self, result, frame, exchange)
+        prefix = b'{"jsonrpc":"2.0","id":%b,"result":' % self._call.id
+        return prefix, jsonrpc.encode_json(finalize_result(self.era, adapted)), b"}"
 
     def hand_over(self, taken: TakenOverCall) -> None:
         super().hand_over(taken)

@@ -24,6 +24,7 @@ from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import CallError
 from toolway.events import ListKind
+from toolway.gateway.mcp.legacy_schemas import adapt_definition
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
@@ -32,7 +33,7 @@ from toolway.hub.core import HubCore
 from toolway.protocol import tool_names
 from toolway.protocol.jsonrpc import encode_json
 from toolway.protocol.sanitize import has_invisible, map_texts, remove_invisible
-from toolway.types import Json, ToolRef
+from toolway.types import Era, Json, ToolRef
 
 if TYPE_CHECKING:
     from toolway.gateway.policy.access_policy import ItemPermission
@@ -53,7 +54,8 @@ class _KindList:
 
     items: dict[str, Item] = field(default_factory=dict)  # by the name that clients see
     names: list[str] = field(default_factory=list)  # of the items that are listed: with search, not all tools
-    pages: dict[str, tuple[msgspec.Raw, str | None]] = field(default_factory=dict)  # by the last name before the page
+    #: by the last name before the page, and the era
+    pages: dict[tuple[str, Era], tuple[msgspec.Raw, str | None]] = field(default_factory=dict)
     encoded: dict[tuple[str | None, Hashable], memoryview] = field(default_factory=dict)  # by cursor and variant
     complete: bool = False  # all servers have listed their items
 
@@ -142,29 +144,34 @@ class EndpointView:
         """
         return self._is_included("tools", tool)
 
-    def get_page(self, kind: ListKind, cursor: object) -> tuple[msgspec.Raw, str | None]:
-        """Return the encoded items of a list page and the cursor of the next page, if any.
+    def get_page(self, kind: ListKind, cursor: object, era: Era = "modern") -> tuple[msgspec.Raw, str | None]:
+        """Return the encoded items of a list page for clients of an era, and the cursor of the next page, if any.
 
         Raises `ValueError` if the cursor is invalid.
         """
         listed = self._current_list(kind)
         after = "" if cursor is None else _decode_cursor(kind, cursor)
-        cached = listed.pages.get(after)
-        return cached if cached is not None else self._build_page(kind, listed, after)
+        cached = listed.pages.get((after, era))
+        return cached if cached is not None else self._build_page(kind, listed, after, era)
 
-    def encoded_page(self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult) -> memoryview:
-        """Return a list page as the encoded result that `build(items, next_cursor)` makes, cached per `variant`.
+    def encoded_page(
+        self, kind: ListKind, cursor: object, era: Era, variant: Hashable, build: BuildResult
+    ) -> memoryview:
+        """Return a list page as the encoded result that `build(items, next_cursor)` makes.
+
+        It is cached per era and `variant`.
 
         Raises `ValueError` if the cursor is invalid.
         """
         listed = self._current_list(kind)
         if cursor is not None and not isinstance(cursor, str):
             raise ValueError("invalid cursor")
-        cached = listed.encoded.get((cursor, variant))
+        key = (cursor, (era, variant))
+        cached = listed.encoded.get(key)
         if cached is None:
-            cached = memoryview(encode_json(build(*self.get_page(kind, cursor))))
+            cached = memoryview(encode_json(build(*self.get_page(kind, cursor, era))))
             if len(listed.encoded) <= MAX_VARIANTS_PER_PAGE * (1 + len(listed.items) // PAGE_SIZE):
-                listed.encoded[cursor, variant] = cached
+                listed.encoded[key] = cached
         return cached
 
     def is_complete(self, kind: ListKind) -> bool:
@@ -540,7 +547,7 @@ class EndpointView:
         name = renamed if renamed is not None and renamed not in taken else default
         return name if name not in taken else tool_names.with_hash_suffix(default, item.server, item.name)
 
-    def _build_page(self, kind: ListKind, listed: _KindList, after: str) -> tuple[msgspec.Raw, str | None]:
+    def _build_page(self, kind: ListKind, listed: _KindList, after: str, era: Era) -> tuple[msgspec.Raw, str | None]:
         all_names = listed.names
         start = 0
         if after:
@@ -550,11 +557,13 @@ class EndpointView:
         chosen = all_names[start : start + PAGE_SIZE]
         meta_tools = META_TOOLS.values() if kind == "tools" and self.has_search and not after else ()
         items = [*meta_tools, *(self._raw_item(kind, name, listed.items[name]) for name in chosen)]
+        if kind == "tools":
+            items = [adapt_definition(each, era) for each in items]
         raw = msgspec.Raw(self._encode_items(items))
         more = start + PAGE_SIZE < len(all_names)
         page = (raw, _encode_cursor(kind, chosen[-1]) if more else None)
         if start % PAGE_SIZE == 0:  # forged cursors must not fill our memory
-            listed.pages[after] = page
+            listed.pages[after, era] = page
         return page
 
     def _encode_items(self, items: list[Json]) -> bytes:
