@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from toolway.catalog.storage import FileCatalogStorage, ForgedListsError
+from toolway.catalog.storage import LATE_MEMORY_S, FileCatalogStorage, ForgedListsError
 
 
 def test_what_was_saved_comes_back_for_the_same_server_only(tmp_path: Path) -> None:
@@ -50,3 +51,16 @@ def test_a_key_that_is_no_key_stores_nothing(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     FileCatalogStorage(tmp_path / "file" / "below", tmp_path / "key").save("s", "i", "modern", {})
+
+
+@pytest.mark.user_trial("1")
+def test_a_server_that_was_late_is_remembered_for_a_while_or_until_it_answers(tmp_path: Path) -> None:
+    store = FileCatalogStorage(tmp_path / "lists", tmp_path / "key")
+    now = time.time()
+    assert store.late_for("s", "i", now) == 0
+    store.mark_late("s", "i")
+    assert 0 < store.late_for("s", "i", now) <= LATE_MEMORY_S
+    assert store.late_for("s", "changed", now) == 0  # another definition gets its own chance
+    assert store.late_for("s", "i", now + LATE_MEMORY_S + 5) == 0
+    store.save("s", "i", "modern", {})
+    assert store.late_for("s", "i", now) == 0

@@ -1,5 +1,6 @@
 """The commands against fake servers, in this process."""
 
+import asyncio
 import json
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from toolway.cli.app import app
+from toolway.hub import upstreams
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 OLD = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main", "--era", "legacy"]}
@@ -175,6 +177,39 @@ def test_tools_mentions_the_servers_that_are_down(toolway):
     assert "absent is down: command not found: /no/such/program" in result.stderr
     assert "toolway doctor absent" in result.stderr
     assert result.exit_code == 8
+
+
+@pytest.mark.user_trial("1")
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (("tools", "echo"), "fake.echo"),
+        (("tools", "cost"), "fake"),
+        (("search", "echo"), "fake.echo"),
+        (("prompts",), "fake.greet"),
+        (("resources",), "fake://text"),
+    ],
+)
+def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it(toolway, words, known, monkeypatch):
+    waited = []
+    wait = asyncio.wait
+
+    async def recorded(futures, *, timeout=None, **more):
+        waited.append(timeout)
+        return await wait(futures, timeout=timeout, **more)
+
+    monkeypatch.setattr(upstreams.asyncio, "wait", recorded)
+    monkeypatch.setattr(upstreams, "LIST_WAIT_S", 6.0)  # of which the good server needs a part, on a busy machine
+    servers = {"fake": FAKE, "hang": {"command": "sleep", "args": ["1000"]}}
+    first = toolway(servers, *words)
+    assert known in first.stdout
+    assert "hang: still starting; to wait for it: --wait 30" in first.stderr
+    assert max(each or 0 for each in waited) > 5
+    toolway({"fake": FAKE}, "tools")  # its lists are stored now, unless the first command did that
+    waited.clear()
+    again = toolway(servers, *words)
+    assert "hang: still starting" in again.stderr
+    assert upstreams.LATE_LIST_WAIT_S in waited
 
 
 def test_no_tool_found_is_said(toolway):
