@@ -45,7 +45,7 @@ class Screen:
 
 
 SCREENS = (
-    Screen("begin", "The first minute", ("toolway", "toolway init")),
+    Screen("begin", "The first minute", ("toolway", "toolway init --yes")),
     Screen("toolway", "toolway", ("toolway ls", "clear", "toolway")),
     Screen("ls", "toolway ls", ("toolway ls",)),
     Screen("tools", "toolway tools", ("toolway tools",)),
@@ -118,7 +118,7 @@ def prepare(home: Path) -> None:
 def record(screen: Screen, home: Path) -> None:
     if screen.name != "begin" and not (home / ".config/toolway/mcp.json").exists():
         subprocess.run(
-            [str(home / "bin" / "toolway"), "init", "-q"], env=environ(home, True), cwd=home / "work", check=True
+            [str(home / "bin" / "toolway"), "init", "-q", "--yes"], env=environ(home, True), cwd=home / "work", check=True
         )
     terminal = Terminal(home, screen.color)
     try:
