@@ -96,7 +96,8 @@ def check_denied(error: CallError) -> None:
 
 
 async def run_program(home: Path, *words: str) -> str:
-    env = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "TOOLWAY_STATE": str(home / "state")}
+    own = {"HOME": home, "XDG_CACHE_HOME": home / "cache", "XDG_STATE_HOME": home / "state"}
+    env = {**os.environ, **{name: str(folder) for name, folder in own.items()}}
     for name in ("XDG_CONFIG_HOME", "TOOLWAY_CONFIG", "TOOLWAY_TOKEN"):
         env.pop(name, None)
     process = await asyncio.create_subprocess_exec(

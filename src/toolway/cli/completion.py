@@ -95,10 +95,14 @@ def _suggest_clients() -> Iterator[Suggestion]:
 
 
 def _configured_servers(ctx: typer.Context) -> dict[str, Any]:
+    from toolway.cli.gateway_client import choose_file
+    from toolway.cli.options import TargetOptions
+    from toolway.cli.output import Output
     from toolway.config.scopes import load_config
 
     config_path = ctx.params.get("config") or ctx.find_root().params.get("config")
-    return dict(load_config(os.environ, Path.cwd(), Path(config_path) if config_path else None).servers)
+    options = TargetOptions(Path(config_path) if config_path else None)
+    return dict(load_config(os.environ, Path.cwd(), choose_file(Output(quiet=True), options)).servers)
 
 
 def _list_or_empty(suggestions: Iterator[Suggestion]) -> list[Suggestion]:
