@@ -31,7 +31,7 @@ _RESULT_CODES: Final = frozenset({OK_CODE, TOOL_ERROR_CODE, INPUT_REQUIRED_CODE,
 _CALLER_CODES: Final = frozenset({CANCELLED_CODE, "E-NOT-FOUND"})  # the caller's doing: not worth a warning
 
 
-class Outcome(NamedTuple):
+class CallOutcome(NamedTuple):
     """One row of the table above."""
 
     word: OutcomeWord
@@ -41,16 +41,16 @@ class Outcome(NamedTuple):
     is_warning: bool  # the log line is a warning
 
 
-OK: Final = Outcome("ok", "ok", False, "call", False)
-TOOL_ERROR: Final = Outcome("tool error", "tool_error", True, "tool error", False)
-NOT_RUN: Final = Outcome("not run", "not_run", True, "call did not run", True)
-UNKNOWN: Final = Outcome("unknown", "unknown", True, "call may have run", True)
-WAITING: Final = Outcome("waiting", "waiting", False, "call is waiting", False)
+OK: Final = CallOutcome("ok", "ok", False, "call", False)
+TOOL_ERROR: Final = CallOutcome("tool error", "tool_error", True, "tool error", False)
+NOT_RUN: Final = CallOutcome("not run", "not_run", True, "call did not run", True)
+UNKNOWN: Final = CallOutcome("unknown", "unknown", True, "call may have run", True)
+WAITING: Final = CallOutcome("waiting", "waiting", False, "call is waiting", False)
 OUTCOMES: Final = (OK, TOOL_ERROR, NOT_RUN, UNKNOWN, WAITING)
-_BY_EXECUTED: Final[dict[Executed, Outcome]] = {"no": NOT_RUN, "unknown": UNKNOWN, "yes": TOOL_ERROR}
+_BY_EXECUTED: Final[dict[Executed, CallOutcome]] = {"no": NOT_RUN, "unknown": UNKNOWN, "yes": TOOL_ERROR}
 
 
-def outcome_of(code: str, executed: Executed) -> Outcome:
+def outcome_of(code: str, executed: Executed) -> CallOutcome:
     """Return the outcome of a call that ended with `code`: one of the codes above, or that of an error.
 
     `executed` says whether the call ran. A call that ran and ended with an error of its server is a tool error.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,15 @@ from tests.gateway.approval_lab import ERAS, Asking, Clock, asking, call, refusa
 from tests.gateway.bridge_lab import made
 from tests.gateway.full_server import FullHttp
 from toolway import Hub, ProtocolError
+from toolway.events import CallFinished
 from toolway.gateway.admin.openapi import SCHEMAS
 from toolway.gateway.approvals import records
 from toolway.gateway.approvals.records import ShownArgument
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.middleware.approval import ApprovalRequired
+from toolway.telemetry.logging import LogSink
+from toolway.telemetry.metrics import Metrics, summarize_stats
+from toolway.telemetry.recent_calls import CallQuery, RecentCalls, call_to_json
 from toolway.types import Json
 from toolway.workflows import Workflows, step_planner
 from toolway.workflows.journal import FINAL_STATES
@@ -327,3 +334,34 @@ async def test_prompts_and_resources_are_not_asked_about(tmp_path: Path) -> None
         assert "result" in answer.last
         uri = answer.result["resources"][0]["uri"]
         assert "result" in (await raw.ask("resources/read", {"uri": uri})).last
+
+
+@pytest.mark.user_trial("9")
+async def test_a_call_that_waits_for_an_approval_is_not_counted_as_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    metrics, recent = Metrics(), RecentCalls()
+    async with asking(tmp_path, OPERATOR) as lab, lab.raw("server/bank") as raw:
+        for sink in (metrics, LogSink()):
+            lab.hub.add_sink(sink)
+        events = lab.hub.events(CallFinished)
+        first = await call(raw, "modern", "echo", PAY)
+        recent.on_calls([event async for event in first_of(events)])
+        await approve(lab, first)
+        await call(raw, "modern", "echo", PAY)
+        minutes = summarize_stats(metrics.minutes().values(), time.time())
+        series = metrics.store.series["bank", "tools/call", "echo"]
+    assert (minutes["calls"], minutes["errors"]) == (2, 0)
+    assert set(series.outcomes) == {("waiting", "E-APPROVAL"), ("ok", "")}
+    (waited,) = map(call_to_json, recent.find_newest())
+    assert (waited["outcome"], waited["failed"], waited["code"]) == ("waiting", False, "E-APPROVAL")
+    assert recent.find_newest(CallQuery(failed=True)) == []
+    lines = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "toolway.calls"]
+    assert lines == [("INFO", "call is waiting"), ("INFO", "call")]
+
+
+async def first_of(events: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for event in events:
+        yield event
+        return

@@ -7,7 +7,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
+import pytest
+
+from toolway.outcomes import OUTCOMES
+from toolway.upstream.state import StateWord
 from toolway.workflows.journal import FINAL_STATES, RUN_STATES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,3 +59,17 @@ def _source(name: str) -> str:
 
 def _list_of(name: str, file: str) -> list[str]:
     return re.findall(r'"(\w+)"', _source(file).partition(f"const {name} = [")[2].partition("]")[0])
+
+
+@pytest.mark.user_trial("9", "11")
+def test_the_page_knows_every_outcome_and_every_state_of_a_server():
+    source = _source("format.ts")
+    outcomes = source.partition("OUTCOME_TONES: Record<OutcomeWord, Tone> = {")[2].partition("}")[0]
+    assert {word.strip('"') for word in re.findall(r'("[\w ]+"|\w+):', outcomes)} == {each.word for each in OUTCOMES}
+    states = source.partition("const STATES: Record<string, Tone> = {")[2].partition("}")[0]
+    assert set(re.findall(r"(\w+):", states)) == set(get_args(StateWord))
+
+
+@pytest.mark.user_trial("9")
+def test_the_menu_counts_the_calls_that_wait_for_an_approval():
+    assert 'to === "/approvals" && waiting > 0 && <span className="count"' in _source("app.tsx")

@@ -152,9 +152,10 @@ async def run_doctor(
     With `fix`, automatic fixes are applied and the checks run again. If a URL is named, only the server there is
     checked, with the HTTP `headers`.
     """
-    from toolway.cli.last_check import store_report
     from toolway.cli.targets import is_server_url
     from toolway.doctor.client_checks import plan_client_files
+    from toolway.doctor.last_check import store_report
+    from toolway.gateway.state_dir import StateDir
 
     output, environ, directory = context.output, os.environ, Path.cwd()
     url = next((name for name in names if is_server_url(name)), "")
@@ -182,7 +183,7 @@ async def run_doctor(
     if fixed:
         plan = collect()
         report = await _run_checks(output, plan, environ)
-    store_report(plan.targets, report)
+    store_report(StateDir.default(environ).folder, plan.targets, report)
     if not names and client is None:
         found = [
             *_check_exposure(context),

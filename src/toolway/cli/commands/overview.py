@@ -5,6 +5,7 @@ No server is started.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from toolway.cli.cached_lists import CachedLists
@@ -30,10 +31,11 @@ async def show_overview(context: CommandContext) -> ExitCode:
             raise
         return _report_no_config(output, exc)
     from toolway.cli.cached_lists import load_cached_lists
-    from toolway.cli.last_check import load_causes
+    from toolway.doctor.last_check import load_causes
+    from toolway.gateway.state_dir import StateDir
 
     cached = load_cached_lists(loaded.servers)
-    checked = load_causes({name: loaded.servers[name] for name in cached.uncached})
+    checked = load_causes(StateDir.default(os.environ).folder, {name: loaded.servers[name] for name in cached.uncached})
     untrusted = [p for p in loaded.issues if p.code == UNTRUSTED_CODE]
     errors = [p for p in loaded.issues if p.severity == "error" and p.code != UNTRUSTED_CODE]
     step = choose_next_step(
