@@ -547,7 +547,7 @@ class EventSink(Protocol):
 class BatchSink(EventSink, Protocol):
     """Event sink that receives finished calls in batches, which costs a call less than `on_call`.
 
-    A call arrives at most 20 calls or a second late. Large arguments and long texts of it are left out.
+    A call arrives at most 30 calls or a second late. Large arguments and long texts of it are left out.
     """
 
     take_waiting: Callable[[], None]  # set by the hub; delivers all waiting calls. Call it before counts are read

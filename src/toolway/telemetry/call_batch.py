@@ -1,6 +1,6 @@
 """Finished calls that wait to be counted: the event sinks of metrics and dashboard get them in batches.
 
-A call only appends its event to a list. The sinks get the list if it holds 20 calls, after a second, or before they
+A call only appends its event to a list. The sinks get the list if it holds 30 calls, after a second, or before they
 are read, for instance by a scrape or a request of the dashboard.
 """
 
@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from toolway.events import BatchSink, CallFinished
 
 #: Few, because no other call is handled while they are counted: 100 take 0.2 ms and more, which one client sees as its
-#: p99. Fewer than 20 would cost each call more.
-MAX_CALLS: Final = 20
+#: p99. Fewer than 30 would cost each call more.
+MAX_CALLS: Final = 30
 MAX_DELAY_S: Final = 1.0
 MAX_ARGUMENT_CHARS: Final = 8192  # larger arguments are not kept
 MAX_ARGUMENT_VALUES: Final = 200
