@@ -1,6 +1,6 @@
 """Tasks: a modern server may answer a tool call with a task, which its client asks for until the task has ended.
 
-The task goes on without its client. So a lost answer is no lost task: it is asked for again.
+The task continues without its client. If an answer is lost, the task isn't: it is asked for again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ID_CHARS: Final = 4096
 
 
 class TaskOwner(NamedTuple):
-    """What the session does for the call whose task it follows."""
+    """Functions of the session for the call whose task it follows."""
 
     server: str
     tool: str
