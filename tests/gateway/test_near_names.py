@@ -10,8 +10,8 @@ import pytest
 from tests.gateway.bridge_lab import lab
 from toolway._async import run_at_once
 from toolway.catalog.catalog import Tool
-from toolway.gateway.mcp import near_names
-from toolway.gateway.mcp.near_names import find_near_names
+from toolway.gateway import near_names
+from toolway.gateway.near_names import find_near_names
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter
 from toolway.testing import FakeHttp

@@ -11,8 +11,9 @@ import pytest
 
 from tests.gateway.bridge_lab import Answer, Lab, Raw, lab, until
 from tests.gateway.full_server import FullHttp
+from toolway.config.schema import is_vendor_method
+from toolway.config.schema import passes_vendor_method as passes
 from toolway.config.server_entry import parse_entry
-from toolway.config.vendor_methods import is_vendor_method, passes
 from toolway.errors import ConfigError
 from toolway.gateway.principals import FileApiKeyStore
 from toolway.gateway.tool_filter import ToolFilter

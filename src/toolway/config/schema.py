@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -562,8 +563,6 @@ class Server:
         _check_rate(self.rate_limit)
         object.__setattr__(self, "denied_tools", check_tool_names("denied_tools", self.denied_tools))
         if self.vendor_methods:
-            from toolway.config.vendor_methods import check_vendor_methods
-
             object.__setattr__(self, "vendor_methods", check_vendor_methods(self.vendor_methods))
         if self.allowed_tools is not None:
             object.__setattr__(self, "allowed_tools", check_tool_names("allowed_tools", self.allowed_tools))
@@ -673,6 +672,62 @@ def check_tool_names(key: str, names: Iterable[str]) -> tuple[str, ...]:
     found = tuple(names)
     if isinstance(names, str) or not all(isinstance(name, str) and name for name in found):
         raise ConfigError(f"{key} must be a list of names or patterns", code="E-CONFIG-KEY")
+    return found
+
+
+# Vendor methods: methods of no specification, which an entry lets pass at the endpoint of its server.
+_VENDOR_METHOD: Final = compile_pattern(r"[A-Za-z0-9._$/-]{1,128}")
+_VENDOR_PATTERN: Final = compile_pattern(r"[A-Za-z0-9._$/*?-]{1,128}")
+#: First parts of the methods of the protocol, of any version, and of ours. No entry can let them pass.
+_RESERVED_NAMESPACES: Final = frozenset(
+    {
+        *("initialize", "initialized", "ping", "server", "tools", "resources", "prompts", "completion", "logging"),
+        *("sampling", "elicitation", "roots", "tasks", "subscriptions", "notifications", "cancelled", "progress"),
+        *("message", "toolway"),
+    }
+)
+
+
+def is_vendor_method(method: str) -> bool:
+    """Return True if a method is well-formed and belongs neither to the protocol nor to Toolway.
+
+    A notification may begin with `notifications/`.
+    """
+    namespace = method.removeprefix("notifications/").partition("/")[0]
+    return (
+        _VENDOR_METHOD.fullmatch(method) is not None
+        and namespace not in _RESERVED_NAMESPACES
+        and not method.startswith("rpc.")
+    )
+
+
+def passes_vendor_method(method: str, patterns: Iterable[str]) -> bool:
+    """Return True if `method` is a vendor method that one of the patterns names."""
+    return is_vendor_method(method) and any(fnmatchcase(method, pattern) for pattern in patterns)
+
+
+def check_vendor_methods(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Check the patterns of an entry, and return them as a tuple.
+
+    Raises `ConfigError` if one is no pattern, or can only match methods of the protocol or of Toolway.
+    """
+    found = tuple(patterns)
+    for pattern in found:
+        is_text = isinstance(pattern, str) and not isinstance(patterns, str)
+        if not is_text or _VENDOR_PATTERN.fullmatch(pattern) is None:
+            raise ConfigError(
+                "vendorMethods must be a list of methods or patterns",
+                hint='write "vendorMethods": ["x-acme/*"]',
+                code="E-CONFIG-KEY",
+            )
+        namespace = pattern.removeprefix("notifications/").partition("/")[0]
+        if namespace in _RESERVED_NAMESPACES or pattern.startswith("rpc."):
+            raise ConfigError(
+                f"vendorMethods cannot name {pattern}",
+                detail="methods of the protocol and of Toolway have their own rules",
+                hint="remove it",
+                code="E-CONFIG-KEY",
+            )
     return found
 
 

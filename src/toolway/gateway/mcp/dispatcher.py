@@ -25,7 +25,7 @@ import msgspec
 from toolway._async import run_in_slices
 from toolway.catalog.catalog import Tool
 from toolway.catalog.tool_access import PIN_NOT_STORED, denied_error
-from toolway.config.vendor_methods import passes
+from toolway.config.schema import passes_vendor_method
 from toolway.errors import CallError, ProtocolError
 from toolway.events import ListKind
 from toolway.gateway.approvals.form import ANSWER_KEY, ASKER
@@ -43,7 +43,6 @@ from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_req
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
 from toolway.gateway.mcp.legacy_schemas import adapt_result
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
-from toolway.gateway.mcp.near_names import find_near_names
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
     NoCallbacks,
@@ -55,6 +54,7 @@ from toolway.gateway.mcp.pending_input import (
 from toolway.gateway.mcp.responses import RpcResult, finalize_raw_result, finalize_result
 from toolway.gateway.mcp.search_tools import SearchTools
 from toolway.gateway.mcp.view import EndpointView, ListWaiter
+from toolway.gateway.near_names import find_near_names
 from toolway.gateway.principals import Principal
 from toolway.gateway.rate_limit import Rate, RateLimiter
 from toolway.gateway.sealing import ClientHandles, Sealer
@@ -172,7 +172,7 @@ class RequestDispatcher:
         """
         server = context.view.whole_server
         entry = self._hub.servers.get(server) if server is not None else None
-        if server is None or entry is None or not passes(method, entry.vendor_methods):
+        if server is None or entry is None or not passes_vendor_method(method, entry.vendor_methods):
             return None
         is_missing = context.forwarded is None and self.missing_scopes(context.principal, f"{server}.{method}")
         return None if is_missing else server
