@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp_types import SamplingMessage, TextContent
+from mcp.shared.exceptions import UrlElicitationRequiredError
+from mcp_types import ElicitRequestURLParams, SamplingMessage, TextContent
 
 BOOKING = {
     "type": "object",
@@ -41,7 +42,16 @@ async def confirm(ctx: Context) -> str:
 @server.tool()
 async def visit(ctx: Context) -> str:
     """Ask the user to visit an address."""
-    return (await ctx.elicit_url("Log in to your bank", "https://bank.example/login?id=7", "e1")).action
+    return str((await ctx.elicit_url("Log in to your bank", "https://bank.example/login?id=7", "e1")).action)
+
+
+@server.tool()
+async def files() -> str:
+    """Demand that the user visits an address before the call."""
+    params = ElicitRequestURLParams(
+        mode="url", message="Let us read your files", url="https://files.example/allow", elicitation_id="e2"
+    )
+    raise UrlElicitationRequiredError([params])
 
 
 @server.tool()

@@ -69,7 +69,7 @@ def test_list_asks_the_gateway_that_runs_and_says_so(toolway, gateway):
     states = {line.split()[0]: line.split()[1] for line in result.stdout.splitlines()[1:]}
     assert (states["fake"], states["old"]) == ("ready", "ready")
     assert states["broken"] in ("down", "starting")
-    assert f"using the gateway at {gateway.url}" in result.stderr
+    assert f"using the gateway at {gateway.url} ({gateway.config})" in result.stderr
     assert "do-not-show" not in result.output
     assert result.exit_code == 8
 

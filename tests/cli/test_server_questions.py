@@ -164,6 +164,17 @@ def test_an_address_is_opened_only_after_a_yes(place):
     assert (place.home / "opened").read_text() == "https://bank.example/login?id=7\n"
 
 
+def test_an_address_that_a_server_demands_before_a_call_is_offered(place):
+    terminal = place.call("asking.files")
+    terminal.expect("asking asks: Let us read your files")
+    terminal.expect("Open this address? ")
+    terminal.type("y")
+    assert "finish what was opened in the browser, then call again" in shown_result(terminal, code=1)
+    assert (place.home / "opened").read_text() == "https://files.example/allow\n"
+    result = place.run("call", "asking.files")
+    assert "asking asked: Let us read your files (https://files.example/allow)" in " ".join(result.stderr.split())
+
+
 def test_a_request_for_a_model_is_shown_and_answered_or_refused(place):
     terminal = place.call("asking.think")
     terminal.expect("asking asks for the answer of a model:\nsystem: Be brief.\nuser: What is the capital of Norway?")

@@ -1,4 +1,4 @@
-"""Client of a running gateway: its address and token, requests to `/admin` and `/login`.
+"""Client of a running gateway: its address, token and config file, requests to `/admin` and `/login`.
 
 The HTTP client is loaded on the first request: most commands find no gateway and must stay fast.
 """
@@ -19,6 +19,7 @@ from toolway.gateway.state_dir import StateDir
 from toolway.types import Json
 
 if TYPE_CHECKING:
+    from toolway.cli.output import Output
     from toolway.config.schema import Tls
     from toolway.http.client import HttpError
 
@@ -36,16 +37,25 @@ _GATEWAY_URL: Final = compile_pattern(r"(https?://[\w.:\[\]-]+(?:/[\w.~%-]+)*?)(
 class GatewayClient:
     """HTTP client of one gateway, for its `/admin` and `/login` paths.
 
-    `config` is the gateway's config file and `pid` its process if the gateway is registered on this machine. `ca_file`
-    has the certificates (PEM) of the CAs to trust instead of the system's.
+    `config` is the gateway's config file and `pid` its process if the gateway is registered on this machine;
+    `named_file` is the same file if it is not one that commands find without an option. `ca_file` has the certificates
+    (PEM) of the CAs to trust instead of the system's.
     """
 
     def __init__(
-        self, url: str, token: str | None, config: str = "", *, ca_file: Path | None = None, pid: int | None = None
+        self,
+        url: str,
+        token: str | None,
+        config: str = "",
+        *,
+        named_file: Path | None = None,
+        ca_file: Path | None = None,
+        pid: int | None = None,
     ) -> None:
         self.url = url
         self.token = token
         self.config = config
+        self.named_file = named_file
         self._ca_file = ca_file
         self._pid = pid
 
@@ -207,7 +217,8 @@ def find_local_gateway(options: TargetOptions) -> GatewayClient | None:
     if running is None:
         return None
     url, token = _connectable_url(running.url), options.token or state.read_token()
-    return GatewayClient(url, token, running.config, ca_file=options.ca, pid=running.pid)
+    named_file = running.named_file(os.environ, Path.cwd())
+    return GatewayClient(url, token, running.config, named_file=named_file, ca_file=options.ca, pid=running.pid)
 
 
 def require_no_named_state(options: TargetOptions) -> None:
@@ -241,6 +252,29 @@ def explain_missing_gateway(config: Path | None) -> str:
             f"the one at {running.url} serves {running.config or 'the configuration of its cluster'}, not {config_path}"
         )
     return ""
+
+
+def choose_file(output: Output, options: TargetOptions) -> Path | None:
+    """Return the one config file that a command uses; None for the user, project and local files, merged.
+
+    It is the file of --config, else of `$TOOLWAY_CONFIG`, else the one that the gateway on this machine was started
+    with, unless --no-gateway is given. The last one is named on stderr, because the user did not name it. This is the
+    rule of all commands except `toolway serve`, which starts a gateway, and `toolway trust`.
+    """
+    if options.config is not None:
+        return options.config
+    if os.environ.get(CONFIG_FILE_VARIABLE):
+        return Path(os.environ[CONFIG_FILE_VARIABLE]).expanduser()
+    if options.no_gateway:
+        return None
+    try:
+        running = StateDir.default(os.environ).read_running()
+    except ConfigError:  # there is no folder for state, so no gateway is registered
+        return None
+    file = running.named_file(os.environ, Path.cwd()) if running is not None else None
+    if running is not None and file is not None:
+        output.info_once(f"using {file}, the file of the gateway at {running.url}; another file: -c FILE", "dim")
+    return file
 
 
 def _connectable_url(url: str) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -20,7 +20,6 @@ from toolway.callbacks import FunctionCallbacks
 from toolway.catalog.catalog import Catalog, Prompt, Resource, Tool
 from toolway.cli.exit_codes import GatewayAdmin, GatewayError
 from toolway.cli.gateway_client import ADMIN_TIMEOUT_S, GatewayClient
-from toolway.cli.server_questions import ServerQuestions
 from toolway.config.approval.held_entries import HELD_CODE
 from toolway.config.schema import ConfigIssue, Server
 from toolway.errors import (
@@ -48,6 +47,9 @@ from toolway.protocol import tool_names
 from toolway.protocol.schema_violations import decode_invalid_arguments
 from toolway.types import Json, ProgressCallback, PromptResult, ResourceResult, ToolRef, ToolResult
 from toolway.upstream.status import HealthResult, ServerStatus
+
+if TYPE_CHECKING:
+    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
 
 GATEWAY_SERVER_NAME: Final = "gateway"
 STATUS_POLL_INTERVAL_S: Final = 0.2  # seconds between two polls of the servers that are still starting
@@ -295,15 +297,13 @@ class RemoteHub:
 
 
 def _of_its_server(ask: Callable[[str, Json], Awaitable[Json]]) -> Callable[[str, Json], Awaitable[Json]]:
-    """Return `ask` for requests that come through the gateway, which names their server in `_meta` and in the message.
+    """Return `ask` for requests that come through the gateway, which names their server in `_meta`.
 
-    The gateway sets both, so no server can use the name of another one.
+    The gateway sets that name, so no server can use the name of another one.
     """
 
     def ask_for(gateway: str, params: Json) -> Awaitable[Json]:
-        server = str(get_meta(params).get(SERVER_META_KEY) or gateway)
-        message = str(params.get("message") or "").removeprefix(f"[{server}] ")
-        return ask(server, {**params, "message": message})
+        return ask(str(get_meta(params).get(SERVER_META_KEY) or gateway), params)
 
     return ask_for
 

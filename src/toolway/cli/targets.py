@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from toolway.catalog.catalog import Prompt, Resource, Tool
 from toolway.cli.cached_lists import CachedLists, load_cached_lists
-from toolway.cli.config_file import choose_file
 from toolway.cli.exit_codes import ExitCode, GatewayError, UsageError
 from toolway.cli.gateway_client import (
     GatewayClient,
+    choose_file,
     explain_missing_gateway,
     find_local_gateway,
     gateway_from_url,
@@ -34,8 +34,8 @@ from toolway.middleware.resolve import require_server
 from toolway.types import ProgressCallback, PromptResult, ResourceResult, ToolResult
 
 if TYPE_CHECKING:
+    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
     from toolway.cli.remote_hub import RemoteHub
-    from toolway.cli.server_questions import ServerQuestions
     from toolway.events import EventSink
     from toolway.hub.hub import Hub
     from toolway.upstream.status import HealthResult, ServerStatus
@@ -217,7 +217,8 @@ async def find_gateway(output: Output, target_options: TargetOptions) -> Gateway
         return None
     if target_options.gateway is None:
         await gateway.ping()
-        output.info(f"using the gateway at {gateway.url}; --no-gateway uses the file", "dim")
+        file = f" ({gateway.named_file})" if gateway.named_file is not None else ""
+        output.info(f"using the gateway at {gateway.url}{file}; --no-gateway uses the file", "dim")
     return gateway
 
 

@@ -29,7 +29,7 @@ from toolway.errors import CallError, ConfigError, InvalidArguments, ProtocolErr
 if TYPE_CHECKING:
     from toolway.catalog.catalog import Tool
     from toolway.cli.cached_lists import CachedLists
-    from toolway.cli.server_questions import ServerQuestions
+    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
     from toolway.cli.targets import HubApi, Target, TargetOptions
     from toolway.config.schema import ConfigIssue
     from toolway.events import CallFinished, Event
@@ -441,8 +441,8 @@ async def run_call(
 
     `url_target` has the only server to use, if a URL was given.
     """
+    from toolway.cli.commands.catalogs.server_questions import ServerQuestions
     from toolway.cli.commands.catalogs.url_hints import hint_for_url
-    from toolway.cli.server_questions import ServerQuestions
     from toolway.cli.targets import find_target, server_name_from_url
     from toolway.protocol import tool_names
 

@@ -46,7 +46,8 @@ class ServerQuestions:
 
     async def elicit(self, server: str, params: Json) -> Json:
         """Ask the user for the data of a form, or whether to open a URL. Return the answer for the server."""
-        message, url = str(params.get("message") or ""), params.get("url")
+        message = str(params.get("message") or "").removeprefix(f"[{server}] ")  # a gateway puts the name before it
+        url = params.get("url")
         if not self._can_ask:
             shown = f"{message} ({url})" if url else _describe_form(message, params)
             raise self._no_terminal(f"{server} asked: {shown}")
