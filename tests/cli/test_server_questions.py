@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ class Place:
 
 def home_of(folder):
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": SERVERS}))
-    (folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/opened\n')
+    (folder / "browser").write_text(f'#!/bin/sh\necho "$1" > {folder}/new && mv {folder}/new {folder}/opened\n')
     (folder / "browser").chmod(0o755)
     return folder
 
@@ -66,10 +67,27 @@ def gateway(tmp_path_factory):
         process.wait(60)
 
 
-@pytest.fixture(params=["file", "gateway"])
+@pytest.fixture(params=["file", pytest.param("gateway", marks=pytest.mark.slow)])
 def place(request, tmp_path):
+    return place_for(request, tmp_path)
+
+
+@pytest.fixture(params=["file", "gateway"])
+def any_place(request, tmp_path):
+    return place_for(request, tmp_path)
+
+
+def place_for(request, tmp_path):
     words = ("-c", "mcp.json") if request.param == "file" else request.getfixturevalue("gateway")
     return Place(home_of(tmp_path), *words)
+
+
+def opened(place):
+    """The address that the browser got. It starts in the background."""
+    end = time.monotonic() + 60
+    while not (place.home / "opened").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return (place.home / "opened").read_text()
 
 
 def shown_result(terminal, code=0):
@@ -161,7 +179,7 @@ def test_an_address_is_opened_only_after_a_yes(place):
     terminal.expect("Open this address? ")
     terminal.type("y")
     assert shown_result(terminal).splitlines()[-1] == "accept"
-    assert (place.home / "opened").read_text() == "https://bank.example/login?id=7\n"
+    assert opened(place) == "https://bank.example/login?id=7\n"
 
 
 def test_an_address_that_a_server_demands_before_a_call_is_offered(place):
@@ -170,7 +188,7 @@ def test_an_address_that_a_server_demands_before_a_call_is_offered(place):
     terminal.expect("Open this address? ")
     terminal.type("y")
     assert "finish what was opened in the browser, then call again" in shown_result(terminal, code=1)
-    assert (place.home / "opened").read_text() == "https://files.example/allow\n"
+    assert opened(place) == "https://files.example/allow\n"
     result = place.run("call", "asking.files")
     assert "asking asked: Let us read your files (https://files.example/allow)" in " ".join(result.stderr.split())
 
@@ -192,8 +210,8 @@ def test_a_request_for_a_model_is_shown_and_answered_or_refused(place):
 
 
 @pytest.mark.parametrize("server", ["modern", "legacy"])
-def test_servers_of_both_eras_ask_round_after_round(place, server):
-    terminal = place.call(f"{server}.elicit", "rounds:=2")
+def test_servers_of_both_eras_ask_round_after_round(any_place, server):
+    terminal = any_place.call(f"{server}.elicit", "rounds:=2")
     for number in (1, 2):
         terminal.expect(f"{server} asks: Round {number}: your name?")
         terminal.expect("[y]: ")

@@ -171,6 +171,7 @@ async def test_a_stream_that_says_anything_else_first_is_none() -> None:
         assert (caught.value.code, caught.value.certainty) == ("E-SSE-STREAM", Certainty.NOT_SENT)
 
 
+@pytest.mark.promise("A7")
 @pytest.mark.user_trial("21")
 @pytest.mark.parametrize("endpoint", [None, "/elsewhere"])
 async def test_messages_go_to_the_address_of_the_entry_if_it_has_one(endpoint: str | None) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
     from toolway.types import Json
 
-BROWSER_START_TIMEOUT_S: Final = 2.0  # seconds for a browser to start; some block until they are closed
 TOP_INTERVAL_S: Final = 2.0  # seconds between two updates of `top`
 _SPARK_CHARS: Final = " ▁▂▃▄▅▆▇█"
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
@@ -144,6 +143,8 @@ async def find_running_gateway(output: Output, target_options: TargetOptions) ->
 
 async def run_ui(context: CommandContext, *, browser: bool) -> ExitCode:
     """Open the gateway's dashboard in a browser with a one-time link, or print the link."""
+    from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S
+
     output = context.output
     link = await create_dashboard_link(await find_running_gateway(output, context.target_options))
     if output.as_json:

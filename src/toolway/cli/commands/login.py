@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from toolway.config.schema import OAuth
     from toolway.hub.hub import Hub
 
+BROWSER_START_TIMEOUT_S: Final = 2.0  # seconds for a browser to start; some block until they are closed
 _SAFE_URL_CHARS: Final = (
     ":/?#[]@!*+,;=&%"  # besides letters, digits and `-._~`; no quote, parenthesis, dollar or backslash
 )

@@ -99,7 +99,7 @@ class ServerQuestions:
     # -- elicitation --------------------------------------------------------------------------------------------------
 
     async def _open_url(self, url: str) -> Json:
-        from toolway.cli.commands.login import can_open_browser, start_browser
+        from toolway.cli.commands.login import BROWSER_START_TIMEOUT_S, can_open_browser, start_browser
 
         self._show(f"  {url}")
         choices = {"y": "open it in your browser", "n": "decline", "c": "cancel"}
@@ -107,7 +107,8 @@ class ServerQuestions:
         if answer != "y":
             return {"action": "decline" if answer == "n" else "cancel"}
         if can_open_browser():
-            start_browser(url)
+            starting = start_browser(url)
+            await asyncio.to_thread(starting.join, BROWSER_START_TIMEOUT_S)  # the thread ends with this process
         else:
             self._show("no browser found; open the address yourself")
         return {"action": "accept"}
