@@ -53,7 +53,8 @@ class ServerQuestions:
             raise self._no_terminal(f"{server} asked: {shown}")
         async with self._turn:
             with self._output.paused_spinner():
-                self._show(f"{server} asks: {message}", "bold")
+                # Indented, so that no line of the server looks like one of ours.
+                self._show(f"{server} asks: {message}".replace("\n", "\n  "), "bold")
                 try:
                     return await (self._open_url(str(url)) if url else self._fill_form(server, params))
                 except EndOfInput:
@@ -72,7 +73,7 @@ class ServerQuestions:
                 self._show(f"{server} asks for the answer of a model:", "bold")
                 if params.get("systemPrompt"):
                     self._show(f"system: {str(params['systemPrompt'])[:MAX_SHOWN_CHARS]}")
-                self._show(_messages_text(params))
+                self._show(_messages_text(params).replace("\n", "\n  "))
                 try:
                     if await self._choose("Answer it yourself?", {"y": "write the answer", "n": "refuse"}, "n") == "y":
                         return {"role": "assistant", "model": "human", "stopReason": "endTurn"} | {
@@ -142,7 +143,7 @@ class ServerQuestions:
         default = field.get("default")
         is_secret = field.get("format") in _SECRET_FORMATS or field.get("writeOnly") is True
         if field.get("description"):
-            self._show(f"  {field['description']}", "dim")
+            self._show(f"  {field['description']}".replace("\n", "\n  "), "dim")
         for number, (_, label) in enumerate(options, start=1):
             self._show(f"  {number}) {label}")
         hints = [_kind_hint(field, options, several), "" if required else "optional"]
@@ -199,7 +200,7 @@ class ServerQuestions:
     async def _ask(self, prompt: str, *, hidden: bool = False) -> str:
         """Print a prompt and return the line that the user types. Raises `EndOfInput` at the end of the input."""
         with _hidden_input() if hidden else nullcontext():
-            sys.stderr.write(self._output.sanitize(prompt))
+            sys.stderr.write(self._output.sanitize(prompt).replace("\n", " "))
             sys.stderr.flush()
             data = await _read_terminal_line()
         if hidden:
@@ -270,6 +271,8 @@ def _options_of(field: Json) -> tuple[list[tuple[Any, str]], bool]:
 def _kind_hint(field: Json, options: list[tuple[Any, str]], several: bool) -> str:
     if options:
         return "numbers with commas" if several else "a number"
+    if several:
+        return "with commas"
     kind = field.get("type")
     if kind == "boolean":
         return "y or n"
@@ -287,7 +290,8 @@ def _default_text(default: Any, options: list[tuple[Any, str]]) -> str:
 def _parse_value(text: str, field: Json, options: list[tuple[Any, str]], several: bool) -> Any:
     """Return the value that a line means for a field. Raises `ValueError` with what is wrong."""
     if several:
-        return [_pick(each.strip(), options) for each in text.split(",") if each.strip()]
+        given = [each.strip() for each in text.split(",") if each.strip()]
+        return [_pick(each, options) for each in given] if options else given
     if options:
         return _pick(text, options)
     kind = field.get("type")
