@@ -1184,7 +1184,7 @@ class HubCore:
 
     async def wait_for_starting(self) -> None:
         """Wait for the tools of servers that are starting, but not long for those that do not answer."""
-        starting = [name for name, each in self._upstreams.upstreams.items() if each.state is State.STARTING]
+        starting = [name for name, each in self._upstreams.upstreams.items() if each.is_starting]
         await self.wait_for_lists(starting, "tools")
 
     async def wait_for_lists(self, servers: Iterable[str], kind: ListKind, wait: float | None = None) -> None:

@@ -36,7 +36,7 @@ class HubLog:
         """
         self._mask = mask
         self._max_attempts_for = max_attempts_for
-        self._failing: set[str] = set()  # servers whose failure was already logged as a warning
+        self._failing: dict[str, str] = {}  # servers whose failure was logged as a warning → the state they were in
         self.wants_calls = self.wants_attempts = self.wants_successes = False
 
     def read_level(self) -> None:
@@ -111,15 +111,16 @@ class HubLog:
         """
         server, new = event.server, event.new
         if new in ("backing_off", "failed") and event.state == "down":
-            warn = new == "failed" or server not in self._failing
-            self._failing.add(server)
+            known = self._failing.get(server)
+            warn = known is None or (new == "failed" and known != "failed")
+            self._failing[server] = new if known != "failed" else known
             self._log_server(logging.WARNING if warn else logging.INFO, server, event.reason)
         elif new in ("starting", "ready"):
             self._log_server(logging.INFO if server in self._failing else logging.DEBUG, server, event.reason)
             if new == "ready":
-                self._failing.discard(server)
+                self._failing.pop(server, None)
         else:
-            self._failing.discard(server)
+            self._failing.pop(server, None)
             self._log_server(logging.DEBUG, server, event.reason)
 
     def _log_server(self, level: int, server: str, text: str) -> None:

@@ -90,6 +90,7 @@ class FailureHistory:
         self.last_failure = disconnect
         is_early, self.is_early = self.is_early, False
         if is_early and self._is_unreachable:  # as if it had not been tried
+            self.retry_at = max(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S)
             return StateEvent.GAVE_UP if self._gave_up else StateEvent.ENDED
         if disconnect.expected and ready_for >= EXPECTED_LIFETIME_S:
             self.backoff.reset()

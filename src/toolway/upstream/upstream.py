@@ -272,6 +272,13 @@ class Upstream:
         """Return the state as users see it."""
         return state_word(self.state, has_failed=self._supervisor.history.has_failed)
 
+    @property
+    def is_starting(self) -> bool:
+        """Return True if the server is starting, or is about to."""
+        supervisor = self._supervisor
+        is_due = supervisor.state is State.IDLE and supervisor.start_requested.is_set()
+        return is_due or supervisor.state is State.STARTING
+
     def has_session(self, session: Session) -> bool:
         """Return True if calls can be sent in this session now."""
         supervisor = self._supervisor
