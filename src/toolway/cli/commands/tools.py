@@ -520,9 +520,10 @@ async def _find_definition(servers: HubApi, tool: str, server: str | None) -> To
 
     if isinstance(servers, RemoteHub):
         ref = tool_names.parse_tool_name(tool)
-        if ref is not None:
-            return await servers.load_definition(ref)
-        return find_named(await servers.list_tools(wait=0), tool)
+        found = await servers.load_definition(ref) if ref is not None else None
+        if found is None:  # a bare name, or a server that is still starting
+            found = find_named(await servers.list_tools(server=server, wait=_NAMES_TIMEOUT_S), tool)
+        return found
     if server is not None and not servers.known_tools(server=server):
         try:
             await servers.list_tools(server=server, wait=_NAMES_TIMEOUT_S)
