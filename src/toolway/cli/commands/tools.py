@@ -499,9 +499,9 @@ async def _fit_to_schema(
     found = await _find_definition(servers, tool, server)
     if found is None:
         texts = [name for name, value in arguments.items() if isinstance(value, str)]
-        if texts:
+        if texts and not servers.known_tools(server=server):
             names = ", ".join(texts)
-            output.info(f"{tool} is not listed, so its arguments are sent as text: {names}; or use name:=json", "dim")
+            output.info(f"no schema for {tool} yet, so sent as text: {names}; for JSON use name:=json", "dim")
         return arguments
     error = check_names(found, arguments)
     if error is not None:
