@@ -20,6 +20,16 @@ def past() -> FailureHistory:
     return FailureHistory(SERVER, lambda: 1.0, 100.0)
 
 
+@pytest.mark.user_trial("2")
+def test_a_call_does_not_start_a_process_that_starts_well_and_ends_again_and_again() -> None:
+    one = past()
+    for _ in range(3):
+        one.record_end(CRASH, 0.2, 100.0)
+    assert one.ignores_calls and one.next_chance() == one.retry_at
+    one.start_failures = 1  # its last start failed: the next one may succeed
+    assert not one.ignores_calls
+
+
 def test_an_end_has_a_time_for_the_next_try_until_there_were_too_many() -> None:
     one = past()
     assert one.record_end(CRASH, 0.0, 100.0) is StateEvent.ENDED
@@ -89,6 +99,7 @@ WEB = Server(url="http://127.0.0.1:9/mcp", restart=SERVER.restart)
 @pytest.mark.parametrize("server", [WEB, SERVER])
 def test_a_server_that_is_down_is_started_once_a_second_at_most_if_something_asks_for_it(server: Server) -> None:
     one = away(server)
+    one.start_failures = 3
     one.begin_attempt(100.9)
     assert one.next_start() == one.retry_at == 131.0
     assert one.next_chance() == 101.9
@@ -113,7 +124,7 @@ def test_a_start_before_its_time_that_does_not_reach_the_server_changes_nothing(
 def test_a_call_does_not_start_a_server_that_waits_for_a_person(code: str) -> None:
     one = away(WEB)
     one.record_end(Disconnect("not now", code), 0.0, 102.0)
-    assert one.needs_person and one.next_chance() == one.retry_at
+    assert one.ignores_calls and one.next_chance() == one.retry_at
     one.record_end(Disconnect("its login server is down", "E-AUTH-SERVER"), 0.0, 102.0)
     assert not one.needs_person
 

@@ -114,7 +114,16 @@ class FailureHistory:
 
     def next_chance(self) -> float:
         """Return the time of the next start if a call asks for it."""
-        return self.retry_at if self.needs_person else min(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S)
+        return self.retry_at if self.ignores_calls else min(self.retry_at, self.attempted_at + ATTEMPT_INTERVAL_S)
+
+    @property
+    def ignores_calls(self) -> bool:
+        """Return True if a call does not start the server: it needs a person, or starts well and ends again and again.
+
+        A call could start such a process. But its restart limit exists to end that.
+        """
+        is_crash_loop = self._gave_up and not self._has_url and not self.start_failures
+        return self.needs_person or is_crash_loop
 
     @property
     def needs_person(self) -> bool:

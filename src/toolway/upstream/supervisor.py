@@ -353,8 +353,8 @@ class Supervisor:
         """Return the session as soon as calls can be sent; start the server if needed, even if earlier starts failed.
 
         All who wait share one start, and there is at most one per second. Raises `CallError` if the server is stopping,
-        if its start fails, or if somebody must log in or change its configuration first. With `insist`, it is started
-        even then.
+        if its start fails, or if calls do not start it: somebody must log in or change its configuration first, or it
+        ends again and again. With `insist`, it is started even then.
         """
         if self.state is State.READY and self.session is not None and not self.draining:
             return self.session
@@ -365,7 +365,7 @@ class Supervisor:
         if self.draining or self.state in (State.STOPPING, State.STOPPED):
             raise self.create_unavailable_error()
         if self.state in (State.BACKING_OFF, State.FAILED) and not self._is_restart_pending():
-            if self.history.needs_person and not insist:
+            if self.history.ignores_calls and not insist:
                 raise self.create_unavailable_error()
             self.history.is_wanted = True
             self._wanted.set()
