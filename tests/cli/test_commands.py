@@ -198,7 +198,7 @@ def test_lists_name_a_server_that_hangs_and_the_next_command_hardly_waits_for_it
         waited.append(timeout)
         return await wait(futures, timeout=timeout, **more)
 
-    monkeypatch.setattr(upstreams.asyncio, "wait", recorded)
+    monkeypatch.setattr(asyncio, "wait", recorded)
     monkeypatch.setattr(upstreams, "LIST_WAIT_S", 6.0)  # of which the good server needs a part, on a busy machine
     servers = {"fake": FAKE, "hang": {"command": "sleep", "args": ["1000"]}}
     first = toolway(servers, *words)

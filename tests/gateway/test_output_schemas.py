@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import jsonschema
+import jsonschema_rs
 import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.gateway.edge_lab import TOKEN, edge
 from toolway.doctor.lint import lint_tools
-from toolway.gateway.mcp.legacy_schemas import adapt_definition, adapt_result, wrap_schema
+from toolway.gateway.legacy_schemas import adapt_definition, adapt_result, wrap_schema
 from toolway.testing import FakeHttp
 from toolway.types import Json
 
@@ -43,7 +43,7 @@ VALUES: list[tuple[Json, Any, Any]] = [  # schema, a value that matches it, and 
 @pytest.mark.parametrize(("schema", "good", "bad"), VALUES)
 def test_a_wrapped_schema_accepts_the_wrapped_value_and_no_other(schema: Json, good: Any, bad: Any) -> None:
     wrapped = wrap_schema(schema)
-    check = jsonschema.Draft202012Validator(wrapped)
+    check = jsonschema_rs.validator_for(wrapped)
     assert wrapped["type"] == "object"
     assert check.is_valid({"result": good})
     assert not check.is_valid({"result": bad}) and not check.is_valid(good)
@@ -53,7 +53,7 @@ def test_a_wrapped_schema_accepts_the_wrapped_value_and_no_other(schema: Json, g
 def test_an_output_schema_that_no_client_can_use_is_left_out(invalid: Any) -> None:
     definition = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": invalid}
     for era in ("legacy", "modern"):
-        assert adapt_definition(definition, era) == {"name": "t", "inputSchema": {"type": "object"}}  # type: ignore[arg-type]
+        assert adapt_definition(definition, era) == {"name": "t", "inputSchema": {"type": "object"}}
     assert adapt_result({"structuredContent": [1]}, definition, "legacy") == {"structuredContent": {"result": [1]}}
     assert adapt_result({"structuredContent": {"a": 1}}, definition, "legacy") == {"structuredContent": {"a": 1}}
     assert [each.tool for each in lint_tools("s", [definition]).findings] == ["t"]

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from toolway._lazy import compile_pattern, dataclass
 from toolway.protocol import tool_names
-from toolway.protocol.json_schema import schema_cost
+from toolway.protocol.json_schema import find_schema_error
 from toolway.protocol.sanitize import describe_invisible, remove_invisible
 from toolway.search.tokens import TokenCost
 from toolway.secrets.replacer import cut_text
@@ -194,19 +194,8 @@ def _lint_output(tool: str, definition: Json) -> Iterator[Finding]:
 
 def schema_error(schema: Json) -> tuple[str, str] | None:
     """Return (path, reason) if a tool's input schema is not valid JSON Schema, else None."""
-    import jsonschema_rs
-
-    try:
-        schema_cost(schema)  # a schema over the cost limit is skipped: the catalog already dropped its tool
-    except ValueError:
-        return None
-    try:
-        jsonschema_rs.meta.validate(schema)
-    except jsonschema_rs.ValidationError as exc:
-        return ".".join(str(part) for part in exc.instance_path), cut_text(exc.message, 120)
-    except ValueError as exc:  # an unknown dialect
-        return "$schema", cut_text(str(exc), 120)
-    return None
+    found = find_schema_error(schema)
+    return (found[0], cut_text(found[1], 120)) if found is not None else None
 
 
 def subschemas(schema: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Json]]:

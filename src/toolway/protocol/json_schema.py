@@ -93,6 +93,23 @@ class SchemaValidator:
         return errors[0].message[:500] if errors else "it does not match the schema"
 
 
+def find_schema_error(schema: Json) -> tuple[str, str] | None:
+    """Return (path, reason) if a schema is not valid JSON Schema, else None."""
+    import jsonschema_rs
+
+    try:
+        schema_cost(schema)  # a schema over the cost limit is skipped: the catalog already dropped its tool
+    except ValueError:
+        return None
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError as exc:
+        return ".".join(str(part) for part in exc.instance_path), exc.message
+    except ValueError as exc:  # an unknown dialect
+        return "$schema", str(exc)
+    return None
+
+
 def _compile(schema: Json) -> Any:
     import jsonschema_rs  # slow to import, and a hub without calls validates nothing
 

@@ -7,7 +7,7 @@ pings, and only if no call is in flight.
 
 Many servers have one thread, and answer nothing while a tool runs. So while a call runs, a missing answer proves
 something only if the server has answered pings during calls before. A bare server never has. Nor does it prove anything
-within the time limit that somebody has set for the call or the server: the limit of the call finds a server that hangs.
+within the time limit that is set for the call or the server: the limit of the call finds a server that hangs.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class HealthMonitor:
             await asyncio.sleep(MISS_RETRY_DELAY_S)
 
     def _must_restart(self, session: Session, misses: int) -> bool:
-        """Return True if a server that has failed `misses` pings in a row must be restarted or connected anew."""
+        """Return True if a server that has failed `misses` pings in a row must be restarted or connected again."""
         health, is_process = self._server.health, self._server.transport == "stdio"
         silence = self._clock() - session.last_activity + TIMER_TOLERANCE_S
         if not session.in_flight:
@@ -133,7 +133,7 @@ class HealthMonitor:
         return is_process and health.during_calls and silence >= max(health.timeout, *limits, 0.0)
 
     def _explicit_limit(self, call: Call) -> float:
-        """Return the time limit of a call in seconds if somebody has set it; 0 if it is the default."""
+        """Return the time limit of a call in seconds if one is set; 0 if it is the default."""
         if call.timeout is not None:
             return call.timeout
         total = call.policy.timeout if call.policy is not None else self._server.timeout.total

@@ -127,7 +127,7 @@ class FailureHistory:
 
     @property
     def needs_person(self) -> bool:
-        """Return True if each start fails until somebody logs in or changes the configuration."""
+        """Return True if each start fails until a user logs in or the configuration changes."""
         code = self.last_failure.code if self.last_failure is not None else ""
         return code.startswith(("E-CONFIG-", "E-AUTH-")) and code != "E-AUTH-SERVER"
 

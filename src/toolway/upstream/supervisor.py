@@ -353,8 +353,8 @@ class Supervisor:
         """Return the session as soon as calls can be sent; start the server if needed, even if earlier starts failed.
 
         All who wait share one start, and there is at most one per second. Raises `CallError` if the server is stopping,
-        if its start fails, or if calls do not start it: somebody must log in or change its configuration first, or it
-        ends again and again. With `insist`, it is started even then.
+        if its start fails, or if calls do not start it: it needs a login or another configuration first, or it ends
+        again and again. With `insist`, it is started even then.
         """
         if self.state is State.READY and self.session is not None and not self.draining:
             return self.session

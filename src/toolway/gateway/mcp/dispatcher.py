@@ -38,10 +38,10 @@ from toolway.gateway.budgets.call_budgets import (
     TooManyCalls,
 )
 from toolway.gateway.cluster_hooks import NO_CLUSTER, ClusterHooks
+from toolway.gateway.legacy_schemas import adapt_result
 from toolway.gateway.mcp import errors
 from toolway.gateway.mcp.context import RequestContext, get_meta, name_input_requests, supports_server_request
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY, RpcFailure
-from toolway.gateway.mcp.legacy_schemas import adapt_result
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, META_TOOLS, READ_TOOL
 from toolway.gateway.mcp.pending_input import (
     PENDING_TIMEOUT_S,
@@ -818,7 +818,7 @@ def _encode_list(view: EndpointView, kind: ListKind, cursor: object, era: Era, c
             result |= {"ttlMs": LIST_TTL_MS if complete else INCOMPLETE_LIST_TTL_MS, "cacheScope": "private"}
         return finalize_result(era, result)
 
-    return view.encoded_page(kind, cursor, era, complete, build_result)
+    return view.encoded_page(kind, cursor, complete, build_result, era)
 
 
 def _count_bytes(result: RpcResult) -> int:

@@ -23,6 +23,7 @@ import msgspec
 from toolway.catalog.catalog import Tool
 from toolway.gateway.authenticator import Authenticator
 from toolway.gateway.budgets.ledger import BudgetAccount
+from toolway.gateway.legacy_schemas import adapt_result
 from toolway.gateway.mcp.call_reader import (
     PARAMS,
     CallReader,
@@ -36,7 +37,6 @@ from toolway.gateway.mcp.context import ForwardedCall, RequestContext, client_re
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import TIMEOUT_META_KEY
 from toolway.gateway.mcp.legacy_http import SESSION_HEADER, VERSION_HEADER, LegacyHttpEndpoint
-from toolway.gateway.mcp.legacy_schemas import adapt_result
 from toolway.gateway.mcp.legacy_session import ActiveRequest, LegacySession
 from toolway.gateway.mcp.legacy_sessions import LegacySessions
 from toolway.gateway.mcp.meta_tools import CALL_TOOL, READ_TOOL

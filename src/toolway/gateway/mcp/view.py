@@ -24,7 +24,7 @@ from toolway.catalog.uri_claims import QUALIFIED_PREFIX, UriClaims, qualify
 from toolway.config.settings import InvisibleCharacters
 from toolway.errors import CallError
 from toolway.events import ListKind
-from toolway.gateway.mcp.legacy_schemas import adapt_definition
+from toolway.gateway.legacy_schemas import adapt_definition
 from toolway.gateway.mcp.meta_tools import META_TOOLS
 from toolway.gateway.tool_filter import NO_TOOLS, ToolFilter
 from toolway.gateway.tool_listing import ToolListing, ToolNaming
@@ -155,7 +155,7 @@ class EndpointView:
         return cached if cached is not None else self._build_page(kind, listed, after, era)
 
     def encoded_page(
-        self, kind: ListKind, cursor: object, era: Era, variant: Hashable, build: BuildResult
+        self, kind: ListKind, cursor: object, variant: Hashable, build: BuildResult, era: Era = "modern"
     ) -> memoryview:
         """Return a list page as the encoded result that `build(items, next_cursor)` makes.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from toolway.protocol.json_schema import find_schema_error
 from toolway.types import Era, Json
 
 WRAPPER_KEY: Final = "result"
@@ -19,9 +20,7 @@ _MAX_DEPTH: Final = 100
 
 def is_usable(schema: object) -> bool:
     """Return True if a client can use this output schema."""
-    from toolway.doctor.lint import schema_error
-
-    return isinstance(schema, dict) and schema_error(schema) is None
+    return isinstance(schema, dict) and find_schema_error(schema) is None
 
 
 def is_wrapped(schema: object) -> bool:
