@@ -137,7 +137,7 @@ class _Stage:
                 self._history.add(Moved(now, event.server, event.old, event.new, event.reason))
             elif isinstance(event, CallFinished):
                 call = (event.params or {}).get("arguments", {}).get("call", "")
-                self._history.add(Reported(now, event.name, event.outcome, event.executed, call))
+                self._history.add(Reported(now, event.name, event.code, event.executed, call))
 
     async def _finale(self) -> None:
         """After a time of calm every server that is there answers a call that may not be repeated."""
