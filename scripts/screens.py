@@ -118,7 +118,10 @@ def prepare(home: Path) -> None:
 def record(screen: Screen, home: Path) -> None:
     if screen.name != "begin" and not (home / ".config/toolway/mcp.json").exists():
         subprocess.run(
-            [str(home / "bin" / "toolway"), "init", "-q", "--yes"], env=environ(home, True), cwd=home / "work", check=True
+            [str(home / "bin" / "toolway"), "init", "-q", "--yes"],
+            env=environ(home, True),
+            cwd=home / "work",
+            check=True,
         )
     terminal = Terminal(home, screen.color)
     try:
