@@ -22,8 +22,11 @@ class Tap:
         port = self.wrong.pop(0) if self.wrong else self.leads_to
         with suppress(OSError):
             there, back = await asyncio.open_connection("127.0.0.1", port)
-            ways = [self._pass_on(reader, back, heard=True), self._pass_on(there, writer, heard=False)]
-            await asyncio.gather(*ways, return_exceptions=True)
+            try:
+                ways = [self._pass_on(reader, back, heard=True), self._pass_on(there, writer, heard=False)]
+                await asyncio.gather(*ways, return_exceptions=True)
+            finally:
+                back.close()  # a way that is cancelled before it begins closes nothing
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, heard: bool) -> None:
         try:
@@ -37,20 +40,21 @@ class Tap:
         finally:
             writer.close()
 
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        try:
-            await self._serve(reader, writer)
-        finally:
-            self._tasks.discard(task)
-            writer.close()
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: writer.close())
 
     def cut(self) -> None:
         """Every connection ends."""
         for task in list(self._tasks):
             task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until every connection is closed."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
 
 @asynccontextmanager
@@ -64,3 +68,4 @@ async def tap() -> AsyncIterator[Tap]:
         server.close()
         made.cut()
         await server.wait_closed()
+        await made.ended()
