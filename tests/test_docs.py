@@ -100,7 +100,7 @@ def test_the_guide_to_testing_shows_tests_that_pass():
 @pytest.mark.user_trial("25")
 def test_the_guide_shows_a_transport_of_ones_own():
     source, mark, _ = (ROOT / "examples/own_transport.py").read_text().partition("\n\n# -- the rest")
-    assert mark and f"```python\n{source}\n```" in (ROOT / "docs/howto/new-server.md").read_text()
+    assert mark and f"```python\n{source.rstrip()}\n```" in (ROOT / "docs/howto/new-server.md").read_text()
     assert python("examples/own_transport.py").stdout == "HELLO\n"
 
 

@@ -528,6 +528,7 @@ class EventSink(Protocol):
             def on_event(self, event: Event) -> None:
                 pass
 
+
         remove = hub.add_sink(CountFailures())
     """
 

@@ -361,6 +361,7 @@ class InProcessServer(Protocol):
             def create_transport(self) -> Transport:
                 return SocketTransport("/run/shout.sock")
 
+
         hub = Hub({"shout": SocketServer()})
     """
 
