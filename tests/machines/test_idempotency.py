@@ -151,8 +151,8 @@ class DiskMachine(StoreMachine):
         self.store.close()  # type: ignore[attr-defined]
         self.store = self.make()
         for id_ in self.running:
-            until, record = self.known[id_]
-            self.known[id_] = (until, IdempotencyRecord("interrupted", record.fingerprint))
+            _, record = self.known[id_]
+            self.put(id_, IdempotencyRecord("interrupted", record.fingerprint))  # it may have run until now
         self.reclaimed.clear()
         self.time_passes(0.0)
 

@@ -113,7 +113,7 @@ class SqliteIdempotencyStore:
         return known
 
     async def reclaim(self, id: IdempotencyKey, call: str) -> bool:
-        is_claimed = await self._run_in_thread(lambda: self._change_state(id, "interrupted", "running"))
+        is_claimed = await self._run_in_thread(lambda: self._reclaim(id))
         if is_claimed:
             self._running[id] = call
             self._reclaimed.add(id)
@@ -150,6 +150,10 @@ class SqliteIdempotencyStore:
         )
         self._usage.add_keys(id.caller)
         return None
+
+    def _reclaim(self, id: IdempotencyKey) -> bool:
+        self._delete_expired(self._age.elapsed())
+        return self._change_state(id, "interrupted", "running")
 
     def _change_state(self, id: IdempotencyKey, old: str, new: str) -> bool:
         changed = self._db.execute(
