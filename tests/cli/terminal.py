@@ -73,8 +73,13 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """Make the terminal the one of this session, so that Ctrl-C reaches the process."""
+    """Make the terminal the one of this session, so that Ctrl-C reaches the process.
+
+    A test run in the background of a script ignores Ctrl-C, and the process would inherit that.
+    """
     import fcntl
+    import signal
     import termios
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -13,6 +13,8 @@ import pytest
 from tests.workflows.effect_server import read_effects
 from tests.workflows.kill_runner import SERVER_FILE
 from toolway import Hub, Server
+from toolway.callbacks import FunctionCallbacks
+from toolway.hub.core import HubCore
 from toolway.types import Json
 from toolway.workflows import Workflows
 from toolway.workflows.mcp_tools import WorkflowServer
@@ -37,7 +39,9 @@ async def serving(
     callback: Any = elicit if answers is not None else None
     async with Hub({"s": effects}) as inner, Workflows(inner, folder / "runs.db") as workflows:
         server = WorkflowServer(workflows, [read_value(body)], wait_s=wait_s)
-        async with Hub({"flow": server}, elicitation_callback=callback) as hub:
+        # A client without tasks: it gets the state of a run that waits, or the result of one that has ended.
+        core = HubCore({"flow": server}, callbacks=FunctionCallbacks(callback, None, None), library=True)
+        async with Hub._from_core(core) as hub:
             yield hub
 
 

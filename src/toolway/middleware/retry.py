@@ -210,6 +210,8 @@ def _with_effect_hint(failure: CallError, tool: str) -> str:
         "not repeated because the tool doesn't say that it is safe to repeat: set effect or idempotent for it, "
         f'such as "tools": {{"{tool}": {{"effect": "idempotent"}}}}'
     )
+    if why in failure.hint:  # another gateway has said it
+        return failure.hint
     return f"{failure.hint}; {why}" if failure.hint else why
 
 

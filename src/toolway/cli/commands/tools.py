@@ -460,10 +460,11 @@ async def run_call(
         servers.add_sink(calls)
         if not output.as_json:
             output.print_problems(target.problems(server))
+        note = ""
         with output.spinner(f"calling {tool}") as update:
             try:
                 if words and not words[0].lstrip().startswith("{"):
-                    tool_arguments = await _fit_to_schema(output, servers, tool, server, tool_arguments)
+                    tool_arguments, note = await _fit_to_schema(servers, tool, server, tool_arguments)
                 on_progress = _call_progress(output, tool, update)
                 result = await servers.call_tool(
                     tool, tool_arguments, timeout=timeout, progress_callback=on_progress, raise_on_error=False
@@ -472,11 +473,15 @@ async def run_call(
                 output.print_question(_describe_interrupted(tool, calls.last), "yellow")
                 raise
             except CallError as exc:
+                if note and (exc.executed != "no" or isinstance(exc, InvalidArguments)):
+                    output.info(note, "dim")
                 _add_hints(exc, tool, servers.status().get(server or exc.server))
                 await _add_questions(exc, questions)
                 if url_target is not None and server is not None:
                     exc.hint = hint_for_url(exc.hint, server, url_target.name)
                 raise
+    if note:
+        output.info(note, "dim")
     _print_result(output, result, raw)
     for question in questions.unanswered:
         output.info_wrapped(f"{question}; call it in a terminal to answer", "yellow")
@@ -486,13 +491,13 @@ async def run_call(
 
 
 async def _fit_to_schema(
-    output: Output, servers: HubApi, tool: str, server: str | None, arguments: dict[str, Any]
-) -> dict[str, Any]:
-    """Return arguments as the schema of the tool wants them: `5` in `count=5` becomes a number.
+    servers: HubApi, tool: str, server: str | None, arguments: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return arguments as the tool's schema wants them (`5` in `count=5` becomes a number), and a note for the user.
 
     This is done before the call: a first attempt with text would be recorded as a failed call. Raises
-    `InvalidArguments` if the tool has no argument of a given name. Changes nothing if the schema is not known, and says
-    so if it matters.
+    `InvalidArguments` if the tool has no argument of a given name. Changes nothing if the schema is not known; the note
+    says so if it matters.
     """
     from toolway.cli.commands.catalogs.tool_details import check_names
 
@@ -500,13 +505,12 @@ async def _fit_to_schema(
     if found is None:
         texts = [name for name, value in arguments.items() if isinstance(value, str)]
         if texts and not servers.known_tools(server=server):
-            names = ", ".join(texts)
-            output.info(f"no schema for {tool} yet, so sent as text: {names}; for JSON use name:=json", "dim")
-        return arguments
+            return arguments, f"no schema for {tool} yet, so sent as text: {', '.join(texts)}; for JSON use name:=json"
+        return arguments, ""
     error = check_names(found, arguments)
     if error is not None:
         raise error
-    return convert_texts(arguments, found.input_schema)
+    return convert_texts(arguments, found.input_schema), ""
 
 
 async def _find_definition(servers: HubApi, tool: str, server: str | None) -> Tool | None:

@@ -533,7 +533,8 @@ def decode_error(exc: JSONRPCError, server: str, name: str) -> CallError | None:
         hint=hint,
         code=code,
     )
-    error.retryable = data.get("retryable") is True or error_type is OutcomeUnknown
+    is_open = error_type is OutcomeUnknown or (error_type is ProtocolError and error.certainty is Certainty.UNKNOWN)
+    error.retryable = data.get("retryable") is True or is_open
     return error
 
 
