@@ -339,8 +339,13 @@ class _FileTarget:
 
 def _open_hub(loaded: LoadedConfig, questions: ServerQuestions | None = None) -> Hub:
     """Return a hub that remembers for the next command which servers did not answer in time."""
+    import logging  # as slow to import as the hub, which needs it too
+
     from toolway.hub.hub import Hub
 
+    logger = logging.getLogger("toolway.hub")
+    if not logger.handlers:  # else Python writes its warnings to stderr, and the command names missing servers itself
+        logger.addHandler(logging.NullHandler())
     hub = Hub(
         loaded,
         elicitation_callback=questions.elicit if questions is not None else None,
