@@ -90,7 +90,7 @@ class Bench:
         began = time.monotonic()
         try:
             async with asyncio.timeout(outcome.limit + GRACE):
-                outcome.reply = await self.hub.call_tool(tool, given, **options)
+                outcome.reply = await self.hub.call_tool(tool, given, raise_on_error=False, **options)
         except CallError as exc:
             outcome.error = exc
         except TimeoutError:
