@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import gc
 import os
 import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -44,6 +47,32 @@ def _one_tls_context() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(httpcore2, "default_ssl_context", reuse)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clients_may_leave() -> Iterator[None]:
+    """Let clients leave the servers that tests write themselves at any time, even before they said anything.
+
+    Otherwise the end of input that such a server reads fails the test, and it depends on the machine whether it does.
+    """
+    start = asyncio.start_server
+
+    def start_server(answer: Any, *args: Any, **options: Any) -> Any:
+        if not getattr(answer, "__module__", "").startswith("tests."):
+            return start(answer, *args, **options)
+
+        @functools.wraps(answer)
+        async def answer_until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await answer(reader, writer)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+
+        return start(answer_until_left, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "start_server", start_server)
         yield
 
 

@@ -34,3 +34,19 @@ async def test_what_is_late_is_ended():
     await wait_until_settled(0.01, [never, asyncio.ensure_future(fails())])
     assert never.cancelled()
     await wait_until_settled(0.01, [])
+
+
+async def test_a_client_may_leave_a_server_of_a_test_without_a_word():
+    left = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\n")
+        finally:
+            left.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.close()
+    await left.wait()
+    server.close()
