@@ -65,7 +65,8 @@ def _clients_may_leave() -> Iterator[None]:
         @functools.wraps(answer)
         async def answer_until_left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await answer(reader, writer)
+                if (task := answer(reader, writer)) is not None:
+                    await task
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
 
