@@ -5,7 +5,7 @@
 .PHONY: help setup check format test docs dashboard pins clean \
   matrix attacks workflows sim history long long-tests cluster fuzz \
   conformance interop clients deploy dashboard-walk bench bench-quick search-score \
-  lint types layers tree others pyright adapters
+  lint types layers tree others pyright adapters windows
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -251,6 +251,9 @@ dashboard/node_modules: dashboard/package-lock.json
 
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard in headless Chromium (ARGS=--many, --cluster, "--installed .interop", pictures)
 	$(PYTHON) scripts/$(if $(filter pictures,$(ARGS)),dashboard_pictures.py,dashboard_walk.py $(ARGS))
+
+windows: ## the commands and the library on the Windows build of Python, in Wine; installs all it needs into .windows
+	scripts/windows-python -X utf8 scripts/windows_check.py
 
 pyright: .pyright/node_modules/pyright
 .pyright/node_modules/pyright:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, AnyStr, Final, cast
 
@@ -56,7 +57,8 @@ else:
 
 _lock: Final = threading.RLock()
 # A child process has only the thread that forked. A lock of another thread would stay locked in it for ever.
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+if sys.platform != "win32":  # `_os` is not imported here: every import would load it
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _LazyPart:

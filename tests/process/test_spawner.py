@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from toolway.upstream.process import spawner as spawner_module
+from toolway.upstream.process import reaper_spawner as spawner_module
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ async def start(spawner: Spawner) -> Process:
 
 async def end(process: Process) -> None:
     for fd in (process.stdin, process.stdout, process.stderr):
-        os.close(fd)
+        fd.close()
     async with asyncio.timeout(10):
         assert await process.exited == 0
 
@@ -121,4 +121,4 @@ async def test_an_order_that_is_no_start_is_sent_until_it_arrives(
     async with asyncio.timeout(10):
         assert await process.exited == -9
     for fd in (process.stdin, process.stdout, process.stderr):
-        os.close(fd)
+        fd.close()

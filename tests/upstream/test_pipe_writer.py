@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from toolway.upstream.process.pipes import FdSink
 from toolway.upstream.transports.stdio_pipes import PipeBroken, PipeWriter
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +17,7 @@ def make(limit: float = 5.0) -> tuple[int, PipeWriter, list[str]]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     said: list[str] = []
-    return reader, PipeWriter(writer, limit, lambda: said.append("stuck"), lambda: said.append("broken")), said
+    return reader, PipeWriter(FdSink(writer), limit, lambda: said.append("stuck"), lambda: said.append("broken")), said
 
 
 async def drain(reader: int, count: int) -> bytes:

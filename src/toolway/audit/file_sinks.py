@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern
+from toolway._os import O_PRIVATE, sync_data
 from toolway.audit.sink import (
     ChainHead,
     SinkBroken,
@@ -254,7 +255,7 @@ class JsonlSink:
         data = b"".join(b'%s,"hash":"%s"}\n' % (row.body[:-1], row.hash.encode()) for row in rows)
         try:
             _write_all(self._file, data)
-            os.fdatasync(self._file)
+            sync_data(self._file)
         except OSError:
             os.ftruncate(self._file, self._size)  # all of them or none
             raise
@@ -305,7 +306,7 @@ class JsonlSink:
         return [*sorted(old), *([self._path] if self._path.exists() else [])]
 
     def _open_current(self) -> None:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | O_PRIVATE)
         state = os.fstat(self._file)
         self._size, self._inode = state.st_size, state.st_ino
         sync_folder(self._path)

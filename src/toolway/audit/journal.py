@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from toolway._os import O_PRIVATE, sync_data
 from toolway.audit.sink import SinkBroken, create_private_file, is_same_file, sync_folder
 
 MAX_SEGMENT_BYTES: Final = 8 * 1024 * 1024
@@ -100,7 +101,7 @@ class Journal:
                 raise OSError(f"{self._segments[-1].path} was moved or removed")
             data = b"%b%b%b" % (head, lines, mac)
             _write(self._file, data)
-            os.fdatasync(self._file)
+            sync_data(self._file)
         except OSError:
             self._leave_segment(first)
             raise
@@ -129,7 +130,7 @@ class Journal:
         paths = self._paths()
         path = self._path(_segment_number(paths[-1]) + 1 if paths else 1)
         create_private_file(path)
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | O_PRIVATE)
         self._segments.append(_Segment(path, first))
         self._inode = os.fstat(self._file).st_ino
         _write(self._file, _HEADER.pack(_MAGIC, self._run, first, self._last_mac))

@@ -15,7 +15,6 @@ when it is written.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
@@ -25,6 +24,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
+
+from toolway import _os
+from toolway._os import O_PRIVATE, try_lock_handle
 
 RecordFields = dict[str, Any]
 
@@ -227,18 +229,16 @@ def lock_file(path: Path) -> int:
     Raises `SinkInUse` if another process holds the lock. The operating system releases it with the process.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise SinkInUse(f"another process writes to {path}") from None
-    return handle
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
+    if try_lock_handle(handle):
+        return handle
+    os.close(handle)
+    raise SinkInUse(f"another process writes to {path}")
 
 
 def create_private_file(path: Path) -> None:
     """Create the file if it is missing, with mode 0600: only its owner can read and write it."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600))
 
 
 def sync_folder(path: Path) -> None:
@@ -246,11 +246,7 @@ def sync_folder(path: Path) -> None:
 
     Without that, a newly created file may be missing after a power failure.
     """
-    handle = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    _os.sync_folder(path.parent)
 
 
 def is_same_file(path: Path, inode: int) -> bool:

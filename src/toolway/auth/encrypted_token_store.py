@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from toolway._os import data_folder
 from toolway.auth.token_store import (
     Credential,
     CredentialsByIssuer,
@@ -139,10 +140,10 @@ class EncryptedTokenStore:
 
 def default_token_store(environ: Mapping[str, str]) -> EncryptedTokenStore | None:
     """Return the token store in the user's data folder; None without XDG_DATA_HOME and HOME."""
-    base = environ.get("XDG_DATA_HOME") or (f"{environ['HOME']}/.local/share" if environ.get("HOME") else "")
-    if not base:
+    base = data_folder(environ)
+    if base is None:
         return None
-    folder = Path(base) / "toolway" / "tokens"
+    folder = base / "tokens"
     return EncryptedTokenStore(folder, lambda: _load_or_create_key(folder, environ))
 
 

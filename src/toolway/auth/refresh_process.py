@@ -21,9 +21,14 @@ def main() -> None:
 
     Signals that would end the process are ignored; after `MAX_LIFETIME_S` seconds an alarm ends it.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if sys.platform != "win32":
+        numbers.append(signal.SIGHUP)
+        signal.alarm(MAX_LIFETIME_S)
+    else:
+        _end_later()
+    for number in numbers:
         signal.signal(number, signal.SIG_IGN)  # a refresh takes ten seconds at most; to stop it could lose the login
-    signal.alarm(MAX_LIFETIME_S)
     order = json.load(sys.stdin)
     sys.path[:] = order["path"]  # of the parent process, so that the same code is imported
     try:
@@ -34,6 +39,16 @@ def main() -> None:
         print(json.dumps(result), flush=True)
     except BrokenPipeError:
         pass  # the parent has ended; the new token is on disk
+
+
+def _end_later() -> None:
+    """End the process after `MAX_LIFETIME_S` seconds, where there is no alarm."""
+    import os
+    import threading
+
+    timer = threading.Timer(MAX_LIFETIME_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def run_order(order: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ in a separate process that holds the lock (`refresh_process.py`). It finishes ev
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._async import run_in_daemon_thread
+from toolway._os import O_PRIVATE, start_detached, try_lock_handle
 from toolway.auth.encrypted_token_store import EncryptedTokenStore, TokenFileUnreadable
 from toolway.auth.refresh_process import UNSUPPORTED
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, request_refresh, token_store_error
@@ -159,14 +159,7 @@ def _import_path() -> list[str]:
 
 
 def _start_refresh_process(lock: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(REFRESH_PROCESS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(lock,),
-        start_new_session=True,  # signals to our process group must not reach it
-    )
+    return start_detached([sys.executable, "-I", "-S", str(REFRESH_PROCESS)], lock)
 
 
 # -- file lock --------------------------------------------------------------------------------------------------------
@@ -184,26 +177,17 @@ async def acquire_file_lock(timeout: float, file: Path) -> int:
     opened.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
     try:
         async with asyncio.timeout(timeout):
             attempts = 0
-            while not _try_lock(handle):
+            while not try_lock_handle(handle):
                 await asyncio.sleep(_LOCK_RETRY_DELAYS_S[min(attempts, len(_LOCK_RETRY_DELAYS_S) - 1)])
                 attempts += 1
     except BaseException:
         os.close(handle)
         raise
     return handle
-
-
-def _try_lock(handle: int) -> bool:
-    """Try to lock an open file without waiting. Return False if another process holds the lock."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 async def refresh_stored_token(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway._os import data_folder
 from toolway.cli.exit_codes import UsageError
 from toolway.cli.output import Output
 from toolway.config.admission.entry import ADMISSION_CODE, AdmissionPolicy, check_entry, rejection_error
@@ -255,5 +256,4 @@ def _store_secret(output: Output, ask: InstallInput) -> None:
 
 
 def _data_dir() -> Path:
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path(os.environ.get("HOME") or Path.home()) / ".local/share") / "toolway"
+    return data_folder(os.environ) or Path.home() / ".local/share/toolway"

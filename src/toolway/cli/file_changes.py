@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from toolway._os import home_folder
 from toolway.cli.exit_codes import UsageError, did_you_mean
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
@@ -156,8 +157,8 @@ def _is_project_file(file: Path) -> bool:
 
 def with_tilde(path: str | os.PathLike[str]) -> str:
     """Return a path for display, with `~` for the home directory."""
-    text, home = os.fspath(path), os.environ.get("HOME", "").rstrip("/")
-    return f"~{text[len(home) :]}" if home and text.startswith(f"{home}/") else text
+    text, home = os.fspath(path), home_folder(os.environ).rstrip(os.sep)
+    return f"~{text[len(home) :]}" if home and text.startswith(f"{home}{os.sep}") else text
 
 
 def print_edit(output: Output, edit: Edit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -13,7 +12,6 @@ from toolway.cluster.lease_clock import LeaseClock, LeaseSettings
 from toolway.cluster.queries import LogThrottle, QueryRunner
 
 DATABASE_RETRY_DELAY_S: Final = 0.5  # seconds after a failed database query
-_BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS: MONOTONIC counts sleep as well
 
 
 class Lease:
@@ -99,11 +97,3 @@ class Lease:
 
     def _seconds_left(self) -> float:
         return self._clock.expires_at() - self._now()
-
-
-def boot_time() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps.
-
-    Leases expire during that time, so a monotonic clock that stops would be wrong.
-    """
-    return time.clock_gettime(_BOOT_CLOCK)

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from toolway._os import boot_time
 from toolway._version import __version__
 from toolway.cluster.admin import NodesAdmin
 from toolway.cluster.bootstrap import detect_address, nats_unavailable, reporting_database_errors
@@ -39,7 +40,6 @@ from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.poll import InstanceCounter
 from toolway.cluster.db.tokens import DbTokenStore
-from toolway.cluster.lease import boot_time
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS, WORKER_LEASE_SETTINGS
 from toolway.cluster.member import WORKER_POLL_INTERVAL_S, Member
 from toolway.cluster.nats_rpc.rpc_client import NatsRpc

@@ -16,6 +16,7 @@ from dataclasses import field
 from typing import Final
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway._os import O_NONBLOCK
 from toolway.errors import ConfigError
 from toolway.secrets import looks_like_secret, remember_secret
 from toolway.secrets.detection import is_secret_name
@@ -95,7 +96,7 @@ def read_env_file(path: str) -> EnvFile:
     Raises `ConfigError` if the file is missing, unreadable, too large or no text. The error contains no value.
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise env_file_error(path, "it is not a regular file")
             data = file.read(MAX_ENV_FILE_BYTES + 1)

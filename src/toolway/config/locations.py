@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from toolway._lazy import dataclass
+from toolway._os import config_folder, data_folder, home_folder, state_folder
 from toolway.errors import ConfigError
 
 Scope = Literal["user", "project", "local"]
@@ -42,8 +43,8 @@ class ConfigPaths:
 
 def find_config_paths(environment: Mapping[str, str], directory: Path) -> ConfigPaths:
     """Return the paths of the configuration files for the working directory `directory`."""
-    home = Path(environment.get("HOME") or Path.home())
-    config = Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "toolway"
+    home = Path(home_folder(environment) or Path.home())
+    config = config_folder(environment) or home / ".config" / "toolway"
     user = config / "mcp.json"
     root = _find_project_root(directory.absolute(), home)
     found = (root / name for name in PROJECT_FILE_NAMES)
@@ -90,11 +91,8 @@ def _is_same_path(one: Path, other: Path) -> bool:
 
 def own_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders with Toolway's tokens, keys, secrets and configuration, which no server needs."""
-    home = environ.get("HOME")
-    bases = (("XDG_STATE_HOME", ".local/state"), ("XDG_DATA_HOME", ".local/share"), ("XDG_CONFIG_HOME", ".config"))
-    found = [environ.get(variable) or (f"{home}/{default}" if home else "") for variable, default in bases]
-    state = gateway_state_folder(environ)
-    return (*(Path(base) / "toolway" for base in found if base), *([state] if state is not None else []))
+    found = (state_folder(environ), data_folder(environ), config_folder(environ), gateway_state_folder(environ))
+    return tuple(folder for folder in found if folder is not None)
 
 
 def add_private_file(path: str | os.PathLike[str]) -> None:
@@ -114,5 +112,5 @@ def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
     """
     if environ.get(STATE_FOLDER_VARIABLE):
         return Path(environ[STATE_FOLDER_VARIABLE])
-    base = environ.get("XDG_STATE_HOME") or (f"{environ['HOME']}/.local/state" if environ.get("HOME") else "")
-    return Path(base) / "toolway" / "gateway" if base else None
+    base = state_folder(environ)
+    return base / "gateway" if base else None

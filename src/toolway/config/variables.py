@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from toolway._lazy import compile_pattern
+from toolway._os import home_folder
 from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 
 # An unclosed default extends to the end of the text, so that the search does not restart at every `${` in it.
@@ -107,7 +108,7 @@ def expand_home(path: str, variables: Mapping[str, str]) -> str:
     """Replace a leading `~` or `~/` by the home directory. `~name` stays unchanged."""
     if path != "~" and not path.startswith("~/"):
         return path
-    home = variables.get("HOME") or os.path.expanduser("~")
+    home = home_folder(variables) or os.path.expanduser("~")
     if isinstance(path, SecretTemplate):
         first, *rest = path.parts  # the text that begins with ~
         return SecretTemplate((home + str(first)[1:], *rest))

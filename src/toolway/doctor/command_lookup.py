@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from toolway._lazy import dataclass
+from toolway._os import home_folder
 from toolway.config.schema import Server
 from toolway.upstream.diagnosis import NODE_PROGRAMS
 
@@ -107,7 +108,7 @@ def common_bin_dirs(environ: Mapping[str, str]) -> Iterable[tuple[str, Path]]:
 
     Folders of newer versions are first. Homebrew and /usr/local/bin are last.
     """
-    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    home = Path(home_folder(environ) or os.path.expanduser("~"))
     for manager, pattern in _HOME_BIN_DIRS:
         for folder in sorted(home.glob(pattern), key=_version_key, reverse=True):
             yield manager, folder
@@ -145,7 +146,7 @@ async def run_for_output(argv: list[str], environ: Mapping[str, str], timeout: f
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=dict(environ),
-            start_new_session=True,  # an interactive shell would take over our terminal
+            start_new_session=sys.platform != "win32",  # an interactive shell would take over our terminal
         )
     except OSError:
         return ""
@@ -156,7 +157,10 @@ async def run_for_output(argv: list[str], environ: Mapping[str, str], timeout: f
         return ""
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
+            if sys.platform != "win32":
+                os.killpg(process.pid, 9)
+            else:
+                process.kill()
         with suppress(ProcessLookupError):
             await process.wait()
     return data.decode(errors="replace")

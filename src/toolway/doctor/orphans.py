@@ -24,10 +24,10 @@ from typing import Final
 from toolway._lazy import dataclass
 from toolway.config.masking import mask_value
 from toolway.config.schema import Server
-from toolway.upstream.process import reaper
+from toolway.upstream.process.server_process import TAG_VARIABLE
 
-TAG_PREFIX: Final = reaper.TAG_VARIABLE.encode() + b"="
-REAPER_PATH: Final = os.path.join("process", os.path.basename(reaper.__file__))
+TAG_PREFIX: Final = TAG_VARIABLE.encode() + b"="
+REAPER_PATH: Final = os.path.join("process", "reaper.py")
 EXIT_WAIT_S: Final = 2.0  # after SIGTERM
 TCP_LISTEN: Final = "0A"  # the state of a socket in /proc/net/tcp
 
@@ -56,6 +56,7 @@ class Orphan:
         Return a sentence about it for the user.
         """
         tree = [(pid, _stat_field(pid, 21)) for pid in (self.pid, *descendants(self.pid))] if self._is_alive() else []
+        assert sys.platform != "win32"
         for signum in (signal.SIGTERM, signal.SIGKILL):
             for pid, started in tree:
                 if _is_process_alive(pid, started):
@@ -150,6 +151,7 @@ def _command_words(server: Server) -> tuple[str, ...]:
 
 
 def _describe_orphan(pid: int, name: str) -> Orphan:
+    assert sys.platform != "win32"
     start_ticks = _stat_field(pid, 21)
     pages = int(_stat_field(pid, 23) or 0)
     uptime = float((_read_uptime() or ["0"])[0])
@@ -200,6 +202,8 @@ def command_line(pid: int) -> str:
 
 def start_interval(first: int, second: int) -> float | None:
     """Return the seconds between the starts of two processes; None if one of them is gone."""
+    if sys.platform == "win32":
+        return None
     begin, end = _stat_field(first, 21), _stat_field(second, 21)
     return (int(end) - int(begin)) / os.sysconf("SC_CLK_TCK") if begin and end else None
 
@@ -209,6 +213,8 @@ def start_interval(first: int, second: int) -> float | None:
 
 def _user_pids() -> Iterator[int]:
     """Yield the pids of this user's processes, without the current process."""
+    if sys.platform == "win32":
+        return
     user, own = os.getuid(), os.getpid()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         with contextlib.suppress(OSError):
@@ -279,6 +285,7 @@ def _open_pipes(pipes: set[str]) -> set[str]:
 
 
 def _is_writable(pid: int, fd: str) -> bool:
+    assert sys.platform != "win32"
     for line in _read_proc(pid, f"fdinfo/{fd}").splitlines():
         if line.startswith(b"flags:"):
             return int(line.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
@@ -313,6 +320,8 @@ def orphaned_sockets() -> set[str]:
     Node.js programs, and so most clients, give their servers a socket as stdin; other programs use a pipe. The set
     is empty if the kernel gives no answer within a second.
     """
+    if sys.platform == "win32":
+        return set()
     with contextlib.suppress(OSError), socket.socket(_AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(1.0)
         request = _DIAG_REQUEST.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, 0, 0, 0)

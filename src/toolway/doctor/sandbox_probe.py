@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +15,7 @@ from toolway.config.schema import Server
 from toolway.doctor.company_facts import SandboxProbe
 from toolway.upstream.process.bubblewrap import SECRET_PATHS, refuse_package_runner
 from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError, describe
+from toolway.upstream.process.pipes import read_all
 from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Spawner, SpawnError, build_environment
 
@@ -92,29 +92,19 @@ async def probe_sandbox(
         )
     except (SandboxError, SpawnError, ValueError, OSError) as exc:
         return SandboxProbe(problem=getattr(exc, "detail", "") or str(exc))
-    os.close(process.stdin)
+    process.stdin.close()
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reading = (read_all(each, MAX_OUTPUT_BYTES) for each in (process.stdout, process.stderr))
+            output, errors = [data.decode(errors="replace") for data in await asyncio.gather(*reading)]
             status = await process.exited
-        output, errors = _read_all(process.stdout), _read_all(process.stderr)
     except TimeoutError:
         process.kill_tree()
         return SandboxProbe(made_by, problem=f"a program in it did not end within {PROBE_TIMEOUT_S:g} s")
     finally:
-        for fd in (process.stdout, process.stderr):
-            with suppress(OSError):
-                os.close(fd)
+        process.stdout.close()
+        process.stderr.close()
     labels = [*files]
     if status != 0:
         return SandboxProbe(made_by, problem=errors.strip()[-200:] or f"a program in it ended with code {status}")
     return SandboxProbe(made_by, tuple(labels), tuple(labels[int(number)] for number in output.split()))
-
-
-def _read_all(fd: int) -> str:
-    """Return what the ended test program wrote to a pipe. Its output is small enough to fit into the pipe."""
-    os.set_blocking(fd, False)
-    data = b""
-    with suppress(BlockingIOError):
-        while (part := os.read(fd, 65536)) and len(data) < MAX_OUTPUT_BYTES:
-            data += part
-    return data.decode(errors="replace")

@@ -8,9 +8,8 @@ start, because an interrupted download starts over at the next start.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any, Final
@@ -29,6 +28,7 @@ from toolway.upstream import lists
 from toolway.upstream.diagnosis import PACKAGE_RUNNERS
 from toolway.upstream.negotiation import NegotiatedProtocol, may_be_legacy_sse
 from toolway.upstream.process.confinement import choose_sandbox
+from toolway.upstream.process.pipes import Source
 from toolway.upstream.process.spawner import Process, Spawner
 from toolway.upstream.session import Session
 from toolway.upstream.start_policy import refusal_hint
@@ -231,7 +231,7 @@ class StdoutStats:
 class TappedSpawner(Spawner):
     """Spawner that starts a server's process and observes its stdout.
 
-    The transport is the same as for calls, unchanged. The process's stdout passes through an additional pipe.
+    The transport is the same as for calls, unchanged.
     """
 
     def __init__(self, spawner: Spawner, requires_lock: bool = False, default_sandbox: DefaultSandbox = "auto") -> None:
@@ -240,7 +240,6 @@ class TappedSpawner(Spawner):
         self.requires_lock = requires_lock or spawner.requires_lock
         self.stats = StdoutStats()
         self._real_spawner = spawner
-        self._taps: list[_StdoutTap] = []
 
     async def start(
         self,
@@ -256,61 +255,33 @@ class TappedSpawner(Spawner):
         process = await self._real_spawner.start(argv, env, cwd, sandbox, grants, proxy_folder)
         loop = asyncio.get_running_loop()
         self.stats.pid, self.stats.spawned_at = process.pid, loop.time()
-        reader, writer = os.pipe()
-        for fd in (reader, writer):
-            os.set_blocking(fd, False)
-        self._taps.append(_StdoutTap(loop, process.stdout, writer, self.stats))
-        return replace(process, stdout=reader)
+        return replace(process, stdout=_TappedSource(loop, process.stdout, self.stats))
 
     async def close(self) -> None:
-        for tap in self._taps:
-            tap.close()
+        """Do nothing: the process belongs to the real spawner."""
 
 
-class _StdoutTap:
-    """Copier of a server's stdout from one pipe to another, which counts the lines that are not JSON-RPC messages."""
+class _TappedSource:
+    """Stdout of a server that counts the lines that are not JSON-RPC messages, before a transport gets them."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, source: int, sink: int, stats: StdoutStats) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, source: Source, stats: StdoutStats) -> None:
         self._loop = loop
-        self._source, self._sink = source, sink
+        self._source = source
         self._stats = stats
-        self._unsent = bytearray()
         self._line = bytearray()
-        self._ended = False
-        self._closed = False
-        loop.add_reader(source, self._read)
+        self.pause, self.resume = source.pause, source.resume
 
-    def _read(self) -> None:
-        try:
-            data = os.read(self._source, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(self._source)
-            self._ended = True
-        else:
-            self._observe(data)
-            self._unsent += data
-        self._write()
+    @property
+    def is_open(self) -> bool:
+        return self._source.is_open
 
-    def _write(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: os.write(self._sink, self._unsent[:READ_BYTES])]
-        except BlockingIOError:
-            self._loop.add_writer(self._sink, self._write)
-            if len(self._unsent) > MAX_UNSENT_BYTES:
-                self._loop.remove_reader(self._source)
-            return
-        except OSError:
-            self._unsent.clear()  # the reader has closed the pipe
-        self._loop.remove_writer(self._sink)
-        if self._ended:
-            self.close()
-        else:
-            self._loop.add_reader(self._source, self._read)
+    def start(self, on_data: Callable[[bytes], None]) -> None:
+        def observe(data: bytes) -> None:
+            if data:
+                self._observe(data)
+            on_data(data)
+
+        self._source.start(observe)
 
     def _observe(self, data: bytes) -> None:
         if self._stats.first_byte_at is None:
@@ -334,11 +305,4 @@ class _StdoutTap:
                 self._stats.noise_lines.append(sanitize(cut_bytes(line, MAX_NOISE_LINE_BYTES), 200).strip())
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._loop.remove_reader(self._source)
-        self._loop.remove_writer(self._sink)
-        for fd in (self._source, self._sink):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        self._source.close()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from toolway._os import process_exists
 from toolway.config.locations import STATE_FOLDER_VARIABLE, find_config_paths, gateway_state_folder
 from toolway.errors import ConfigError
 
@@ -102,7 +103,6 @@ class StateDir:
         """Return the content of `running.json`; None if it is missing or its process is not alive."""
         try:
             found = msgspec.json.decode((self.folder / "running.json").read_bytes(), type=RunningGateway)
-            os.kill(found.pid, 0)
         except (OSError, ValueError):
             return None
-        return found
+        return found if process_exists(found.pid) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import socket
 import ssl
@@ -177,7 +178,8 @@ async def _connect_address(address: ResolvedAddress) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (*_KEEPALIVE_OPTIONS, _USER_TIMEOUT):
             if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+                with contextlib.suppress(OSError):  # a refused option is no reason to give up the connection
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         await asyncio.get_running_loop().sock_connect(sock, address.sockaddr)
     except BaseException:
         sock.close()

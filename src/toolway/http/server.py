@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from toolway._os import max_open_files
 from toolway.http.exchange import Exchange, HeadCache, HttpRequest
 from toolway.http.limits import BodyBudget, ServerLimits
 from toolway.http.server_connection import AuthenticateHead, RequestHandler, ServerConnection
@@ -281,5 +281,4 @@ class HttpServer:
 
 def _affordable_connections() -> int:
     """Return the number of client connections that the process's open-file limit allows."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(16, int(soft * _FILE_LIMIT_SHARE)) if soft != resource.RLIM_INFINITY else 1_000_000
+    return min(1_000_000, max(16, int(max_open_files() * _FILE_LIMIT_SHARE)))

@@ -13,6 +13,7 @@ import threading
 from typing import Final
 
 from toolway._async import run_in_daemon_thread
+from toolway._os import register_at_fork
 from toolway.config.schema import Tls
 from toolway.http.limits import HttpError
 
@@ -79,7 +80,7 @@ def _renew_lock() -> None:
     _context_lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+register_at_fork(after_in_child=_renew_lock)
 
 
 def _stamp(name: str, path: str) -> _FileStamp:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
+from toolway._os import O_NONBLOCK
 from toolway.config.dotenv import read_env_file
 from toolway.config.field_reader import unset_variables_error
 from toolway.config.schema import Server
@@ -27,7 +28,8 @@ from toolway.config.variables import expand_home
 from toolway.errors import ConfigError, ToolwayError
 from toolway.secrets import SecretsError, is_harmless_value, looks_like_secret, open_store, remember_secret
 from toolway.types import Certainty, Era, Json
-from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
+from toolway.upstream.process.pipes import read_all
+from toolway.upstream.process.spawner import Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, Request, Transport, TransportError, TransportInfo
 
 MAX_SECRET_BYTES: Final = 64 * 1024  # of a secret
@@ -132,7 +134,7 @@ def _read_from_file(reference: SecretRef, environ: Mapping[str, str]) -> str:
     """Read a secret from a file, without the line break at its end."""
     path = expand_home(reference.target, environ)
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise _secret_error(reference, "not a regular file")
             return _decode_secret(reference, file.read(MAX_SECRET_BYTES + 1))
@@ -152,44 +154,19 @@ async def _run_secret_command(reference: SecretRef, environ: Mapping[str, str], 
         raise _secret_error(reference, f"the command cannot be started: {exc.code}") from None
     try:
         async with asyncio.timeout(COMMAND_TIMEOUT_S):
-            os.close(process.stdin)
-            data = await _read_stdout(process)
+            process.stdin.close()
+            process.stderr.start(lambda _: None)
+            data = await read_all(process.stdout, MAX_SECRET_BYTES)
             code = await process.exited if len(data) <= MAX_SECRET_BYTES else 0
     except TimeoutError:
         raise _secret_error(reference, f"the command did not end within {COMMAND_TIMEOUT_S:.0f} s") from None
     finally:
         process.kill_tree()
-        os.close(process.stdout)
-        os.close(process.stderr)
+        process.stdout.close()
+        process.stderr.close()
     if code != 0:
         raise _secret_error(reference, f"the command ended with exit code {code}", f"run it: {reference.target}")
     return _decode_secret(reference, data)
-
-
-async def _read_stdout(process: Process) -> bytes:
-    """Read a process's stdout to its end or until it exceeds the limit; discard stderr."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-    data = bytearray()
-
-    def on_stdout() -> None:
-        chunk = os.read(process.stdout, MAX_SECRET_BYTES)
-        data.extend(chunk)
-        if not done.done() and (not chunk or len(data) > MAX_SECRET_BYTES):
-            done.set_result(None)
-
-    def on_stderr() -> None:
-        if not os.read(process.stderr, MAX_SECRET_BYTES):
-            loop.remove_reader(process.stderr)
-
-    loop.add_reader(process.stdout, on_stdout)
-    loop.add_reader(process.stderr, on_stderr)
-    try:
-        await done
-    finally:
-        loop.remove_reader(process.stdout)
-        loop.remove_reader(process.stderr)
-    return bytes(data)
 
 
 def _decode_secret(reference: SecretRef, data: bytes) -> str:

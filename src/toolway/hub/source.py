@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from toolway._os import cache_folder, state_folder
 from toolway.catalog.storage import CatalogStorage, FileCatalogStorage
 from toolway.config.locations import gateway_state_folder
 from toolway.config.schema import (
@@ -182,8 +183,7 @@ def default_catalog_storage(environ: Mapping[str, str]) -> FileCatalogStorage | 
 
 def default_cache_folder(environ: Mapping[str, str]) -> Path | None:
     """Return the folder `toolway` in this user's cache folder. None without a home directory."""
-    cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
-    return Path(cache) / "toolway" if cache else None
+    return cache_folder(environ)
 
 
 def _catalog_storage(folder: Path, environ: Mapping[str, str]) -> FileCatalogStorage | None:
@@ -217,4 +217,5 @@ def default_runtime_dir(environ: Mapping[str, str]) -> Path | None:
     runtime = environ.get("XDG_RUNTIME_DIR")
     if runtime:
         return Path(runtime) / "toolway"
-    return Path(environ["HOME"]) / ".local" / "state" / "toolway" / "run" if "HOME" in environ else None
+    state = state_folder({"HOME": environ["HOME"]} if "HOME" in environ else environ)
+    return state / "run" if state else None

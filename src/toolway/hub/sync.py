@@ -18,6 +18,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
+from toolway._os import register_at_fork
 from toolway.auth.token_manager import LoginCallback
 from toolway.auth.token_store import DEFAULT_TOKENS, TokenStore
 from toolway.callbacks import Callback, Roots, SamplingCallback
@@ -436,4 +437,4 @@ def _pause(paused: threading.Event, resume: threading.Event) -> None:
 
 _fork_pause: Final = _ForkPause()
 atexit.register(_close_open_hubs)
-os.register_at_fork(before=_fork_pause.begin, after_in_parent=_fork_pause.end, after_in_child=_open_hubs.clear)
+register_at_fork(before=_fork_pause.begin, after_in_parent=_fork_pause.end, after_in_child=_open_hubs.clear)

@@ -13,7 +13,6 @@ as executed.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import time
@@ -23,6 +22,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from toolway._os import O_PRIVATE, try_lock_handle
 from toolway._worker_thread import WorkerThread
 from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord, StoreUsage
 from toolway.types import Json
@@ -208,13 +208,11 @@ def _key_values(id: IdempotencyKey) -> tuple[str, str, str, str]:
 
 def _lock_file(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise StoreInUse(f"{path} is used by another process") from None
-    return lock
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
+    if try_lock_handle(lock):
+        return lock
+    os.close(lock)
+    raise StoreInUse(f"{path} is used by another process")
 
 
 # -- age of the records ------------------------------------------------------------------------------------------------

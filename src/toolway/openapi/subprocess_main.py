@@ -20,8 +20,8 @@ MAX_MEMORY_BYTES = 2 << 30  # memory, including loaded libraries; the largest kn
 
 def main() -> None:
     """Read the request from stdin, parse the document and write the answer to stdout."""
-    _set_limits()
     sys.path.insert(0, sys.argv[1])
+    _set_limits()
     import msgspec
 
     from toolway.openapi.loader import load_document
@@ -49,11 +49,10 @@ def main() -> None:
 
 
 def _set_limits() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):  # some systems lack these limits
-        import resource
+    from toolway._os import limit_own_resources
 
-        resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
-        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    with contextlib.suppress(ValueError, OSError):  # some systems lack these limits
+        limit_own_resources(MAX_MEMORY_BYTES, MAX_CPU_SECONDS)
 
 
 def _send_frame(sink: BinaryIO, frame: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from toolway._lazy import dataclass
+from toolway._os import cache_folder
 from toolway.packages import npm, pypi
 from toolway.packages.lock_file import LockedEntry, npm_name
 from toolway.packages.malware import MalwareIndex
@@ -132,8 +133,7 @@ class Locker:
 
     @property
     def _npm_cache(self) -> Path:
-        cache = self.environ.get("XDG_CACHE_HOME") or f"{self.environ.get('HOME', '')}/.cache"
-        return Path(cache) / "toolway" / "npm"
+        return (cache_folder(self.environ) or Path("/.cache/toolway")) / "npm"
 
     def _check_age(self, contents: Mapping[str, Any], before: datetime) -> None:
         """Raise `LockError` if a package is too young, or if its registry did not say when it was published."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from toolway._lazy import dataclass
+from toolway._os import data_folder, state_folder
 from toolway.errors import ConfigError
 from toolway.packages import FOLDER_NAME
 from toolway.packages.lock_file import LOCK_CODE
@@ -44,12 +45,10 @@ class TreeStore:
     @classmethod
     def open(cls, environ: Mapping[str, str]) -> TreeStore:
         """Return the package store in this user's data folder. Raises `ConfigError` if there is no home folder."""
-        home = environ.get("HOME")
-        data = environ.get("XDG_DATA_HOME") or (f"{home}/.local/share" if home else "")
-        state = environ.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
+        data, state = data_folder(environ), state_folder(environ)
         if not data or not state:
             raise ConfigError("no folder for locked packages", detail="HOME is not set", code=LOCK_CODE)
-        return cls(Path(data) / "toolway" / FOLDER_NAME, Path(state) / "toolway" / FOLDER_NAME)
+        return cls(data / FOLDER_NAME, state / FOLDER_NAME)
 
     def folder(self, digest: str, platform_name: str) -> Path:
         """Return the folder of the installed packages (tree) with this digest."""

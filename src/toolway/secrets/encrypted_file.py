@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import binascii
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from toolway._os import O_PRIVATE, lock_handle, restrict_to_owner, sync_folder
 from toolway.secrets.store import SecretsError
 
 PASSPHRASE_VARIABLE: Final = "TOOLWAY_SECRETS_PASSPHRASE"
@@ -215,7 +215,7 @@ def read_private(file: Path) -> bytes:
     with open(file, "rb") as opened:
         mode = os.fstat(opened.fileno()).st_mode
         if mode & 0o077 and stat.S_ISREG(mode):
-            os.fchmod(opened.fileno(), 0o600)
+            restrict_to_owner(opened.fileno())
         return opened.read()
 
 
@@ -226,16 +226,12 @@ def locked(file: Path) -> Iterator[None]:
     Waits until the lock is free. The lock is a separate file in the same folder.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600), "rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600), "rb") as lock:
+        lock_handle(lock.fileno())
         yield
 
 
 def _fsync_folder(folder: Path) -> None:
     """Sync a folder to disk: only then is a rename in it durable. Errors are ignored."""
     with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(folder)

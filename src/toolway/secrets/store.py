@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from toolway._lazy import compile_pattern
+from toolway._os import data_folder, state_folder
 from toolway.errors import ToolwayError
 
 STORE_VARIABLE: Final = "TOOLWAY_SECRETS"  # "keychain" or "file" overrides the automatic choice
@@ -56,8 +57,8 @@ def open_store(environment: Mapping[str, str]) -> SecretStore:
     from toolway.secrets.keychain import detect_keychain, recorded_names
 
     data, state = (
-        _toolway_folder(environment, "XDG_DATA_HOME", ".local/share"),
-        _toolway_folder(environment, "XDG_STATE_HOME", ".local/state"),
+        _require(data_folder(environment), "XDG_DATA_HOME"),
+        _require(state_folder(environment), "XDG_STATE_HOME"),
     )
     passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
     file = EncryptedFileStore(data / "secrets.sealed", state / "secrets.key", passphrase)
@@ -79,11 +80,10 @@ def keep_passphrase(environment: Mapping[str, str]) -> None:
     _passphrase = environment.get(PASSPHRASE_VARIABLE) or _passphrase
 
 
-def _toolway_folder(environment: Mapping[str, str], variable: str, default: str) -> Path:
-    base = environment.get(variable)
-    if not base and not environment.get("HOME"):
+def _require(folder: Path | None, variable: str) -> Path:
+    if folder is None:
         raise SecretsError("no folder for secrets", detail=f"neither HOME nor {variable} is set")
-    return Path(base or f"{environment['HOME']}/{default}") / "toolway"
+    return folder
 
 
 def check_secret_name(name: str) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import signal
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from toolway._os import on_reload_signal, on_stop_signals
 from toolway.catalog.pin_ignore import ignored_paths
 from toolway.config.approval.held_entries import HELD_CODE, HeldEntry, count_waiting
 from toolway.config.identity.exposure import GatewayRules, find_rules, is_loopback_host
@@ -483,10 +483,8 @@ class GatewayProcess:
 
     def _install_signal_handlers(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        with suppress(AttributeError):
-            loop.add_signal_handler(signal.SIGHUP, self._schedule_reload)
+        on_stop_signals(loop, self.stop)
+        on_reload_signal(loop, self._schedule_reload)
 
     def stop(self) -> None:
         """Request a stop after a drain that lets active calls finish; a second call skips it."""

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import ssl
-from contextlib import suppress
 from pathlib import Path
 
+from toolway._os import raise_open_files
 from toolway.errors import ConfigError
 
 
 def raise_file_limit() -> None:
     """Raise the process's limit of open files to the hard limit, for more connections."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else 1_048_576
-    if soft < wanted:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raise_open_files()
 
 
 def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:

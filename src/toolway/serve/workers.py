@@ -115,6 +115,7 @@ class WorkerPool:
 
         `on_ready` is called with the URL when all workers serve. Raises `ConfigError` if the address cannot be bound.
         """
+        assert sys.platform != "win32"
         raise_file_limit()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -194,6 +195,7 @@ class WorkerPool:
                 return code
 
     async def _run_once(self, worker: _Worker) -> int:
+        assert sys.platform != "win32"
         ours, theirs = socket.socketpair()
         place = f"{worker.number}:{theirs.fileno()}:{self._port}:{self._folder}"
         try:
@@ -225,6 +227,7 @@ class WorkerPool:
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _on_reload(self) -> None:
+        assert sys.platform != "win32"
         for worker in self._workers:
             worker.send_signal(signal.SIGHUP)
 
@@ -243,6 +246,7 @@ class WorkerPool:
         await self._stop([first])
 
     async def _stop(self, workers: list[_Worker]) -> None:
+        assert sys.platform != "win32"
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
         tasks = [worker.task for worker in workers if worker.task is not None]
@@ -268,6 +272,7 @@ def bind_shared(host: str, port: int) -> socket.socket:
 
     Raises `ConfigError` if the address cannot be bound, or if another program listens there.
     """
+    assert sys.platform != "win32"
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if bound.family == socket.AF_INET6:

@@ -68,7 +68,7 @@ class ExpressionProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                env={},
+                env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},  # Windows needs it
             )
             assert self._process.stdout is not None
             _read_line(self._process.stdout.fileno(), START_TIMEOUT_S)
@@ -88,6 +88,8 @@ class ExpressionProcess:
 
 def _read_line(descriptor: int, timeout: float) -> bytes:
     data = b""
+    if sys.platform == "win32":
+        return _read_line_in_thread(descriptor, timeout)
     while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES:
         if not select.select([descriptor], [], [], timeout)[0]:
             return b""
@@ -98,22 +100,37 @@ def _read_line(descriptor: int, timeout: float) -> bytes:
     return data
 
 
+def _read_line_in_thread(descriptor: int, timeout: float) -> bytes:
+    """Read a line with a time limit where `select` has no pipes. The caller ends the process, which ends the thread."""
+    found: list[bytes] = []
+
+    def read() -> None:
+        data = b""
+        with contextlib.suppress(OSError):
+            while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES and (chunk := os.read(descriptor, 65_536)):
+                data += chunk
+        found.append(data)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return found[0] if found else b""
+
+
 def main() -> None:
     """Evaluate the expressions that arrive on stdin, and write the results to stdout, until stdin ends."""
-    import resource
-    import signal
-
     sys.path.insert(0, sys.argv[1])
+    from toolway._os import limit_cpu_of_turn, limit_own_resources
     from toolway.workflows.expressions import ExpressionError, _compile_cel, to_json
 
     _compile_cel("true", frozenset())  # loads the runtime, whose time isn't that of the first expression
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    limit_own_resources(MAX_MEMORY_BYTES)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
     compiled: dict[tuple[str, tuple[str, ...]], Callable[[Mapping[str, Any]], Any]] = {}
     for line in sys.stdin.buffer:
         expression, variables, values = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # the default action of its signal ends the process
+        limit_cpu_of_turn(CPU_SECONDS)  # ends the process
         try:
             key = (expression, tuple(variables))
             if key not in compiled:
@@ -122,7 +139,7 @@ def main() -> None:
         except (ExpressionError, MemoryError) as exc:
             reply = {"error": getattr(exc, "detail", "") or "too much memory"}
         data = json.dumps(reply).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        limit_cpu_of_turn(0)
         sys.stdout.buffer.write((data if len(data) < MAX_REPLY_BYTES else b'{"error": "too large"}') + b"\n")
         sys.stdout.buffer.flush()
 

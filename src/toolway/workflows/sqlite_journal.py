@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import itertools
 import os
 import sqlite3
@@ -21,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
+from toolway._os import O_PRIVATE, process_exists, try_lock_handle, unlock_handle
 from toolway._worker_thread import WORKER_CODE, Job, WorkerDied, WorkerThread
 from toolway.types import Effect, Json
 from toolway.workflows.journal import (
@@ -245,7 +245,7 @@ class SqliteJournal:
     def _unlock(self) -> None:
         if self.lock_fd is not None:
             if not self.keeps_lock:
-                fcntl.flock(self.lock_fd, fcntl.LOCK_UN)  # also for the reaper
+                unlock_handle(self.lock_fd)  # also for the reaper
             os.close(self.lock_fd)
             self.lock_fd = None
 
@@ -305,40 +305,26 @@ def _resolve_all(group: list[_Work[Any]]) -> None:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
     limit = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as exc:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-            has_ended = holder.isdigit() and not _is_running(int(holder))
-            if has_ended and time.monotonic() < limit:
-                time.sleep(0.02)
-                continue
-            os.close(descriptor)
-            user = (
-                f"the servers of process {holder}, which has ended" if has_ended else f"process {holder or 'unknown'}"
-            )
-            raise RunsInUse(
-                "another process executes the runs of this journal",
-                detail=f"{path} is used by {user}",
-                hint="wait for it, or use another journal: --journal FILE",
-            ) from exc
+    while not try_lock_handle(descriptor):
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+        has_ended = holder.isdigit() and not process_exists(int(holder))
+        if has_ended and time.monotonic() < limit:
+            time.sleep(0.02)
+            continue
+        os.close(descriptor)
+        user = f"the servers of process {holder}, which has ended" if has_ended else f"process {holder or 'unknown'}"
+        raise RunsInUse(
+            "another process executes the runs of this journal",
+            detail=f"{path} is used by {user}",
+            hint="wait for it, or use another journal: --journal FILE",
+        )
     os.truncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, str(os.getpid()).encode())
     return descriptor
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _open(path: Path | None, owner: bool) -> sqlite3.Connection:

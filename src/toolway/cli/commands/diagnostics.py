@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolway._os import home_folder
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -368,7 +369,7 @@ def _print_report(output: Output, report: Report, names: Sequence[str], fixed: l
     width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
     for text in fixed:
         output.info(f"fixed: {text}", "green")
-    home = os.environ.get("HOME", "")
+    home = home_folder(os.environ)
     for line in render_report(
         report.with_tilde(home),
         width,

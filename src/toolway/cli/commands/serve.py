@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
+from toolway._os import home_folder, on_stop_signals
 from toolway.cli.exit_codes import ExitCode, UsageError, exit_code_for
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -102,6 +102,13 @@ def serve(
     )
     worker = None
     if workers is not None:
+        if sys.platform != "linux":
+            raise ConfigError(
+                "--workers needs Linux",
+                detail="only its kernel distributes the connections of one address to several processes",
+                hint="remove --workers, or run the gateway in a container or in WSL",
+                code="E-PLATFORM",
+            )
         from toolway.serve.workers import read_worker
 
         worker = read_worker(os.environ)
@@ -138,7 +145,7 @@ def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, aut
         raise reject_combination("--stdio", "one client over stdin and stdout has one process")
     if not auth:
         raise reject_combination("--no-auth", "workers authenticate each other")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     count = count_workers(text, cores)
     if count > 1:
         from toolway.cluster.bootstrap import require_cluster_extra
@@ -383,7 +390,7 @@ async def load_from_database(
         raise file_error
     from toolway.cluster.bootstrap import load_initial_config, wait_for_database
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    on_stop_signals(asyncio.get_running_loop(), stop.set, interrupt=False)
     defaults = GatewaySettings()
     address = (host or defaults.host, defaults.port if port is None else port)
     found = await wait_for_database(partial(load_initial_config, cluster), stop, *address, tls)
@@ -436,6 +443,6 @@ def build_doctor(
         selected = select_servers(own_config, [] if name is None else [name])
         report = await run_checks(selected.targets, os.environ, files=selected.files)
         servers = [target.server for target in selected.targets if target.server is not None]
-        return report.with_tilde(os.environ.get("HOME", "")).apply_mask(build_masker(servers)).to_json()
+        return report.with_tilde(home_folder(os.environ)).apply_mask(build_masker(servers)).to_json()
 
     return run_checks_as_json

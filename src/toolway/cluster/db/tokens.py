@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import ColumnElement, and_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from toolway._os import boot_time
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, request_refresh, token_store_error
 from toolway.auth.token_store import (
     Credential,
@@ -46,7 +47,6 @@ from toolway.cluster.db.changes import record_change
 from toolway.cluster.db.engine import db_now, insert_if_absent, with_snapshot
 from toolway.cluster.db.integrity import NO_EXPIRY_S, Integrity, StateRefused, TenantState
 from toolway.cluster.db.tables import CredentialRow
-from toolway.cluster.lease import boot_time
 from toolway.cluster.node_auth import CallTokenSealer
 from toolway.errors import ConfigError
 from toolway.network import NetworkPolicy

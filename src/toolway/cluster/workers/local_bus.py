@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -48,6 +49,7 @@ class LocalBus(Bus):
         path = os.path.join(self._folder, self._name)
         with suppress(FileNotFoundError):
             os.unlink(path)
+        assert sys.platform != "win32"  # only workers have this bus
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         bound.setblocking(False)
         try:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from toolway._os import state_folder
 from toolway.config.approval.accesses import runs_secret_command
 from toolway.config.editing import jsonc
 from toolway.errors import ConfigError
@@ -162,15 +163,15 @@ def open_trust_store(environment: Mapping[str, str]) -> TrustStore:
 
     Raises `ConfigError` if neither `XDG_STATE_HOME` nor `HOME` is set.
     """
-    base = environment.get("XDG_STATE_HOME")
-    if not base and not environment.get("HOME"):
+    folder = state_folder(environment)
+    if folder is None:
         raise ConfigError(
             "no folder for the list of trusted files",
             detail="neither HOME nor XDG_STATE_HOME is set",
             hint="name the file to use: --config FILE",
             code="E-STATE",
         )
-    return TrustStore(Path(base or f"{environment['HOME']}/.local/state") / "toolway" / "approvals.json")
+    return TrustStore(folder / "approvals.json")
 
 
 def content_digest(content: bytes) -> str:

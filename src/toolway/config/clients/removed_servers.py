@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from toolway._os import state_folder
 from toolway.errors import ConfigError
 from toolway.secrets.encrypted_file import locked, read_private, write_private
 
@@ -25,10 +26,9 @@ class RemovedServers:
 
     @staticmethod
     def open(environment: Mapping[str, str]) -> RemovedServers | None:
-        """Return the list of removed servers of this user; None if neither `XDG_STATE_HOME` nor `HOME` is set."""
-        home = environment.get("HOME")
-        base = environment.get("XDG_STATE_HOME") or (f"{home}/.local/state" if home else "")
-        return RemovedServers(Path(base) / "toolway" / "removed.json") if base else None
+        """Return the list of removed servers of this user; None if the environment names no folder."""
+        base = state_folder(environment)
+        return RemovedServers(base / "removed.json") if base else None
 
     def add(self, identity: str) -> None:
         """Store that the user removed this server. Raises `ConfigError` if the list cannot be written."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import fcntl
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import field
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from toolway._lazy import dataclass
+from toolway._os import O_PRIVATE, copy_owner_and_mode, lock_folder_handle, lock_handle, state_folder, sync_folder
 from toolway.config.editing.patch import REMOVED, KeyPath, TextFormat, apply_value
 from toolway.errors import ConfigError
 
@@ -169,7 +168,7 @@ def _replace_file(path: Path, edit: Edit, backup_folder: Path) -> Path | None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return backup
 
 
@@ -178,14 +177,10 @@ def _write_synced(temporary: Path, data: bytes, like: Path) -> None:
 
     `like` is the file that it will replace. If that does not exist, the mode is 0600.
     """
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _PRIVATE_MODE)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_PRIVATE, _PRIVATE_MODE)
     with open(handle, "wb") as opened:
         with suppress(FileNotFoundError):
-            old = like.stat()
-            if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                with suppress(PermissionError):
-                    os.fchown(handle, old.st_uid, old.st_gid)
-            os.fchmod(handle, stat.S_IMODE(old.st_mode))
+            copy_owner_and_mode(like.stat(), handle)
         opened.write(data)
         opened.flush()
         os.fsync(handle)
@@ -204,23 +199,15 @@ def _escape_glob(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder, across all processes. Waits until the lock is free.
 
     The folder itself is locked, so no lock file is left behind.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    handle = lock_folder_handle(folder)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_handle(handle)
         yield
     finally:
         os.close(handle)
@@ -278,9 +265,7 @@ class Backup:
 
 def default_backup_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder with all backups of this user, `toolway/backups` in the state folder."""
-    home = Path(environment.get("HOME") or Path.home())
-    state = environment.get("XDG_STATE_HOME")
-    return (Path(state) if state else home / ".local" / "state") / "toolway" / "backups"
+    return (state_folder(environment) or Path.home() / ".local" / "state" / "toolway") / "backups"
 
 
 def list_backups(file: Path, backup_folder: Path) -> list[Backup]:
@@ -301,7 +286,7 @@ def save_backup(file: Path, data: bytes, backup_folder: Path) -> Path:
     file_folder = _backup_folder_for(file, backup_folder)
     file_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = file_folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}{_BACKUP_SUFFIX}"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_PRIVATE, 0o600)
     with open(handle, "wb") as opened:
         opened.write(data)
         opened.flush()

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, BinaryIO, Final
 
+from toolway._async import run_in_daemon_thread
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
@@ -239,7 +240,7 @@ async def _open_input(source: BinaryIO) -> Callable[[], Awaitable[bytes]]:
     It returns empty bytes at the end of the input, after a lost connection, or if a line is too long.
     """
     if not _is_pollable(source):
-        return partial(asyncio.to_thread, _read_file_line, source)
+        return partial(run_in_daemon_thread, _read_file_line, source)
     reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
     return partial(_read_line, reader)
@@ -315,7 +316,12 @@ class LineWriter(asyncio.BaseProtocol):
 
 
 def _is_pollable(file: BinaryIO) -> bool:
-    """Return True if the event loop can wait for this file: a pipe, a socket or a terminal."""
+    """Return True if the event loop can wait for this file: a pipe, a socket or a terminal.
+
+    On Windows it cannot: only pipes that were opened for overlapped input and output, which stdin and stdout are not.
+    """
+    if sys.platform == "win32":
+        return False
     mode = os.fstat(file.fileno()).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
 

@@ -28,6 +28,9 @@ SHARED_PROC: Final = tuple(
 DEVICES: Final = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 
 
+NO_SANDBOX: Final = "Windows has no sandbox for servers: use WSL, or run the server in a container"
+
+
 class SandboxError(Exception):
     """Raised if the sandbox of a server is not possible here. `code` is the name of the errno, or E-SANDBOX."""
 
@@ -60,7 +63,7 @@ def choose_sandbox(own: Sandbox, default: DefaultSandbox) -> Sandbox:
     """
     if own != "auto" or default != "guard-if-possible":
         return "guard" if own == "auto" and default == "guard" else own
-    if sys.platform == "darwin":
+    if sys.platform != "linux":
         return "auto"
     from toolway.upstream.process import bubblewrap
 
@@ -81,6 +84,10 @@ def confine(
     Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
     if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
     """
+    if sys.platform == "win32":
+        if sandbox in ("guard", "strict"):
+            raise SandboxError(NO_SANDBOX)
+        return Confinement([*argv], env, {})
     if sandbox not in ("guard", "strict"):
         return Confinement([*argv], env, _hide(sandbox, own_folders))
     if sys.platform == "darwin":
@@ -125,6 +132,8 @@ def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
     Call it in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit of the entry
     cannot apply.
     """
+    if sys.platform == "win32":
+        raise SandboxError(NO_SANDBOX)
     if sys.platform == "darwin":
         return ["made by sandbox-exec, which was not tested", "processes: not limited", "memory: not limited"]
     from toolway.upstream.process import bubblewrap
@@ -194,6 +203,7 @@ def _with_landlock(
 
     Raises `ValueError` if that is not possible.
     """
+    assert sys.platform != "win32"
     from toolway.upstream.process import bubblewrap, path_facts, shown_paths, syscall_filter
 
     lacks = "bubblewrap is not installed or not permitted here, and "

@@ -12,6 +12,8 @@ import socket
 import sys
 import threading
 
+assert sys.platform != "win32"
+
 
 def main() -> None:
     path, command = sys.argv[1], sys.argv[2:]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ class HostProxy:
 
     async def start(self) -> None:
         """Listen on a Unix socket in a new private folder, whose path is then in `folder`. Raises `OSError`."""
+        assert sys.platform != "win32"
         self.folder = tempfile.mkdtemp(prefix="toolway-proxy-")
         self._server = await asyncio.start_unix_server(
             self._serve, f"{self.folder}/{SOCKET_NAME}", limit=MAX_HEAD_BYTES

@@ -52,6 +52,7 @@ def hides_nothing_else(path: str) -> bool:
 
     That is so if only the administrator can create entries in its ancestors.
     """
+    assert sys.platform == "linux"
     user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
     for ancestor in _ancestors(os.path.realpath(path)):
         try:
@@ -71,6 +72,7 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
     Raises `OSError` if the kernel refuses.
     """
+    assert sys.platform == "linux"
     version = abi_version()
     rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
     rules = [(path, rights, os.O_NOFOLLOW) for path in (*_allowed_paths(hidden), *kept)]
@@ -102,6 +104,7 @@ def leave_abstract_sockets() -> None:
 
 def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
     """Create a Landlock ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
+    assert sys.platform == "linux"
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from typing import Any, Final, Literal
 
 from toolway._lazy import dataclass
@@ -95,6 +96,7 @@ def plan_limits(sandbox: Sandbox, grants: SandboxGrants, bubblewrap: str | None)
 
 
 def _count_processes(sandbox: Sandbox, bubblewrap: str | None) -> CountedBy:
+    assert sys.platform != "win32"
     if os.geteuid() == 0:
         return ""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
@@ -107,6 +109,7 @@ def _count_processes(sandbox: Sandbox, bubblewrap: str | None) -> CountedBy:
 
 
 def _no_limit() -> str:
+    assert sys.platform != "win32"
     if os.geteuid() == 0:
         return "the kernel applies none to root, and no control group is delegated to this process"
     return "it needs bubblewrap on Linux 5.14 or later, or a delegated control group"

@@ -35,6 +35,8 @@ import socket
 import sys
 import time
 
+assert sys.platform != "win32"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
     from typing import Any

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
@@ -38,6 +39,7 @@ NAMESPACE_CALLS = {
 
 def is_supported() -> bool:
     """Return True if there is a filter for the processor architecture of this machine."""
+    assert sys.platform != "win32"
     return os.uname().machine in MACHINES
 
 
@@ -108,6 +110,7 @@ def install(with_network: bool) -> None:
 
     The process must have given up new privileges before, as `landlock.allow_only` does.
     """
+    assert sys.platform != "win32"
     import ctypes  # slow to import
 
     program = build_filter(os.uname().machine, with_network)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -28,7 +29,6 @@ from toolway.upstream.transports.stdio_pipes import Frame, Framer, OversizedLine
 if TYPE_CHECKING:
     from toolway.upstream.process.host_proxy import HostProxy
 
-READ_BYTES: Final = 64 * 1024  # bytes: the capacity of a pipe, and the limit of work in one turn of the event loop
 EXIT_GRACE_S: Final = 0.2  # seconds after the process ended, to read its last output
 EXIT_CODE_TIMEOUT_S: Final = 0.4  # seconds after a pipe broke, to learn the exit code, which says more
 STDIN_CLOSE_TIMEOUT_S: Final = 2.0  # seconds after stdin was closed
@@ -59,7 +59,6 @@ class StdioTransport(MessageStream):
         self._stderr_tail = StderrTail(server.limits.stderr_bytes)
         self._mask: Callable[[str], str] | None = None  # hides the values of `env`; built when there is any stderr
         self._shown_stderr = ("", "")  # the last one, as it is and masked
-        self._readers: dict[int, Callable[[bytes], None]] = {}
         self._process: Process | None = None
         self._writer: PipeWriter | None = None
         self._proxy: HostProxy | None = None  # for the hosts that its sandbox grants
@@ -81,7 +80,7 @@ class StdioTransport(MessageStream):
         server = self._server
         argv = await self._find_program([command, *server.args])
         try:
-            if server.sandbox == "strict" and server.grants.hosts:
+            if sys.platform != "win32" and server.sandbox == "strict" and server.grants.hosts:
                 from toolway.upstream.process.host_proxy import HostProxy  # loads an HTTP client
 
                 self._proxy = HostProxy(server.grants.hosts, server.network_policy)
@@ -97,8 +96,8 @@ class StdioTransport(MessageStream):
             self._process.stdin, self._server.timeout.write, self._on_write_stuck, self._on_pipe_broken
         )
         self._writer.may_write = self.is_owned
-        self._start_reading(self._process.stdout, self._on_stdout)
-        self._start_reading(self._process.stderr, self._stderr_tail.feed)
+        self._process.stdout.start(self._on_stdout)
+        self._process.stderr.start(self._stderr_tail.feed)
         self._process.exited.add_done_callback(self._on_exit)
 
     async def _find_program(self, words: list[str]) -> list[str]:
@@ -140,8 +139,8 @@ class StdioTransport(MessageStream):
             if not process.exited.done():
                 process.kill_tree()
             self._close_proxy()
-            self._stop_reading(process.stdout)
-            self._stop_reading(process.stderr)
+            process.stdout.close()
+            process.stderr.close()
             self._cancel_tasks()
 
     def _close_proxy(self) -> None:
@@ -201,37 +200,18 @@ class StdioTransport(MessageStream):
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _start_reading(self, fd: int, on_data: Callable[[bytes], None]) -> None:
-        self._readers[fd] = on_data
-        self._loop.add_reader(fd, self._on_readable, fd)
-
-    def _on_readable(self, fd: int) -> None:
-        try:
-            chunk = os.read(fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            chunk = b""
-        if chunk:
-            self._readers[fd](chunk)
-            return
-        self._stop_reading(fd)
-        if self._process is None or fd != self._process.stdout:
+    def _on_stdout_end(self) -> None:
+        if self._process is None:
             return
         if self._process.exited.done():
             self._disconnect_after(self._exit_disconnect(), 0.0)
         else:
             self._disconnect_after(Disconnect("the server closed its output", "E-STDIO-CLOSED"), EXIT_CODE_TIMEOUT_S)
 
-    def _stop_reading(self, fd: int) -> None:
-        if self._readers.pop(fd, None) is not None:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-
     def _on_exit(self, exited: asyncio.Future[int]) -> None:
         if self._process is None:
             return
-        self._disconnect_after(self._exit_disconnect(), EXIT_GRACE_S if self._process.stdout in self._readers else 0.0)
+        self._disconnect_after(self._exit_disconnect(), EXIT_GRACE_S if self._process.stdout.is_open else 0.0)
 
     def _exit_disconnect(self) -> Disconnect:
         assert self._process is not None
@@ -239,14 +219,17 @@ class StdioTransport(MessageStream):
         return Disconnect(describe_exit(code), "E-STDIO-EXIT", exit_code=code)
 
     def _pause_reading(self) -> None:
-        if self._process is not None and self._process.stdout in self._readers:
-            self._loop.remove_reader(self._process.stdout)
+        if self._process is not None:
+            self._process.stdout.pause()
 
     def _resume_reading(self) -> None:
-        if self._process is not None and self._process.stdout in self._readers:
-            self._loop.add_reader(self._process.stdout, self._on_readable, self._process.stdout)
+        if self._process is not None:
+            self._process.stdout.resume()
 
     def _on_stdout(self, chunk: bytes) -> None:
+        if not chunk:
+            self._on_stdout_end()
+            return
         for line in self._framer.feed(chunk):
             if isinstance(line, OversizedLine):
                 self._on_oversized(line)
@@ -331,6 +314,8 @@ class StderrTail:
 
 def describe_exit(code: int) -> str:
     """Return a sentence about the exit code of a server process; a negative code is a signal."""
+    if code >= 0xC0000000:  # Windows ended it: the number of an exception
+        return f"the server's process ended with status 0x{code:08X}"
     if code >= 0:
         return f"the server's process ended with exit code {code}"
     return f"the server's process was ended by signal {-code}"

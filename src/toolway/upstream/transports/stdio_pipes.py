@@ -3,7 +3,7 @@
 `Framer` splits a byte stream into lines, in linear time and bounded memory. A line over the limit is reported once,
 with its first bytes, and skipped to its newline.
 
-`PipeWriter` writes whole frames to a non-blocking pipe, with a sent flag for each frame. A partly written frame is
+`PipeWriter` writes whole frames to a pipe that never blocks, with a sent flag for each frame. A partly written frame is
 completed even if its caller is cancelled, because half a frame would corrupt the next one. A frame that was not begun
 can still be cancelled. The first frame in a turn of the event loop is written at once. Later frames of the same turn
 are written together at its end, in one system call, which costs more than everything else.
@@ -12,8 +12,6 @@ are written together at its end, in one system call, which costs more than every
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -22,6 +20,7 @@ from typing import Final
 import msgspec
 
 from toolway._lazy import dataclass
+from toolway.upstream.process.pipes import Sink
 
 OVERSIZED_HEAD_BYTES = 4096  # bytes kept of an oversized line: enough to read an id
 
@@ -126,9 +125,9 @@ class PipeWriter:
     """
 
     def __init__(
-        self, fd: int, stuck_timeout: float, on_stuck: Callable[[], None], on_broken: Callable[[], None]
+        self, sink: Sink, stuck_timeout: float, on_stuck: Callable[[], None], on_broken: Callable[[], None]
     ) -> None:
-        self._fd = fd
+        self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Frame] = deque()
         self._offset = 0  # bytes of the first frame that are written
@@ -175,8 +174,7 @@ class PipeWriter:
             return
         self.closed = True
         self._stop_waiting()
-        with contextlib.suppress(OSError):
-            os.close(self._fd)
+        self._sink.close()
         self._queue.clear()
         self._queued_bytes = 0
 
@@ -196,7 +194,7 @@ class PipeWriter:
                 self._on_broken()
                 return
             try:
-                written = os.writev(self._fd, self._next_buffers())
+                written = self._sink.write(self._next_buffers())
             except BlockingIOError:
                 self._wait_writable()
                 return
@@ -207,6 +205,9 @@ class PipeWriter:
             if written and self._stuck_timer is not None:
                 self._restart_stuck_timer()
             self._on_written(written)
+            if self._sink.is_pending:
+                self._wait_writable()
+                return
         if self._stuck_timer is not None:
             self._stop_waiting()
 
@@ -253,7 +254,7 @@ class PipeWriter:
 
     def _wait_writable(self) -> None:
         if self._stuck_timer is None:
-            self._loop.add_writer(self._fd, self._flush)
+            self._sink.wait(self._flush)
             self._restart_stuck_timer()
 
     def _restart_stuck_timer(self) -> None:
@@ -265,4 +266,4 @@ class PipeWriter:
         if self._stuck_timer is not None:
             self._stuck_timer.cancel()
             self._stuck_timer = None
-            self._loop.remove_writer(self._fd)
+            self._sink.stop_waiting()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
 import stat
 import sys
 import time
@@ -23,12 +22,14 @@ import msgspec
 
 import toolway
 from toolway._async import run_in_daemon_thread
+from toolway._os import O_NONBLOCK, O_PRIVATE, cache_folder
 from toolway.config.schema import OpenApi, Server
 from toolway.http.client import HttpClient, HttpError, HttpResponse, HttpTarget, encode_headers
 from toolway.openapi import subprocess_main
 from toolway.openapi.models import ApiDocument, InvalidDocument, Operation, OperationSelection
 from toolway.openapi.parser import MAX_DOCUMENT_BYTES
 from toolway.types import Certainty
+from toolway.upstream.process.pipes import read_all, write_all
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import TransportError
 from toolway.upstream.transports.http_responses import body_excerpt
@@ -109,7 +110,7 @@ class _FileSource:
 
     def _read(self) -> bytes | None:
         try:
-            with open(os.open(self.location, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            with open(os.open(self.location, os.O_RDONLY | O_NONBLOCK), "rb") as file:
                 found = os.fstat(file.fileno())
                 version = (found.st_ino, found.st_size, found.st_mtime_ns)
                 if not stat.S_ISREG(found.st_mode):
@@ -286,9 +287,9 @@ class DocumentCache:
 
     @classmethod
     def for_url(cls, environ: Mapping[str, str], url: str) -> DocumentCache | None:
-        """Return the disk cache entry of `url`, or None without XDG_CACHE_HOME and HOME."""
-        cache = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if "HOME" in environ else "")
-        return cls(Path(cache) / "toolway" / "openapi", url) if cache else None
+        """Return the disk cache entry of `url`, or None if the environment names no folder for it."""
+        cache = cache_folder(environ)
+        return cls(cache / "openapi", url) if cache else None
 
     def load(self) -> CachedDocument | None:
         try:
@@ -314,7 +315,7 @@ class DocumentCache:
                 ]
             )
             new = self._file.with_suffix(f".{os.getpid()}")
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_PRIVATE, 0o600), "wb") as file:
                 file.write(head + b"\n" + document.data)
             new.replace(self._file)
             self._evict()
@@ -373,15 +374,11 @@ async def parse_in_subprocess(
     except SpawnError as exc:
         raise SubprocessUnavailable(exc.code) from None
     head = msgspec.json.encode([source, choice, sorted(preset_parameters)]) + b"\n"
-    work = run_in_daemon_thread(_run_parser, process, head + data)
     try:
-        document = await asyncio.shield(work)
+        document = await _run_parser(process, head + data)
         code = await process.exited
-    except asyncio.CancelledError:
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        raise
     finally:
-        process.kill_tree()  # the thread sees the end of the pipes, and closes them
+        process.kill_tree()
     if code < 0:  # killed by a system limit: it would fail in this process too
         raise InvalidDocument(f"{source} takes too much time or memory to parse", hint="keep only what you need of it")
     if document is None or code != 0:
@@ -389,68 +386,21 @@ async def parse_in_subprocess(
     return document
 
 
-def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
+async def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
     """Return the OpenAPI document from the parser subprocess; None if its output is incomplete.
 
-    Raises `InvalidDocument` if the subprocess reports that the document is invalid.
+    Both directions run at the same time, so that neither side blocks. Stderr is ignored. Raises `InvalidDocument` if
+    the subprocess reports that the document is invalid.
     """
-    return _decode_output(_exchange(process, memoryview(request)))
-
-
-def _exchange(process: Process, request: memoryview) -> bytes:
-    """Write the request to the subprocess and return its stdout, then close the pipes.
-
-    Both run at the same time, so that neither side blocks. Stderr is ignored.
-    """
-    output = bytearray()
-    pipes = {process.stdin, process.stdout, process.stderr}
-    selector = selectors.DefaultSelector()
-
-    def close(fd: int) -> None:
-        selector.unregister(fd)
-        pipes.discard(fd)
-        os.close(fd)
-
+    process.stderr.start(lambda _: None)
+    writing = asyncio.ensure_future(write_all(process.stdin, request))
     try:
-        for fd in pipes:
-            selector.register(fd, selectors.EVENT_WRITE if fd == process.stdin else selectors.EVENT_READ)
-        while process.stdout in pipes and len(output) <= MAX_OUTPUT_BYTES:
-            for key, _ in selector.select():
-                if key.fd == process.stdin:
-                    request = _write_some(key.fd, request)
-                    if not request:
-                        close(key.fd)
-                    continue
-                piece = _read_some(key.fd)
-                if key.fd == process.stdout:
-                    output += piece
-                if not piece:
-                    close(key.fd)
+        output = await read_all(process.stdout, MAX_OUTPUT_BYTES)
     finally:
-        for fd in tuple(pipes):
-            close(fd)
-        selector.close()
-    return bytes(output)
-
-
-def _write_some(fd: int, request: memoryview) -> memoryview:
-    """Write one chunk of the request and return the rest; empty if the subprocess reads no more."""
-    try:
-        return request[os.write(fd, request[:_PIPE_CHUNK_BYTES]) :]
-    except BlockingIOError:
-        return request
-    except OSError:
-        return request[:0]
-
-
-def _read_some(fd: int) -> bytes:
-    while True:
-        try:
-            return os.read(fd, _PIPE_CHUNK_BYTES)
-        except BlockingIOError:
-            time.sleep(GIL_YIELD_S)
-        except OSError:
-            return b""
+        writing.cancel()
+        process.stdout.close()
+        process.stderr.close()
+    return await run_in_daemon_thread(_decode_output, output)
 
 
 def _decode_output(output: bytes) -> ApiDocument | None:

@@ -1,0 +1,176 @@
+"""Ends of a server's pipes in the hub: what a transport needs of a pipe, on every system.
+
+A `Source` delivers what the process writes, and b"" once at its end. A `Sink` takes what the process reads. On Linux
+and macOS both are file descriptors that the event loop watches, here. On Windows they belong to a transport of
+asyncio's Proactor loop, in `job_spawner.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+READ_BYTES: Final = 64 * 1024  # bytes: the capacity of a pipe, and the limit of work in one turn of the event loop
+Buffers = Sequence[bytes | memoryview]
+
+
+class Source(Protocol):
+    """Readable end of a pipe."""
+
+    def start(self, on_data: Callable[[bytes], None]) -> None:
+        """Deliver all data to `on_data` from now on, and b"" at the end of the pipe."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def close(self) -> None:
+        """Close the pipe. Nothing is delivered any more."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return True until the pipe has ended or was closed."""
+        ...
+
+
+class Sink(Protocol):
+    """Writable end of a pipe."""
+
+    def write(self, buffers: Buffers) -> int:
+        """Write without waiting and return how many bytes the system took.
+
+        Raises `BlockingIOError` if it takes none now, and `OSError` if the pipe is broken.
+        """
+        ...
+
+    @property
+    def is_pending(self) -> bool:
+        """Return True if the system has taken bytes that the process did not make room for yet."""
+        ...
+
+    def wait(self, on_writable: Callable[[], None]) -> None:
+        """Call `on_writable` whenever the pipe takes bytes again, until `stop_waiting`."""
+
+    def stop_waiting(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+if sys.platform != "win32":
+
+    class FdSource:
+        """Readable end of a pipe, as a non-blocking file descriptor."""
+
+        __slots__ = ("_fd", "_loop", "_on_data", "is_open")
+
+        def __init__(self, fd: int) -> None:
+            self._fd = fd
+            self._loop = asyncio.get_running_loop()
+            self._on_data: Callable[[bytes], None] | None = None
+            self.is_open = True
+
+        def start(self, on_data: Callable[[bytes], None]) -> None:
+            self._on_data = on_data
+            self.resume()
+
+        def resume(self) -> None:
+            if self.is_open:
+                self._loop.add_reader(self._fd, self._read)
+
+        def pause(self) -> None:
+            if self.is_open:
+                self._loop.remove_reader(self._fd)
+
+        def close(self) -> None:
+            if self.is_open:
+                self.pause()
+                self.is_open = False
+                self._on_data = None
+                os.close(self._fd)
+
+        def _read(self) -> None:
+            try:
+                chunk = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                chunk = b""
+            on_data = self._on_data
+            assert on_data is not None
+            if not chunk:
+                self.close()
+            on_data(chunk)
+
+    class FdSink:
+        """Writable end of a pipe, as a non-blocking file descriptor."""
+
+        __slots__ = ("_fd", "_loop")
+        is_pending = False
+
+        def __init__(self, fd: int) -> None:
+            self._fd = fd
+            self._loop = asyncio.get_running_loop()
+
+        def write(self, buffers: Buffers) -> int:
+            return os.writev(self._fd, buffers)
+
+        def wait(self, on_writable: Callable[[], None]) -> None:
+            self._loop.add_writer(self._fd, on_writable)
+
+        def stop_waiting(self) -> None:
+            self._loop.remove_writer(self._fd)
+
+        def close(self) -> None:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+
+
+async def read_all(source: Source, limit: int) -> bytes:
+    """Return what a process writes until it closes the pipe, or the first bytes over `limit`."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    data = bytearray()
+
+    def on_data(chunk: bytes) -> None:
+        data.extend(chunk)
+        if not done.done() and (not chunk or len(data) > limit):
+            done.set_result(None)
+
+    source.start(on_data)
+    await done
+    return bytes(data)
+
+
+async def write_all(sink: Sink, data: bytes) -> None:
+    """Write `data` to a process and close the pipe. A process that reads no more is left alone."""
+    left = memoryview(data)
+    try:
+        while left:
+            try:
+                written = sink.write([left[:READ_BYTES]])
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                return
+            left = left[written:]
+            if not written or sink.is_pending:
+                await _writable(sink)
+    finally:
+        sink.close()
+
+
+async def _writable(sink: Sink) -> None:
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_writable() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    sink.wait(on_writable)
+    try:
+        await ready
+    finally:
+        sink.stop_waiting()
