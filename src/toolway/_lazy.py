@@ -8,11 +8,11 @@ library. Type checkers see the standard library.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, AnyStr, Final, cast
+
+from toolway._os import register_at_fork
 
 __all__ = ["compile_pattern", "dataclass"]
 
@@ -57,8 +57,7 @@ else:
 
 _lock: Final = threading.RLock()
 # A child process has only the thread that forked. A lock of another thread would stay locked in it for ever.
-if sys.platform != "win32":  # `_os` is not imported here: every import would load it
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 class _LazyPart:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from toolway.upstream.process.pipes import FdSink
+from toolway.upstream.process.fd_pipes import FdSink
 from toolway.upstream.transports.stdio_pipes import PipeBroken, PipeWriter
 
 pytestmark = pytest.mark.anyio

@@ -1,27 +1,27 @@
-"""Linux and macOS: flock, fdatasync or F_FULLFSYNC, rlimits, XDG folders, fork, signals."""
+"""Files, limits and folders on Linux and macOS: flock, fdatasync or F_FULLFSYNC, rlimits, XDG."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 assert sys.platform != "win32"
 
-if TYPE_CHECKING:
-    import asyncio
-    import subprocess
+if TYPE_CHECKING:  # `toolway._lazy` loads this module first of all: it imports little
+    import io
+    import socket
+    from pathlib import Path
 
-HAS_FORK: Final = True
-O_PRIVATE: Final = os.O_CLOEXEC | os.O_NOFOLLOW  # flags of a file of our own: not inherited, no symbolic link
-O_NONBLOCK: Final = os.O_NONBLOCK | os.O_CLOEXEC  # to open a file that a user names and that may be a pipe
-
-register_at_fork = os.register_at_fork
+SYSTEM_NAME: Final[Literal["linux", "darwin", "win32"]] = "darwin" if sys.platform == "darwin" else "linux"
+HAS_DRIVES: Final = False  # paths begin with a drive, such as C:
+SHARES_PORTS: Final = sys.platform == "linux"  # the kernel distributes connections over processes that share a port
+O_UNSHARED: Final = os.O_CLOEXEC  # flags of a file that no child process inherits, read and written byte by byte
+O_PRIVATE: Final = O_UNSHARED | os.O_NOFOLLOW  # and whose name is no symbolic link
+O_NONBLOCK: Final = O_UNSHARED | os.O_NONBLOCK  # to open a file that a user names and that may be a pipe
 
 # -- locks --------------------------------------------------------------------------------------------------------
 
@@ -47,10 +47,10 @@ def unlock_handle(handle: int) -> None:
 
 def lock_folder_handle(folder: Path) -> int:
     """Return a handle whose lock excludes other writers in a folder. The folder itself is locked."""
-    return os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    return os.open(folder, os.O_RDONLY | O_UNSHARED)
 
 
-# -- durable files ------------------------------------------------------------------------------------------------
+# -- durable and private files ------------------------------------------------------------------------------------
 
 
 def sync_data(handle: int) -> None:
@@ -71,7 +71,7 @@ def sync_data(handle: int) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Return when new and renamed files of a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    handle = os.open(folder, os.O_RDONLY | O_UNSHARED)
     try:
         os.fsync(handle)
     finally:
@@ -91,7 +91,11 @@ def copy_owner_and_mode(old: os.stat_result, handle: int) -> None:
     os.fchmod(handle, old.st_mode & 0o7777)
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
+def set_output_encoding(stream: io.TextIOWrapper) -> None:
+    """Do nothing: the locale says how text is encoded, in a terminal and in a pipe."""
+
+
+# -- limits and machine -------------------------------------------------------------------------------------------
 
 
 def max_open_files() -> int:
@@ -123,11 +127,26 @@ def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
 
 
-def limit_cpu_of_turn(seconds: float) -> None:
-    """End this process when it has used so much CPU time from now on; 0 takes the limit back."""
-    import signal
+def usable_cores() -> int:
+    """Return how many cores this process may use. macOS does not restrict a process to some of them."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
-    signal.setitimer(signal.ITIMER_PROF, seconds)  # the default action of its signal ends the process
+
+def machine_name() -> str:
+    """Return system, processor and C library, as locks of packages name them: `linux-x86_64`, `macos-arm64`."""
+    import platform
+
+    if sys.platform == "darwin":
+        return f"macos-{platform.machine().lower()}"
+    libc = "-musl" if sys.platform == "linux" and not platform.libc_ver()[0] else ""
+    return f"{sys.platform}-{platform.machine().lower()}{libc}"
+
+
+def allow_rebinding(listener: socket.socket) -> None:
+    """Let a socket bind an address on which the last connections of an ended process are still closing."""
+    import socket
+
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 # -- folders ------------------------------------------------------------------------------------------------------
@@ -138,6 +157,8 @@ def home_folder(environ: Mapping[str, str]) -> str:
 
 
 def _xdg(environ: Mapping[str, str], variable: str, default: str) -> Path | None:
+    from pathlib import Path
+
     home = environ.get("HOME")
     base = environ.get(variable) or (f"{home}/{default}" if home else "")
     return Path(base) / "toolway" if base else None
@@ -157,56 +178,3 @@ def data_folder(environ: Mapping[str, str]) -> Path | None:
 
 def cache_folder(environ: Mapping[str, str]) -> Path | None:
     return _xdg(environ, "XDG_CACHE_HOME", ".cache")
-
-
-# -- processes and signals ----------------------------------------------------------------------------------------
-
-
-def base_variables() -> tuple[str, ...]:
-    """Return the variables that every server gets."""
-    return ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
-
-
-def boot_time() -> float:
-    """Return seconds of a clock that also counts while the machine sleeps. On macOS CLOCK_MONOTONIC does."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def process_exists(pid: int) -> bool:
-    """Return True if a process runs, of whichever user."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], object], interrupt: bool = True) -> None:
-    """Call `stop` in the event loop on SIGTERM, and with `interrupt` on SIGINT."""
-    import signal
-
-    for number in (signal.SIGTERM, *((signal.SIGINT,) if interrupt else ())):
-        loop.add_signal_handler(number, stop)
-
-
-def on_reload_signal(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:
-    """Call `reload` in the event loop on SIGHUP."""
-    import signal
-
-    loop.add_signal_handler(signal.SIGHUP, reload)
-
-
-def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
-    """Start a child that outlives us, with pipes, and that holds the lock of an open file as long as it runs."""
-    import subprocess
-
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(handle,),
-        start_new_session=True,  # signals to our process group must not reach it
-    )

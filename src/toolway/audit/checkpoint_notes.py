@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from toolway._os import O_PRIVATE
 from toolway.audit.checkpoints import Checkpoint, missing_end, read_checkpoints
 from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import LOG_RESTARTED, AuditSink, ChainHead, RecordFields, StoredRecord
@@ -150,7 +151,7 @@ def _read_file(path: Path) -> list[Checkpoint]:
 
 def _write_file(path: Path, found: Iterable[Checkpoint]) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_PRIVATE, 0o600)
     with os.fdopen(handle, "wb") as out:
         out.write(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
         out.flush()

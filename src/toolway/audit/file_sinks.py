@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern
-from toolway._os import O_PRIVATE, sync_data
+from toolway._os import O_UNSHARED, sync_data
 from toolway.audit.sink import (
     ChainHead,
     SinkBroken,
@@ -306,7 +306,7 @@ class JsonlSink:
         return [*sorted(old), *([self._path] if self._path.exists() else [])]
 
     def _open_current(self) -> None:
-        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | O_PRIVATE)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | O_UNSHARED)
         state = os.fstat(self._file)
         self._size, self._inode = state.st_size, state.st_ino
         sync_folder(self._path)

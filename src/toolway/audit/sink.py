@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from toolway import _os
-from toolway._os import O_PRIVATE, try_lock_handle
+from toolway._os import O_UNSHARED, try_lock_handle
 
 RecordFields = dict[str, Any]
 
@@ -229,16 +229,19 @@ def lock_file(path: Path) -> int:
     Raises `SinkInUse` if another process holds the lock. The operating system releases it with the process.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
-    if try_lock_handle(handle):
-        return handle
-    os.close(handle)
-    raise SinkInUse(f"another process writes to {path}")
+    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600)
+    try:
+        if not try_lock_handle(handle):
+            raise SinkInUse(f"another process writes to {path}")
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def create_private_file(path: Path) -> None:
     """Create the file if it is missing, with mode 0600: only its owner can read and write it."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600))
 
 
 def sync_folder(path: Path) -> None:

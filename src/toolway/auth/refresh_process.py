@@ -8,30 +8,25 @@ way. Its arguments and environment contain no secret.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from typing import Any, Final
 
-MAX_LIFETIME_S: Final = 30  # seconds until SIGALRM ends the process
+MAX_LIFETIME_S: Final = 30  # seconds until the process ends by itself
 UNSUPPORTED: Final = {"unable": True}
 
 
 def main() -> None:
     """Read the refresh order (JSON) from stdin, refresh the token and print the result as JSON.
 
-    Signals that would end the process are ignored; after `MAX_LIFETIME_S` seconds an alarm ends it.
+    Signals that would end the process are ignored from the order on; after `MAX_LIFETIME_S` seconds it ends by itself.
     """
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if sys.platform != "win32":
-        numbers.append(signal.SIGHUP)
-        signal.alarm(MAX_LIFETIME_S)
-    else:
-        _end_later()
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)  # a refresh takes ten seconds at most; to stop it could lose the login
-    order = json.load(sys.stdin)
+    order = json.load(sys.stdin)  # ends if the parent has ended: then nothing was sent, and nothing is lost
     sys.path[:] = order["path"]  # of the parent process, so that the same code is imported
     try:
+        from toolway._os import limit_lifetime, outlive_stop_signals
+
+        outlive_stop_signals()  # a refresh takes ten seconds at most; to stop it could lose the login
+        limit_lifetime(MAX_LIFETIME_S)
         result = run_order(order)
     except ImportError:
         result = UNSUPPORTED  # the parent imports the code in another way; nothing was sent
@@ -39,16 +34,6 @@ def main() -> None:
         print(json.dumps(result), flush=True)
     except BrokenPipeError:
         pass  # the parent has ended; the new token is on disk
-
-
-def _end_later() -> None:
-    """End the process after `MAX_LIFETIME_S` seconds, where there is no alarm."""
-    import os
-    import threading
-
-    timer = threading.Timer(MAX_LIFETIME_S, os._exit, (1,))
-    timer.daemon = True
-    timer.start()
 
 
 def run_order(order: dict[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,11 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"toolway {__version__}")
         return
+    from toolway._os import set_output_encoding
     from toolway.cli.app import app
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a character the terminal cannot encode must not raise
-            if sys.platform == "win32" and not stream.isatty():
-                stream.reconfigure(encoding="utf-8")  # a pipe has the code page of the system otherwise
+            set_output_encoding(stream)
     app()

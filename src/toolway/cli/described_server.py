@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
-from toolway._os import data_folder
+from toolway._os import SYSTEM_NAME, data_folder
 from toolway.cli.exit_codes import UsageError
 from toolway.cli.output import Output
 from toolway.config.admission.entry import ADMISSION_CODE, AdmissionPolicy, check_entry, rejection_error
@@ -79,8 +79,8 @@ def _read_bundle(output: Output, file: Path, name: str, answers: Mapping[str, st
     bundle = mcpb.read_bundle(file, name)
     values = _collect_answers(output, bundle.inputs, answers)
     folder = _data_dir() / "bundles" / bundle.folder_name
-    entry = mcpb.build_bundle_entry(bundle, folder, values, sys.platform)
-    policy = mcpb.admission_policy(bundle, folder, values, sys.platform)
+    entry = mcpb.build_bundle_entry(bundle, folder, values, SYSTEM_NAME)
+    policy = mcpb.admission_policy(bundle, folder, values, SYSTEM_NAME)
     return DescribedServer(bundle.name, entry, policy, bundle.inputs, bundle, folder)
 
 

@@ -10,14 +10,13 @@ import asyncio
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from toolway._lazy import dataclass
-from toolway._os import home_folder
+from toolway._os import HAS_SESSIONS, SYSTEM_NAME, home_folder, kill_session
 from toolway.config.schema import Server
 from toolway.upstream.diagnosis import NODE_PROGRAMS
 
@@ -100,7 +99,7 @@ def _which(command: str, path: str, cwd: str | None) -> str | None:
 
 def desktop_path() -> str:
     """Return the usual PATH of an application that was not started from a terminal."""
-    return _DESKTOP_PATHS["darwin" if sys.platform == "darwin" else "linux"]
+    return _DESKTOP_PATHS.get(SYSTEM_NAME, _DESKTOP_PATHS["linux"])
 
 
 def common_bin_dirs(environ: Mapping[str, str]) -> Iterable[tuple[str, Path]]:
@@ -146,7 +145,7 @@ async def run_for_output(argv: list[str], environ: Mapping[str, str], timeout: f
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=dict(environ),
-            start_new_session=sys.platform != "win32",  # an interactive shell would take over our terminal
+            start_new_session=HAS_SESSIONS,  # an interactive shell would take over our terminal
         )
     except OSError:
         return ""
@@ -157,10 +156,7 @@ async def run_for_output(argv: list[str], environ: Mapping[str, str], timeout: f
         return ""
     finally:
         with suppress(ProcessLookupError):
-            if sys.platform != "win32":
-                os.killpg(process.pid, 9)
-            else:
-                process.kill()
+            kill_session(process.pid)
         with suppress(ProcessLookupError):
             await process.wait()
     return data.decode(errors="replace")

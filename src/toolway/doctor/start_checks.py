@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from typing import Final
 
 from toolway._lazy import compile_pattern
+from toolway._os import proc
 from toolway.config.schema import Server
 from toolway.doctor.entry_checks import CheckTarget, format_entry_keys
 from toolway.doctor.orphans import process_on_port
@@ -163,8 +163,8 @@ def _listens_on_port(trial: TrialStart) -> Check:
 
 
 def _still_downloading(server: Server, trial: TrialStart) -> Check:
-    # Only these runners are known to start the server as a child process.
-    certain = sys.platform.startswith("linux") and runner_name(server) in ("npx", "uvx")
+    # Only of these runners is it known that they start the server as a child process, which is not there yet.
+    certain = proc.IS_COMPLETE and runner_name(server) in ("npx", "uvx")
     verb = "was" if certain else "may be"
     message = f"{runner_name(server)} {verb} still downloading after {format_seconds(trial.ended_at)}"
     hint = "run it in a terminal until the download is done"

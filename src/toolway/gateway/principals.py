@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from toolway._lazy import compile_pattern
-from toolway._os import O_PRIVATE, lock_handle
+from toolway._os import O_UNSHARED, lock_handle
 from toolway.config.call_rules.call_budgets import CallBudget, check_budgets
 from toolway.errors import ConfigError
 from toolway.gateway.rate_limit import Rate
@@ -358,7 +358,7 @@ class FileApiKeyStore(ApiKeyStore):
     def _locked(self) -> Iterator[None]:
         """Lock the file and reload it, so that a concurrent change cannot restore a revoked key."""
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(self._file.with_name(f".{self._file.name}.lock"), os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
+        handle = os.open(self._file.with_name(f".{self._file.name}.lock"), os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600)
         try:
             lock_handle(handle)
             self.reload()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from toolway._os import O_PRIVATE
+from toolway._os import O_UNSHARED
 from toolway._worker_thread import WorkerDied, WorkerThread
 
 LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
@@ -63,7 +63,7 @@ class SqliteFile:
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600))
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600))
             db = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
             db.text_factory = _decode_text
             try:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from toolway._os import process_exists
+from toolway._os import process_exists, process_start
 from toolway.config.locations import STATE_FOLDER_VARIABLE, find_config_paths, gateway_state_folder
 from toolway.errors import ConfigError
 
@@ -31,6 +32,7 @@ class RunningGateway(msgspec.Struct, frozen=True):
     url: str
     pid: int
     config: str
+    started: str = ""  # when the process was started; "" if unknown. Its pid may later be that of another program
 
     def named_file(self, environ: Mapping[str, str], directory: Path) -> Path | None:
         """Return the config file with whose name the gateway was started.
@@ -88,10 +90,12 @@ class StateDir:
         return self.folder / "keys.json"
 
     def write_running(self, running: RunningGateway) -> None:
-        """Write `running.json`, by which the command line finds this gateway."""
+        """Write `running.json`, by which the command line finds this gateway, with the start of its process."""
         from toolway.secrets.encrypted_file import write_private
 
-        write_private(self.folder / "running.json", msgspec.json.encode(running))
+        write_private(
+            self.folder / "running.json", msgspec.json.encode(replace(running, started=process_start(running.pid)))
+        )
 
     def remove_running(self) -> None:
         """Remove `running.json` if this process wrote it."""
@@ -105,4 +109,6 @@ class StateDir:
             found = msgspec.json.decode((self.folder / "running.json").read_bytes(), type=RunningGateway)
         except (OSError, ValueError):
             return None
-        return found if process_exists(found.pid) else None
+        if not process_exists(found.pid):
+            return None
+        return found if process_start(found.pid) in ("", found.started) or not found.started else None

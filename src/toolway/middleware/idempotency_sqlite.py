@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from toolway._os import O_PRIVATE, try_lock_handle
+from toolway._os import O_UNSHARED, try_lock_handle
 from toolway._worker_thread import WorkerThread
 from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord, StoreUsage
 from toolway.types import Json
@@ -208,11 +208,14 @@ def _key_values(id: IdempotencyKey) -> tuple[str, str, str, str]:
 
 def _lock_file(path: Path) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
-    if try_lock_handle(lock):
-        return lock
-    os.close(lock)
-    raise StoreInUse(f"{path} is used by another process")
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600)
+    try:
+        if not try_lock_handle(lock):
+            raise StoreInUse(f"{path} is used by another process")
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
 
 
 # -- age of the records ------------------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from toolway._lazy import dataclass
-from toolway._os import data_folder, state_folder
+from toolway._os import data_folder, machine_name, state_folder
 from toolway.errors import ConfigError
 from toolway.packages import FOLDER_NAME
 from toolway.packages.lock_file import LOCK_CODE
@@ -30,9 +28,7 @@ _NAME_DIGITS: Final = 32  # of a digest, in the name of a folder: the path of a 
 
 def machine_platform() -> str:
     """Return the platform of this machine for npm, such as `linux-x86_64`."""
-    system = "macos" if sys.platform == "darwin" else "windows" if sys.platform == "win32" else sys.platform
-    libc = "-musl" if system == "linux" and not platform.libc_ver()[0] else ""
-    return f"{system}-{platform.machine().lower()}{libc}"
+    return machine_name()
 
 
 @dataclass(frozen=True, slots=True)

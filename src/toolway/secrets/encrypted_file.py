@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolway._os import O_PRIVATE, lock_handle, restrict_to_owner, sync_folder
+from toolway._os import O_UNSHARED, lock_handle, restrict_to_owner, sync_folder
 from toolway.secrets.store import SecretsError
 
 PASSPHRASE_VARIABLE: Final = "TOOLWAY_SECRETS_PASSPHRASE"
@@ -226,7 +226,7 @@ def locked(file: Path) -> Iterator[None]:
     Waits until the lock is free. The lock is a separate file in the same folder.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600), "rb") as lock:
+    with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600), "rb") as lock:
         lock_handle(lock.fileno())
         yield
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from toolway._os import SYSTEM_NAME
 from toolway.secrets.encrypted_file import locked, read_private, write_private
 from toolway.secrets.store import SecretsError
 
@@ -80,7 +80,7 @@ def detect_keychain(names_file: Path) -> Keychain | None:
 
     Each known backend of this platform has 3 s to answer.
     """
-    for module, name in BACKENDS.get(sys.platform, ()):
+    for module, name in BACKENDS.get(SYSTEM_NAME, ()):
         try:
             backend = run_with_timeout(DETECT_TIMEOUT_S, lambda module=module, name=name: _create_backend(module, name))  # type: ignore[misc]
         except Exception:  # not available; each backend reports it with another exception

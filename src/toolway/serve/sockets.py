@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from pathlib import Path
 
-from toolway._os import raise_open_files
+from toolway._os import allow_rebinding, raise_open_files
 from toolway.errors import ConfigError
 
 
@@ -38,8 +37,7 @@ def check_bindable(host: str, port: int) -> None:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             if probe.family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if os.name == "posix":
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            allow_rebinding(probe)
             probe.bind((host, port))
     except OSError as exc:
         raise listen_error(host, port, exc) from None

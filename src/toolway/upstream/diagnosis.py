@@ -12,6 +12,7 @@ import re
 from typing import Final, NamedTuple
 
 from toolway._lazy import compile_pattern
+from toolway._os import HAS_DRIVES
 from toolway.protocol.sanitize import sanitize
 
 MAX_STDERR_CHARS: Final = 8 * 1024  # at the end of stderr, where a failed start reports its reason
@@ -47,7 +48,7 @@ def _diagnose_spawn(command: str, error_code: str) -> Diagnosis | None:
     if error_code != "E-STDIO-ENOENT":
         return None
     program = os.path.basename(command)
-    if os.name != "nt" and _WINDOWS_PATH.match(command):
+    if not HAS_DRIVES and _WINDOWS_PATH.match(command):
         own_name = re.split(r"[\\/]", command)[-1].removesuffix(".exe")
         return Diagnosis(
             f"{command} is a path of Windows, and this is another system",

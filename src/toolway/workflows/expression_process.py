@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -60,6 +59,8 @@ class ExpressionProcess:
             self._process = None
 
     def _ask(self, request: bytes) -> dict[str, Any] | None:
+        from toolway._os import read_line  # not above: the child process runs this file before it finds our package
+
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
@@ -71,12 +72,12 @@ class ExpressionProcess:
                 env={name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},  # Windows needs it
             )
             assert self._process.stdout is not None
-            _read_line(self._process.stdout.fileno(), START_TIMEOUT_S)
+            read_line(self._process.stdout.fileno(), START_TIMEOUT_S, MAX_REPLY_BYTES)
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(request)
-            reply = _read_line(process.stdout.fileno(), REPLY_TIMEOUT_S)
+            reply = read_line(process.stdout.fileno(), REPLY_TIMEOUT_S, MAX_REPLY_BYTES)
         except OSError:
             reply = b""
         if not reply.endswith(b"\n"):
@@ -84,37 +85,6 @@ class ExpressionProcess:
             return None
         found: dict[str, Any] = json.loads(reply)
         return found
-
-
-def _read_line(descriptor: int, timeout: float) -> bytes:
-    data = b""
-    if sys.platform == "win32":
-        return _read_line_in_thread(descriptor, timeout)
-    while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES:
-        if not select.select([descriptor], [], [], timeout)[0]:
-            return b""
-        chunk = os.read(descriptor, 65_536)
-        if not chunk:
-            return b""
-        data += chunk
-    return data
-
-
-def _read_line_in_thread(descriptor: int, timeout: float) -> bytes:
-    """Read a line with a time limit where `select` has no pipes. The caller ends the process, which ends the thread."""
-    found: list[bytes] = []
-
-    def read() -> None:
-        data = b""
-        with contextlib.suppress(OSError):
-            while not data.endswith(b"\n") and len(data) <= MAX_REPLY_BYTES and (chunk := os.read(descriptor, 65_536)):
-                data += chunk
-        found.append(data)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return found[0] if found else b""
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
-from toolway._os import O_PRIVATE, process_exists, try_lock_handle, unlock_handle
+from toolway._os import O_UNSHARED, process_exists, try_lock_handle, unlock_handle
 from toolway._worker_thread import WORKER_CODE, Job, WorkerDied, WorkerThread
 from toolway.types import Effect, Json
 from toolway.workflows.journal import (
@@ -305,26 +305,33 @@ def _resolve_all(group: list[_Work[Any]]) -> None:
 
 
 def _lock(path: Path) -> int:
-    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_PRIVATE, 0o600)
-    limit = time.monotonic() + LOCK_TIMEOUT_S
+    descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600)
+    try:
+        _wait_for_lock(path, descriptor, time.monotonic() + LOCK_TIMEOUT_S)
+        os.truncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, str(os.getpid()).encode())
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _wait_for_lock(path: Path, descriptor: int, end: float) -> None:
+    """Lock the file, and wait for it until `end` if the process that it names has ended. Raises `RunsInUse`."""
     while not try_lock_handle(descriptor):
         os.lseek(descriptor, 0, os.SEEK_SET)
         holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
         has_ended = holder.isdigit() and not process_exists(int(holder))
-        if has_ended and time.monotonic() < limit:
+        if has_ended and time.monotonic() < end:
             time.sleep(0.02)
             continue
-        os.close(descriptor)
         user = f"the servers of process {holder}, which has ended" if has_ended else f"process {holder or 'unknown'}"
         raise RunsInUse(
             "another process executes the runs of this journal",
             detail=f"{path} is used by {user}",
             hint="wait for it, or use another journal: --journal FILE",
         )
-    os.truncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, str(os.getpid()).encode())
-    return descriptor
 
 
 def _open(path: Path | None, owner: bool) -> sqlite3.Connection:

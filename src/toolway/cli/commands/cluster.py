@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import typer
 
+from toolway._os import O_UNSHARED
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -231,7 +232,7 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
             sys.stdout.write(key + "\n")
         return ExitCode.OK
     try:
-        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_UNSHARED, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(key + "\n")
     except OSError as exc:

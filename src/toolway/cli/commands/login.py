@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import typer
 
+from toolway._os import has_desktop
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext, TargetOptions
@@ -248,7 +249,7 @@ def can_open_browser() -> bool:
 
     A text browser does not count: it would take over this terminal.
     """
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+    return has_desktop(os.environ)
 
 
 def open_in_browser(url: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from toolway._os import home_folder, on_stop_signals
+from toolway._os import SHARES_PORTS, home_folder, on_stop_signals, usable_cores
 from toolway.cli.exit_codes import ExitCode, UsageError, exit_code_for
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
@@ -102,7 +102,7 @@ def serve(
     )
     worker = None
     if workers is not None:
-        if sys.platform != "linux":
+        if not SHARES_PORTS:
             raise ConfigError(
                 "--workers needs Linux",
                 detail="only its kernel distributes the connections of one address to several processes",
@@ -145,8 +145,7 @@ def check_workers(text: str, cluster: ClusterOptions | None, *, stdio: bool, aut
         raise reject_combination("--stdio", "one client over stdin and stdout has one process")
     if not auth:
         raise reject_combination("--no-auth", "workers authenticate each other")
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    count = count_workers(text, cores)
+    count = count_workers(text, usable_cores())
     if count > 1:
         from toolway.cluster.bootstrap import require_cluster_extra
 

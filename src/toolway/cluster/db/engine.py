@@ -32,6 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from toolway._os import O_UNSHARED
 from toolway.cluster.db.tables import Base, TenantStateRow
 from toolway.errors import ConfigError
 
@@ -214,7 +215,7 @@ def _make_private(file: Path, *connect_arguments: Any) -> None:
     another process would then delete the `-wal` file, with all that this node writes from then on.
     """
     with suppress(OSError):  # it exists; of other errors SQLite reports
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_UNSHARED, 0o600))
     try:
         for each in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
             if each.exists() and each.stat().st_mode & 0o077:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolway._lazy import compile_pattern, dataclass
+from toolway._os import O_NONBLOCK
 from toolway.types import Json
 
 MAX_FILES: Final = 1000  # of a configuration
@@ -100,7 +101,7 @@ def _read(file: str) -> bytes:
 
     A pipe or a device has no content that could be approved, and could block.
     """
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(file, os.O_RDONLY | O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as opened:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("it is not a regular file")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
+from toolway._os import SYSTEM_NAME
 from toolway.config.clients.models import (
     Client,
     ClientConfigFile,
@@ -55,7 +55,7 @@ def find_client_files(
     environment: Mapping[str, str] | None = None, directory: Path | None = None, platform: Platform | None = None
 ) -> list[ClientConfigFile]:
     """Return every configuration file that a supported MCP client would read, existing or not."""
-    system = platform or cast(Platform, sys.platform if sys.platform in ("darwin", "win32") else "linux")
+    system = platform or SYSTEM_NAME
     paths = ClientPaths(os.environ if environment is None else environment, directory or Path.cwd(), system)
     found: dict[tuple[str, Path, RootPath], ClientConfigFile] = {}
     for client in CLIENTS.values():

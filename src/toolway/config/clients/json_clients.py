@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from toolway._os import SYSTEM_NAME
 from toolway.config.clients.models import (
     OAUTH_KEYS,
     Client,
@@ -356,7 +356,7 @@ TERMINAL_CLIENTS: Final = (
             deny="excludeTools",
             oauth="oauth",
             oauth_keys={**OAUTH_KEYS, "redirectUri": "redirectUri"},
-            syntax=PERCENT_SYNTAX if sys.platform == "win32" else DOLLAR_SYNTAX,
+            syntax={"win32": PERCENT_SYNTAX}.get(SYSTEM_NAME, DOLLAR_SYNTAX),
             to_common=_gemini_to_common,
         ),
     ),

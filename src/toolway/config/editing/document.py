@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from toolway._lazy import dataclass
-from toolway._os import O_PRIVATE, copy_owner_and_mode, lock_folder_handle, lock_handle, state_folder, sync_folder
+from toolway._os import (
+    O_PRIVATE,
+    O_UNSHARED,
+    copy_owner_and_mode,
+    lock_folder_handle,
+    lock_handle,
+    state_folder,
+    sync_folder,
+)
 from toolway.config.editing.patch import REMOVED, KeyPath, TextFormat, apply_value
 from toolway.errors import ConfigError
 
@@ -286,7 +294,7 @@ def save_backup(file: Path, data: bytes, backup_folder: Path) -> Path:
     file_folder = _backup_folder_for(file, backup_folder)
     file_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = file_folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}{_BACKUP_SUFFIX}"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_PRIVATE, 0o600)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_UNSHARED, 0o600)
     with open(handle, "wb") as opened:
         opened.write(data)
         opened.flush()

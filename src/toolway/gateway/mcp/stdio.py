@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
-import stat
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, BinaryIO, Final
 
 from toolway._async import run_in_daemon_thread
+from toolway._os import can_poll
 from toolway.gateway.mcp.context import RequestContext
 from toolway.gateway.mcp.dispatcher import RequestDispatcher
 from toolway.gateway.mcp.errors import RpcFailure
@@ -239,7 +239,7 @@ async def _open_input(source: BinaryIO) -> Callable[[], Awaitable[bytes]]:
 
     It returns empty bytes at the end of the input, after a lost connection, or if a line is too long.
     """
-    if not _is_pollable(source):
+    if not can_poll(source):
         return partial(run_in_daemon_thread, _read_file_line, source)
     reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
@@ -279,7 +279,7 @@ class LineWriter(asyncio.BaseProtocol):
         self._transport: asyncio.WriteTransport | None = None  # None: a file
 
     async def open(self) -> None:
-        if _is_pollable(self._sink):
+        if can_poll(self._sink):
             self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, self._sink)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -313,17 +313,6 @@ class LineWriter(asyncio.BaseProtocol):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self.closed.wait()
-
-
-def _is_pollable(file: BinaryIO) -> bool:
-    """Return True if the event loop can wait for this file: a pipe, a socket or a terminal.
-
-    On Windows it cannot: only pipes that were opened for overlapped input and output, which stdin and stdout are not.
-    """
-    if sys.platform == "win32":
-        return False
-    mode = os.fstat(file.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
 
 
 def take_stdio() -> tuple[BinaryIO, BinaryIO]:

@@ -19,6 +19,8 @@ from toolway.http.dialer import Dialer
 from toolway.http.limits import HttpError
 from toolway.http.request import Origin
 from toolway.network.policy import NetworkPolicy
+from toolway.upstream.process.confinement import NO_SANDBOX
+from toolway.upstream.process.server_process import SANDBOX_CODE, SpawnError
 
 SOCKET_NAME: Final = "proxy.sock"
 HEAD_TIMEOUT_S: Final = 10.0
@@ -39,8 +41,12 @@ class HostProxy:
         self.refused: list[str] = []  # that the server asked for
 
     async def start(self) -> None:
-        """Listen on a Unix socket in a new private folder, whose path is then in `folder`. Raises `OSError`."""
-        assert sys.platform != "win32"
+        """Listen on a Unix socket in a new private folder, whose path is then in `folder`.
+
+        Raises `OSError`, and on Windows `SpawnError`.
+        """
+        if sys.platform == "win32":
+            raise SpawnError(SANDBOX_CODE, NO_SANDBOX)
         self.folder = tempfile.mkdtemp(prefix="toolway-proxy-")
         self._server = await asyncio.start_unix_server(
             self._serve, f"{self.folder}/{SOCKET_NAME}", limit=MAX_HEAD_BYTES

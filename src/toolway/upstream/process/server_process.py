@@ -17,11 +17,12 @@ from toolway.upstream.process.pipes import Sink, Source
 
 KILL_TIMEOUT_S = 1.0  # after the kill, for the exit notification to arrive
 SANDBOX_CODE = "E-SANDBOX"
+BATCH_CODE: Final = "E-STDIO-BATCH"  # an argument that cmd.exe would read as its own syntax
 TAG_VARIABLE: Final = "TOOLWAY_TAG"  # random tag in the environment of a server's processes; the reaper has a copy
 
 
 class SpawnError(Exception):
-    """Raised if a process could not be started. `code` is the name of the errno, such as ENOENT."""
+    """Raised if a process could not be started. `code` is the name of the errno, such as ENOENT, or ours."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

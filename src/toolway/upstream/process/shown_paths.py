@@ -15,6 +15,7 @@ from toolway.config.schema import SandboxGrants
 from toolway.upstream.process.path_facts import contains, is_below
 
 SYSTEM_PATHS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+ALWAYS_SHOWN: Final = (*SYSTEM_PATHS, "/etc", "/proc", "/dev/null")  # at least in part
 INTERPRETERS: Final = ("python", "node", "deno", "bun", "ruby", "php", "perl", "bash", "sh")
 
 

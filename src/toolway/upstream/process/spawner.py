@@ -11,14 +11,14 @@ from typing import Final
 
 from toolway._os import base_variables
 from toolway.config.schema import EnvPolicy
-from toolway.upstream.process.server_process import SANDBOX_CODE, Process, SpawnError
+from toolway.upstream.process.server_process import BATCH_CODE, SANDBOX_CODE, Process, SpawnError
 
 if sys.platform == "win32":
-    from toolway.upstream.process.job_spawner import JobSpawner as Spawner
+    from toolway.upstream.process.windows.job_spawner import JobSpawner as Spawner
 else:
     from toolway.upstream.process.reaper_spawner import ReaperSpawner as Spawner
 
-__all__ = ["SANDBOX_CODE", "Process", "SpawnError", "Spawner", "build_environment"]
+__all__ = ["BATCH_CODE", "SANDBOX_CODE", "Process", "SpawnError", "Spawner", "build_environment"]
 
 # -- environment of a server ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -21,7 +20,7 @@ from toolway.packages.runner_command import is_runner
 from toolway.protocol import jsonrpc
 from toolway.secrets.replacer import CUT, cut_bytes
 from toolway.types import Certainty
-from toolway.upstream.process.spawner import SANDBOX_CODE, Process, Spawner, SpawnError, build_environment
+from toolway.upstream.process.spawner import BATCH_CODE, SANDBOX_CODE, Process, Spawner, SpawnError, build_environment
 from toolway.upstream.transport import Disconnect, InboundHandler, TransportError, TransportInfo, TransportServices
 from toolway.upstream.transports.message_stream import MessageStream
 from toolway.upstream.transports.stdio_pipes import Frame, Framer, OversizedLine, PipeBroken, PipeFull, PipeWriter
@@ -80,7 +79,7 @@ class StdioTransport(MessageStream):
         server = self._server
         argv = await self._find_program([command, *server.args])
         try:
-            if sys.platform != "win32" and server.sandbox == "strict" and server.grants.hosts:
+            if server.sandbox == "strict" and server.grants.hosts:
                 from toolway.upstream.process.host_proxy import HostProxy  # loads an HTTP client
 
                 self._proxy = HostProxy(server.grants.hosts, server.network_policy)
@@ -325,6 +324,13 @@ def _spawn_error(command: str, exc: SpawnError | OSError) -> TransportError:
     code = exc.code if isinstance(exc, SpawnError) else ""
     if code == SANDBOX_CODE:
         return TransportError(f"{command} was not started: {exc}", Certainty.NOT_SENT, code=SANDBOX_CODE)
+    if code == BATCH_CODE:
+        return TransportError(
+            f"{command} was not started: {exc}",
+            Certainty.NOT_SENT,
+            code=BATCH_CODE,
+            hint="set `command` to the program behind the batch file, such as node.exe with its script",
+        )
     if code == "ENOENT":
         return TransportError(
             f"command not found: {command}",

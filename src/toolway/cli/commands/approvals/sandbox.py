@@ -93,9 +93,9 @@ async def _describe_limits(server: Server) -> list[str]:
 
 def find_missing(text: str, server: Server) -> list[str]:
     """Return the paths in a server's messages that exist on this machine, but not in the sandbox of the server."""
-    from toolway.upstream.process.shown_paths import SYSTEM_PATHS
+    from toolway.upstream.process.shown_paths import ALWAYS_SHOWN
 
-    shown = (*SYSTEM_PATHS, *server.grants.read, *server.grants.write, "/etc", "/proc", "/dev/null")
+    shown = (*ALWAYS_SHOWN, *server.grants.read, *server.grants.write)
     found = dict.fromkeys(path.rstrip("./") for path in _PATH.findall(text))
     return [
         path

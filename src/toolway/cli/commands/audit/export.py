@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from toolway._os import O_UNSHARED
 from toolway.cli.commands.audit.verify import (
     Kind,
     LogFile,
@@ -294,7 +295,7 @@ def _open_output(to: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+    with os.fdopen(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_UNSHARED, 0o600), "wb") as out:
         yield out
 
 

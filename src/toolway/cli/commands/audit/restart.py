@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from typing import Annotated
 
 import typer
 
+from toolway._os import describe_user
 from toolway.cli.commands.audit.verify import LogFile, audit_settings, with_cluster_key
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
@@ -30,7 +29,7 @@ def audit_restart(
 
     settings = with_cluster_key(audit_settings(context, log))
     try:
-        done = restart_log(settings, _user(), reason[:MAX_REASON_CHARS])
+        done = restart_log(settings, describe_user(), reason[:MAX_REASON_CHARS])
     except ConfigError:
         raise
     except Exception as exc:
@@ -46,11 +45,3 @@ def audit_restart(
     if done.moved_to:
         context.output.print_line(f"its files are now in {done.moved_to}")
     return ExitCode.OK
-
-
-def _user() -> str:
-    """Return the name and number of the user of this process."""
-    try:
-        return f"{getpass.getuser()} ({os.getuid()})"
-    except (OSError, KeyError):  # it has no name
-        return str(os.getuid())

@@ -8,12 +8,12 @@ gets an error, and the command prints what was asked.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, Final
 
+from toolway._os import hidden_input, read_terminal
 from toolway.cli.output import Output
 from toolway.errors import ProtocolError
 from toolway.protocol.constants import INVALID_REQUEST, URL_ELICITATION_REQUIRED
@@ -199,48 +199,16 @@ class ServerQuestions:
 
     async def _ask(self, prompt: str, *, hidden: bool = False) -> str:
         """Print a prompt and return the line that the user types. Raises `EndOfInput` at the end of the input."""
-        with _hidden_input() if hidden else nullcontext():
+        with hidden_input(sys.stdin.fileno()) if hidden else nullcontext():
             sys.stderr.write(self._output.sanitize(prompt).replace("\n", " "))
             sys.stderr.flush()
-            data = await _read_terminal_line()
+            data = await read_terminal(sys.stdin.fileno(), MAX_LINE_BYTES)
         if hidden:
             sys.stderr.write("\n")
         if not data:
             sys.stderr.write("\n")
             raise EndOfInput
         return data.decode(errors="replace").strip()
-
-
-async def _read_terminal_line() -> bytes:
-    """Return the next line of the terminal; empty at its end.
-
-    A terminal is ready to be read when a line is complete, so neither a thread nor a buffer is needed, and Ctrl-C ends
-    the wait.
-    """
-    loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
-    ready = asyncio.Event()
-    loop.add_reader(fd, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(fd)
-    return os.read(fd, MAX_LINE_BYTES)
-
-
-@contextmanager
-def _hidden_input() -> Iterator[None]:
-    """Do not show on the terminal what is typed."""
-    import termios
-
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    after = [*before]
-    after[3] &= ~termios.ECHO
-    termios.tcsetattr(fd, termios.TCSADRAIN, after)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 # -- fields of a form --------------------------------------------------------------------------------------------------

@@ -335,7 +335,6 @@ def _is_header_safe(value: str) -> bool:
 MIN_SUBPROCESS_BYTES: Final = 200_000  # bytes; a smaller document is parsed faster than a process is started
 MAX_OUTPUT_BYTES: Final = 256 << 20  # bytes of the subprocess's output
 GIL_YIELD_S: Final = 0.0002  # seconds: enough for the event loop to take the GIL
-_PIPE_CHUNK_BYTES: Final = 256 * 1024
 _OPERATIONS_PER_YIELD: Final = 10  # operations between two pauses
 
 
@@ -397,7 +396,8 @@ async def _run_parser(process: Process, request: bytes) -> ApiDocument | None:
     try:
         output = await read_all(process.stdout, MAX_OUTPUT_BYTES)
     finally:
-        writing.cancel()
+        writing.cancel()  # ends at once, and closes the pipe: a parser that has answered reads no more
+        await asyncio.wait({writing})
         process.stdout.close()
         process.stderr.close()
     return await run_in_daemon_thread(_decode_output, output)

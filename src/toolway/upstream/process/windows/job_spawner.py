@@ -12,30 +12,32 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from toolway._os import win32
+from toolway._os import win32_job, win32_processes
 from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process.pipes import Buffers
-from toolway.upstream.process.server_process import TAG_VARIABLE, Process, SpawnerBase, SpawnError
+from toolway.upstream.process.server_process import BATCH_CODE, TAG_VARIABLE, Process, SpawnerBase, SpawnError
+from toolway.upstream.process.windows.program import UnsafeArgument, build_command_line
 
 assert sys.platform == "win32"
 
 CREATE_SUSPENDED: Final = 0x4
-# cmd.exe, which runs a .cmd file, reads these as its own syntax, also between quotes.
-BATCH_SYNTAX: Final = frozenset('"%&|<>^\r\n')
+MAX_BATCH_CHARS: Final = 64 * 1024  # of a batch file that is read; more than any known layout has
 NO_PROACTOR: Final = "servers that are commands need asyncio's Proactor event loop, the default on Windows"
 
 
 class JobSpawner(SpawnerBase):
     """Starts server processes, each in a job of its own."""
 
-    _jobs: dict[int, tuple[win32.Job, int]]
+    def __init__(self, runtime_dir: Path | None = None, own_folders: Sequence[Path] = ()) -> None:
+        super().__init__(runtime_dir, own_folders)
+        self._jobs: dict[int, tuple[win32_job.JobObject, int]] = {}
 
     async def start(
         self,
@@ -50,20 +52,27 @@ class JobSpawner(SpawnerBase):
         self._last_id += 1
         number = self._last_id
         loop = asyncio.get_running_loop()
-        job = win32.Job()
+        job = win32_job.JobObject()
         try:
-            words = find_program(confined.argv, confined.env)
+            words = build_command_line(confined.argv, confined.env, os.path.abspath(cwd or "."), _Disk())
             flags = CREATE_SUSPENDED | subprocess.CREATE_NEW_PROCESS_GROUP  # Ctrl-C of our console is not for servers
             transport, protocol = await loop.subprocess_exec(
                 lambda: _ServerProtocol(loop, job),
                 *words,
                 cwd=cwd,
                 env={**confined.env, TAG_VARIABLE: secrets.token_hex(16)},
-                creationflags=flags if win32.has_console() else flags | subprocess.CREATE_NO_WINDOW,
+                creationflags=flags if win32_processes.has_console() else flags | subprocess.CREATE_NO_WINDOW,
             )
             protocol.transport = transport
             pid = transport.get_pid()
-            job.adopt(pid)
+            try:
+                job.adopt(pid)
+            except OSError:
+                transport.kill()  # it is suspended, and in no job
+                raise
+        except UnsafeArgument as exc:
+            job.close()
+            raise SpawnError(BATCH_CODE, str(exc)) from None
         except NotImplementedError:
             job.close()
             raise SpawnError("ENOSYS", NO_PROACTOR) from None
@@ -74,23 +83,17 @@ class JobSpawner(SpawnerBase):
         except BaseException:
             job.close()
             raise
-        jobs = self._running()
-        jobs[number] = (job, pid)
-        protocol.exited.add_done_callback(lambda _: jobs.pop(number, None))
+        self._jobs[number] = (job, pid)
+        protocol.exited.add_done_callback(lambda _: self._jobs.pop(number, None))
         return Process(pid, protocol.stdin, protocol.stdout, protocol.stderr, protocol.exited, self, number)
 
-    def _running(self) -> dict[int, tuple[win32.Job, int]]:
-        if not hasattr(self, "_jobs"):
-            self._jobs = {}
-        return self._jobs
-
     def send_command(self, command: dict[str, Any]) -> None:
-        job, pid = self._running().get(command["id"], (None, 0))
+        job, pid = self._jobs.get(command["id"], (None, 0))
         if job is None:
             return
         if command["op"] == "end":
             job.kill()
-        elif win32.has_console():  # Windows has no signal for a program without a console: it is killed a moment later
+        elif win32_processes.has_console():  # a program without a console gets no signal: it is killed a moment later
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.CTRL_BREAK_EVENT)
 
@@ -103,15 +106,15 @@ class JobSpawner(SpawnerBase):
         """Do nothing: `hold` made no copy."""
 
     async def close(self) -> None:
-        for job, _ in list(self._running().values()):
+        for job, _ in list(self._jobs.values()):
             job.close()
-        self._running().clear()
+        self._jobs.clear()
 
 
 class _ServerProtocol(asyncio.SubprocessProtocol):
     """Receives the output and the exit of one process from asyncio."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, job: win32.Job) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, job: win32_job.JobObject) -> None:
         self.transport: asyncio.SubprocessTransport | None = None
         self.exited: asyncio.Future[int] = loop.create_future()
         self.stdin, self.stdout, self.stderr = _PipeSink(self), _PipeSource(self, 1), _PipeSource(self, 2)
@@ -233,19 +236,12 @@ class _PipeSink:
             pipe.close()
 
 
-def find_program(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return the command line with the full path of its program: `npx` is `npx.cmd` on Windows.
+class _Disk:
+    """Files of this machine, for the search of a program."""
 
-    Raises `FileNotFoundError` if there is none, and `SpawnError` for an argument that a batch file would change.
-    """
-    variables = {name.upper(): value for name, value in env.items()}
-    found = shutil.which(argv[0], path=variables.get("PATH"))
-    if found is None:
-        raise FileNotFoundError(2, "No such file or directory", argv[0])
-    if found.lower().endswith((".cmd", ".bat")):
-        for word in argv[1:]:
-            if BATCH_SYNTAX & set(word):
-                raise SpawnError(
-                    "EINVAL", f"{word!r} has a character that {os.path.basename(found)} would read as a command"
-                )
-    return [found, *argv[1:]]
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
+    def read_text(self, path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read(MAX_BATCH_CHARS)

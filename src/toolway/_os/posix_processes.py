@@ -1,0 +1,199 @@
+"""Processes, signals and terminals on Linux and macOS."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+assert sys.platform != "win32"
+
+if TYPE_CHECKING:  # `toolway._lazy` loads this module first of all: it imports little
+    import asyncio
+    import subprocess
+    from typing import IO
+
+HAS_SESSIONS: Final = True  # a child can lead a session, whose processes `kill_session` ends together
+register_at_fork = os.register_at_fork
+
+# -- processes ----------------------------------------------------------------------------------------------------
+
+
+def base_variables() -> tuple[str, ...]:
+    """Return the variables that every server gets."""
+    return ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM")
+
+
+def boot_time() -> float:
+    """Return seconds of a clock that also counts while the machine sleeps. On macOS CLOCK_MONOTONIC does."""
+    import time
+
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def process_exists(pid: int) -> bool:
+    """Return True if a process runs, of whichever user."""
+    if pid <= 0:
+        return False  # a group of processes, for `kill`
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def process_start(pid: int) -> str:
+    """Return when a process was started, to be compared with a later answer; "" if that is unknown."""
+    from toolway._os import proc
+
+    return proc.stat_field(pid, proc.STARTED)
+
+
+def describe_user() -> str:
+    """Return the name and number of the user of this process; only the number if it has no name."""
+    import getpass
+
+    try:
+        return f"{getpass.getuser()} ({os.getuid()})"
+    except (OSError, KeyError):
+        return str(os.getuid())
+
+
+def kill_session(pid: int) -> None:
+    """Kill all processes of the group that a child leads. Raises `ProcessLookupError` if there is none."""
+    import signal
+
+    os.killpg(pid, signal.SIGKILL)
+
+
+def start_detached(argv: Sequence[str], handle: int) -> subprocess.Popen[bytes]:
+    """Start a child that outlives us, with pipes, and that holds the lock of an open file as long as it runs."""
+    import subprocess
+
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(handle,),
+        start_new_session=True,  # signals to our process group must not reach it
+    )
+
+
+def protect_memory(variables: Iterable[str], secrets: Iterable[str]) -> None:
+    """Erase environment variables, and secrets in the arguments, from the memory of this process that others can see.
+
+    On Linux, programs of the same user can then no longer inspect it either. macOS shows neither without a debugger.
+    """
+    if sys.platform == "linux":
+        from toolway._os import proc
+
+        proc.erase_own_memory(variables, secrets)
+        proc.forbid_inspection()
+
+
+def read_line(descriptor: int, timeout: float, max_bytes: int) -> bytes:
+    """Read a line from a pipe of a process. Return b"" if it has ended, or if it is silent for `timeout` seconds."""
+    import select
+
+    data = b""
+    while not data.endswith(b"\n") and len(data) <= max_bytes:
+        if not select.select([descriptor], [], [], timeout)[0]:
+            return b""
+        chunk = os.read(descriptor, 65_536)
+        if not chunk:
+            return b""
+        data += chunk
+    return data
+
+
+# -- signals and time limits --------------------------------------------------------------------------------------
+
+
+def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], object], interrupt: bool = True) -> None:
+    """Call `stop` in the event loop on SIGTERM, and with `interrupt` on SIGINT."""
+    import signal
+
+    for number in (signal.SIGTERM, *((signal.SIGINT,) if interrupt else ())):
+        loop.add_signal_handler(number, stop)
+
+
+def on_reload_signal(loop: asyncio.AbstractEventLoop, reload: Callable[[], object]) -> None:
+    """Call `reload` in the event loop on SIGHUP."""
+    import signal
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+def outlive_stop_signals() -> None:
+    """Let this process ignore the signals that would end it."""
+    import signal
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def limit_lifetime(seconds: int) -> None:
+    """End this process after so many seconds from now on."""
+    import signal
+
+    signal.alarm(seconds)
+
+
+def limit_cpu_of_turn(seconds: float) -> None:
+    """End this process when it has used so much CPU time from now on; 0 takes the limit back."""
+    import signal
+
+    signal.setitimer(signal.ITIMER_PROF, seconds)  # the default action of its signal ends the process
+
+
+# -- terminals ----------------------------------------------------------------------------------------------------
+
+
+def has_desktop(environ: Mapping[str, str]) -> bool:
+    """Return True if this user probably sees the windows that a program opens."""
+    return sys.platform == "darwin" or any(environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def can_poll(file: IO[bytes]) -> bool:
+    """Return True if the event loop can wait for an open file: a pipe, a socket or a terminal."""
+    import stat
+
+    mode = os.fstat(file.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()
+
+
+@contextmanager
+def hidden_input(descriptor: int) -> Iterator[None]:
+    """Do not show on the terminal what is typed."""
+    import termios
+
+    before = termios.tcgetattr(descriptor)
+    after = [*before]
+    after[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, after)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def read_terminal(descriptor: int, max_bytes: int) -> bytes:
+    """Return the next line of a terminal; empty at its end.
+
+    A terminal is ready to be read when a line is complete, so neither a thread nor a buffer is needed, and Ctrl-C ends
+    the wait.
+    """
+    import asyncio
+
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, max_bytes)

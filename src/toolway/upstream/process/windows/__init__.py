@@ -1,0 +1,1 @@
+"""Server processes on Windows: their spawner, and how the program behind a command is found."""
