@@ -24,6 +24,7 @@ from toolway.config.schema import Sandbox, SandboxGrants
 from toolway.upstream.process import bubblewrap, landlock
 from toolway.upstream.process.confinement import describe
 from toolway.upstream.process.limits import plan_limits
+from toolway.upstream.process.pipes import read_all
 from toolway.upstream.process.spawner import Spawner
 
 LIMIT_MS = 10.0  # that `guard` may add to a start
@@ -35,15 +36,18 @@ async def start_once(spawner: Spawner, sandbox: Sandbox) -> float:
     began = time.perf_counter()
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     process = await spawner.start(PROGRAM, env, None, sandbox)
-    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(process.stdout, arrived.set)
-    await arrived.wait()
-    taken = time.perf_counter() - began
-    loop.remove_reader(process.stdout)
-    assert os.read(process.stdout, 10) == b"x\n", os.read(process.stderr, 1000)
+    arrived: asyncio.Future[tuple[float, bytes]] = asyncio.get_running_loop().create_future()
+
+    def on_data(data: bytes) -> None:
+        if not arrived.done():
+            arrived.set_result((time.perf_counter() - began, data))
+
+    process.stdout.start(on_data)
+    taken, data = await arrived
+    assert data == b"x\n", await read_all(process.stderr, 1000)
     await process.exited
-    for fd in (process.stdin, process.stdout, process.stderr):
-        os.close(fd)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()
     return taken * 1000
 
 

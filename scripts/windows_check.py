@@ -141,7 +141,7 @@ def _(folder: Path) -> str:
 @check("toolway serve --stdio")
 def _(folder: Path) -> str:
     ask = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "check", "version": "1"}}
-    lines = [
+    lines: list[dict[str, object]] = [
         {"id": 1, "method": "initialize", "params": ask},
         {"method": "notifications/initialized"},
         {"id": 2, "method": "tools/list"},

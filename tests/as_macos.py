@@ -29,7 +29,7 @@ LINUX_ONLY = {
 
 def become_macos() -> None:
     """Remove what only Linux has, after `asyncio`, `ssl` and `subprocess` have adapted to the real system."""
-    assert asyncio and ssl and subprocess
+    _ = asyncio, ssl, subprocess
     for module, names in LINUX_ONLY.items():
         for name in names:
             if hasattr(module, name):

@@ -179,9 +179,12 @@ async def test_neither_signals_nor_the_end_of_the_hub_take_the_lock_from_a_refre
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
     start = shared_token_slot._start_refresh_process
-    monkeypatch.setattr(
-        shared_token_slot, "_start_refresh_process", lambda lock: started.append(start(lock)) or started[-1]
-    )
+
+    def start_and_tell(lock: int) -> subprocess.Popen[bytes]:
+        started.append(start(lock))
+        return started[-1]
+
+    monkeypatch.setattr(shared_token_slot, "_start_refresh_process", start_and_tell)
     store = EncryptedTokenStore(tmp_path, lambda: bytes(32))
     async with silent_issuer() as (url, asked, end):
         held = Credential(url, f"{url}/token", OAuthClient("me", "x", "client_secret_basic"), "access", "refresh", "")

@@ -203,13 +203,15 @@ def test_all_names_are_had_from_each_system() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fcntl")
 def test_macos_empties_the_cache_of_the_drive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fcntl
+
     from toolway._os import posix
 
     asked: list[int] = []
-    monkeypatch.setattr(posix.sys, "platform", "darwin")
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "fdatasync", raising=False)
-    monkeypatch.setattr(posix.fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(posix.fcntl, "fcntl", lambda fd, command: asked.append(command))
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, command: asked.append(command))
     with open(tmp_path / "file", "wb") as file:
         posix.sync_data(file.fileno())
     assert asked == [51]

@@ -11,11 +11,12 @@ import sys
 from collections.abc import AsyncIterator
 
 from toolway import Hub, Server
+from toolway._os import boot_time
 from toolway.cluster.db.engine import open_engine, upgrade_schema
 from toolway.cluster.db.integrity import Integrity
 from toolway.cluster.db.nodes import NodeInfo, NodeStore
 from toolway.cluster.db.run_journal import PostgresJournal
-from toolway.cluster.lease import Lease, boot_time
+from toolway.cluster.lease import Lease
 from toolway.cluster.lease_clock import DEFAULT_LEASE_SETTINGS as LEASE
 from toolway.cluster.queries import QueryRunner
 from toolway.workflows import Workflows

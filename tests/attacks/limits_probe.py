@@ -12,6 +12,7 @@ import sys
 
 from toolway.config.schema import SandboxGrants
 from toolway.upstream.process import bubblewrap, limits
+from toolway.upstream.process.pipes import read_all
 from toolway.upstream.process.spawner import Spawner
 
 FORK = """
@@ -63,9 +64,7 @@ async def main() -> None:
     process = await spawner.start([sys.executable, "-I", "-S", "-c", program], env, None, "strict", grants)
     async with asyncio.timeout(60):
         code = await process.exited
-    for fd in (process.stdout, process.stderr):
-        os.set_blocking(fd, True)
-    got, errors = (os.read(fd, 4000).decode() for fd in (process.stdout, process.stderr))
+    got, errors = [(await read_all(pipe, 4000)).decode() for pipe in (process.stdout, process.stderr)]
     await spawner.close()
     planned = limits.plan_limits("strict", grants, bubblewrap.find_program())
     print(json.dumps({"got": got.strip(), "errors": errors, "code": code, "by": planned.processes_by}), flush=True)

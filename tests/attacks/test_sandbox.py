@@ -26,6 +26,7 @@ from toolway.network.policy import ALLOW_ALL
 from toolway.upstream.process import bubblewrap, landlock
 from toolway.upstream.process.confinement import choose_sandbox
 from toolway.upstream.process.host_proxy import HostProxy
+from toolway.upstream.process.pipes import read_all
 from toolway.upstream.process.shown_paths import program_paths
 from toolway.upstream.process.spawner import Process, Spawner, SpawnError
 
@@ -135,13 +136,11 @@ async def read_output(process: Process) -> str:
     """Wait for the end of a process; return what it printed."""
     async with asyncio.timeout(60):
         await process.exited
-    texts = []
-    for fd in (process.stdin, process.stdout, process.stderr):
-        os.set_blocking(fd, True)  # a forwarder may end a moment later
-        with os.fdopen(fd, "rb" if fd != process.stdin else "wb") as file:
-            texts.append(file.read().decode() if fd != process.stdin else "")
-    assert texts[1], texts[2]
-    return texts[1]
+    process.stdin.close()
+    async with asyncio.timeout(60):  # a forwarder may end a moment later
+        output, errors = [(await read_all(pipe, 1 << 20)).decode() for pipe in (process.stdout, process.stderr)]
+    assert output, errors
+    return output
 
 
 @pytest.fixture

@@ -85,21 +85,20 @@ def build(disk: dict[str, str], *argv: str, env: dict[str, str] = ENV, cwd: str 
     return build_command_line(argv, env, cwd, Disk({rf"{NODE}\node.exe": "", **disk}))
 
 
-def npm_file(*names: str) -> str:
-    """The text of a file that belongs to npm, which is installed beside Node.js."""
+def npm_folder() -> Path:
+    """The folder of the npm that is installed beside Node.js."""
     program = shutil.which("npm")
     if program is None:
         pytest.skip("npm is not installed")
     found = next((up for up in Path(program).resolve().parents if (up / "bin" / "npm-cli.js").exists()), None)
     if found is None:
         pytest.skip("npm has no folder of its own")
-    return found.joinpath(*names).read_text()
+    return found
 
 
 def real_shim(folder: Path, first_line: str) -> str:
     """The .cmd file that the cmd-shim of the installed npm writes for a program of a package."""
-    npm = npm_file("package.json") and Path(shutil.which("npm") or "").resolve().parents[1]
-    package = npm / "node_modules" / "cmd-shim"
+    package = npm_folder() / "node_modules" / "cmd-shim"
     if not package.exists():
         pytest.skip("this npm has no cmd-shim")
     script = folder / "node_modules" / "server" / "cli.js"
@@ -116,7 +115,7 @@ def real_shim(folder: Path, first_line: str) -> str:
 
 @pytest.mark.parametrize("name", ["npx", "npm"])
 def test_npx_is_node_with_the_script_of_npm(name: str) -> None:
-    disk = {rf"{NODE}\{name}.cmd": npm_file("bin", f"{name}.cmd")}
+    disk = {rf"{NODE}\{name}.cmd": (npm_folder() / "bin" / f"{name}.cmd").read_text()}
     assert build(disk, name, *HARD) == [
         rf"{NODE}\node.exe",
         rf"{NODE}\node_modules\npm\bin\{name}-cli.js",
@@ -131,7 +130,7 @@ def test_npx_of_an_older_node_is_known_too() -> None:
 
 def test_an_npm_that_was_installed_by_npm_has_precedence() -> None:
     newer = rf"{ROAMING}\npm\node_modules\npm\bin\npx-cli.js"
-    disk = {rf"{NODE}\npx.cmd": npm_file("bin", "npx.cmd"), newer: ""}
+    disk = {rf"{NODE}\npx.cmd": (npm_folder() / "bin" / "npx.cmd").read_text(), newer: ""}
     assert build(disk, "npx", "x") == [rf"{NODE}\node.exe", newer, "x"]
 
 

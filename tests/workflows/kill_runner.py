@@ -118,11 +118,12 @@ async def main(folder: Path, count: int) -> None:
 
 async def execute_as_node(folder: Path, url: str, id: str) -> None:
     """Execute runs of the shared journal, under a lease, until the file `ended` exists."""
+    from toolway._os import boot_time
     from toolway.cluster.db.engine import open_engine
     from toolway.cluster.db.integrity import Integrity
     from toolway.cluster.db.nodes import NodeInfo, NodeStore
     from toolway.cluster.db.run_journal import PostgresJournal
-    from toolway.cluster.lease import Lease, boot_time
+    from toolway.cluster.lease import Lease
     from toolway.cluster.queries import QueryRunner
 
     engine = open_engine(url)

@@ -7,9 +7,11 @@ import sys
 from ctypes import wintypes
 from typing import Final
 
-from toolway._os.win32 import kernel32
+from toolway._os import win32
 
 assert sys.platform == "win32"
+
+kernel32: Final = win32.kernel32
 
 _ntdll: Final = ctypes.WinDLL("ntdll")
 
