@@ -38,7 +38,8 @@ class FdSource:
 
     def close(self) -> None:
         if self.is_open:
-            self.pause()
+            if self._on_data is not None:
+                self._loop.remove_reader(self._fd)
             self.is_open = False
             self._on_data = None
             os.close(self._fd)
