@@ -252,7 +252,8 @@ dashboard/node_modules: dashboard/package-lock.json
 dashboard-walk: setup dashboard/node_modules ## walk through the dashboard in headless Chromium (ARGS=--many, --cluster, "--installed .interop", pictures)
 	$(PYTHON) scripts/$(if $(filter pictures,$(ARGS)),dashboard_pictures.py,dashboard_walk.py $(ARGS))
 
-windows: ## the commands and the library on the Windows build of Python, in Wine; installs all it needs into .windows
+# The commands and the library on the Windows build of Python, in Wine. All that it needs is installed into .windows.
+windows:
 	scripts/windows-python -X utf8 scripts/windows_check.py
 
 pyright: .pyright/node_modules/pyright

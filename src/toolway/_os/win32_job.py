@@ -7,11 +7,11 @@ import sys
 from ctypes import wintypes
 from typing import Final
 
-from toolway._os import win32
+import toolway._os.win32 as files
 
 assert sys.platform == "win32"
 
-kernel32: Final = win32.kernel32
+kernel32: Final = files.kernel32
 
 _ntdll: Final = ctypes.WinDLL("ntdll")
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import wintypes
 from typing import TYPE_CHECKING, Any, Final
 
-from toolway._os import win32
+import toolway._os.win32 as files
 
 assert sys.platform == "win32"
 
-kernel32: Final = win32.kernel32
+kernel32: Final = files.kernel32
 
 if TYPE_CHECKING:
     import asyncio
