@@ -20,7 +20,7 @@ not at all.
 from __future__ import annotations
 
 import enum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 Executed = Literal["no", "unknown", "yes"]
 
@@ -108,6 +108,14 @@ class ConfigError(ToolwayError):
         super().__init__(message, detail=detail, hint=hint, code=code)
         self.file = file
         self.line = line
+
+
+PLATFORM_CODE: Final = "E-PLATFORM"  # this operating system lacks what was asked for
+
+
+def platform_error(message: str, detail: str, hint: str) -> ConfigError:
+    """Return the error for a command or a setting that this operating system lacks. Nothing was started."""
+    return ConfigError(message, detail=detail, hint=hint, code=PLATFORM_CODE)
 
 
 class CallError(ToolwayError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import ntpath
 import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PureWindowsPath
 from typing import Final, Literal
 
 from toolway._lazy import dataclass
@@ -114,3 +115,29 @@ def gateway_state_folder(environ: Mapping[str, str]) -> Path | None:
         return Path(environ[STATE_FOLDER_VARIABLE])
     base = state_folder(environ)
     return base / "gateway" if base else None
+
+
+# -- profile of a Windows user ----------------------------------------------------------------------------------------
+
+PROFILE_VARIABLES: Final = ("USERPROFILE", "APPDATA", "LOCALAPPDATA")  # the last two may be redirected elsewhere
+_LONG_PATH: Final = "\\\\?\\"  # prefix of paths that may have more than 260 characters
+
+
+def profile_folders(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders in which Windows lets only their user, the system and administrators read."""
+    return tuple(environ[name] for name in PROFILE_VARIABLES if environ.get(name))
+
+
+def is_outside(folder: str, profile: Iterable[str]) -> bool:
+    """Return True if a Windows folder is in none of the folders of a profile; False if the profile is unknown."""
+    places = [_comparable_path(each) for each in profile]
+    return bool(places) and not any(_comparable_path(folder).is_relative_to(each) for each in places)
+
+
+def _comparable_path(path: str) -> PureWindowsPath:
+    """Return a Windows path without `..` and without the prefix of long paths. The case of letters does not matter."""
+    path = path.replace("/", "\\")
+    if path.startswith(_LONG_PATH):
+        path = path.removeprefix(_LONG_PATH)
+        path = f"\\\\{path[4:]}" if path.upper().startswith("UNC\\") else path
+    return PureWindowsPath(ntpath.normpath(path))

@@ -13,8 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from toolway._lazy import dataclass
+from toolway._os.support import missing
 from toolway.doctor.company_facts import AuditFacts, CheckedServer, Facts, IdentityFacts, PinFacts
-from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check
+from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
+from toolway.errors import PLATFORM_CODE
 
 Verdict = Literal["holds", "does not hold", "cannot be determined"]
 NOT_COLLECTED: Final = "it was not collected"
@@ -448,6 +450,9 @@ def _sandboxed(server: CheckedServer) -> Iterator[Check]:
     if server.is_container:
         text = "the container runs outside of the sandbox of this entry: what it sees is decided by its mounts"
         yield Check(name, "skip", text, server.location, "review its options, such as -v, --mount and --privileged")
+        return
+    if lacked := missing("sandbox"):
+        yield Check(name, "fail", lacked.message, server.source, *split_hint(lacked.hint), PLATFORM_CODE)
         return
     if server.sandbox not in ("guard", "strict"):
         sees = "everything" if server.sandbox == "off" else "your keys, and without Landlock also the gateway's files"

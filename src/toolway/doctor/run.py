@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from toolway.config.locations import own_folders
+from toolway._os import support
+from toolway.config.locations import is_outside, own_folders, profile_folders
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
 from toolway.doctor import entry_checks, http_checks, tool_checks
@@ -67,7 +69,8 @@ async def run_checks(
     finally:
         await spawner.close()
     mask = build_masker(map(_strip_server_references, named.values()), named.keys())
-    return Report((*files, *subjects, *_total_reports(costs), *_machine_reports(orphans))).apply_mask(mask)
+    folders = _check_folders(map(os.path.realpath, own_folders(environ)), environ) if check_machine else ()
+    return Report((*files, *subjects, *_total_reports(costs), *_machine_reports(orphans, folders))).apply_mask(mask)
 
 
 async def _check_target(
@@ -219,10 +222,8 @@ def _total_reports(costs: Sequence[tuple[int, int]]) -> Iterator[SubjectReport]:
         yield SubjectReport("machine", "all servers", (Check("tokens", "ok", advice, "", hint, copy, "E-LINT-MANY"),))
 
 
-def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:
-    if not orphans:
-        return
-    checks = []
+def _machine_reports(orphans: Sequence[Orphan], folders: Iterable[Check]) -> Iterator[SubjectReport]:
+    checks = [*folders]
     for orphan in orphans:
         server_part = f"of {orphan.server} " if orphan.server else ""
         checks.append(
@@ -238,7 +239,26 @@ def _machine_reports(orphans: Sequence[Orphan]) -> Iterator[SubjectReport]:
                 orphan,
             )
         )
-    yield SubjectReport("machine", "this machine", tuple(checks))
+    if checks:
+        yield SubjectReport("machine", "this machine", tuple(checks))
+
+
+def _check_folders(folders: Iterable[str], environ: Mapping[str, str]) -> Iterator[Check]:
+    """Yield a warning for each of Toolway's folders that other users of a Windows machine may read.
+
+    `folders` are real paths. On other systems the files themselves are private.
+    """
+    profile = profile_folders(environ) if support.SYSTEM == "windows" else ()
+    for folder in sorted({each for each in folders if is_outside(each, profile)}):
+        yield Check(
+            "folder",
+            "warn",
+            f"{folder} is outside of your profile: other users of this machine may read the keys and tokens in it",
+            f"your profile: {profile[0]}",
+            "unset XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME and TOOLWAY_STATE, or let only yourself in",
+            f'icacls "{folder}" /inheritance:r /grant:r "%USERNAME%:(OI)(CI)F"',
+            "E-DOCTOR-FOLDER",
+        )
 
 
 # -- duplicate entries: a mistake within one file, a note across several files -----------------------------------------

@@ -16,6 +16,7 @@ from toolway.doctor.orphans import process_on_port
 from toolway.doctor.report import Check, split_hint
 from toolway.doctor.start_advice import refine_cause
 from toolway.doctor.trial_start import TrialStart, is_package_runner
+from toolway.errors import PLATFORM_CODE
 from toolway.packages.lock_file import LOCK_CODE
 from toolway.protocol.sanitize import sanitize
 from toolway.secrets.replacer import cut_text
@@ -54,6 +55,8 @@ def _check_start(target: CheckTarget, server: Server, trial: TrialStart) -> Chec
         return _no_answer(target, server, trial)
     if failure.exit_code is not None:
         return _exited(target, server, trial, failure)
+    if failure.code == PLATFORM_CODE:
+        return Check("start", "fail", failure.reason, "", *split_hint(failure.hint), PLATFORM_CODE)
     if failure.code == SANDBOX_CODE:
         return Check("start", "fail", failure.reason, "", *split_hint(sandbox_hint(target.name)), SANDBOX_CODE)
     if failure.code == LOCK_CODE:

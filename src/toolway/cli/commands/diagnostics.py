@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from toolway._os import home_folder
+from toolway._os.support import missing
 from toolway.cli.exit_codes import ExitCode, UsageError
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output, format_duration
 from toolway.cli.params import AnyServer, Headers, Refresh, ServersOrUrl, Wait
-from toolway.errors import ConfigError, ToolwayError
+from toolway.errors import ConfigError, ToolwayError, platform_error
 
 if TYPE_CHECKING:
     from toolway.cli.cached_lists import CachedLists
@@ -613,6 +614,8 @@ def _run_ps_orphans(context: CommandContext, kill: bool) -> ExitCode:
     from toolway.cli.targets import load_masked_config
     from toolway.doctor.orphans import find_orphans
 
+    if lacked := missing("orphans"):
+        raise platform_error(*lacked)
     output = context.output
     try:
         servers: dict[str, Any] = load_masked_config(output, context.target_options).servers

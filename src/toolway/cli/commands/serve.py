@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from toolway._os import SHARES_PORTS, home_folder, on_stop_signals, usable_cores
+from toolway._os import home_folder, on_stop_signals, usable_cores
+from toolway._os.support import missing
 from toolway.cli.exit_codes import ExitCode, UsageError, exit_code_for
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
 from toolway.cli.output import Output
-from toolway.errors import ConfigError, ToolwayError
+from toolway.errors import ConfigError, ToolwayError, platform_error
 
 if TYPE_CHECKING:
     import ssl
@@ -102,13 +103,8 @@ def serve(
     )
     worker = None
     if workers is not None:
-        if not SHARES_PORTS:
-            raise ConfigError(
-                "--workers needs Linux",
-                detail="only its kernel distributes the connections of one address to several processes",
-                hint="remove --workers, or run the gateway in a container or in WSL",
-                code="E-PLATFORM",
-            )
+        if lacked := missing("workers"):
+            raise platform_error(*lacked)
         from toolway.serve.workers import read_worker
 
         worker = read_worker(os.environ)

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolway._lazy import dataclass
+from toolway._os.support import Feature, missing
 from toolway.config.locations import private_files
 from toolway.config.schema import DefaultSandbox, Sandbox, SandboxGrants
+from toolway.errors import PLATFORM_CODE
 from toolway.packages import FOLDER_NAME as PACKAGES_FOLDER
 from toolway.upstream.process import landlock
 
@@ -28,15 +30,22 @@ SHARED_PROC: Final = tuple(
 DEVICES: Final = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 
 
-NO_SANDBOX: Final = "Windows has no sandbox for servers: use WSL, or run the server in a container"
-
-
 class SandboxError(Exception):
-    """Raised if the sandbox of a server is not possible here. `code` is the name of the errno, or E-SANDBOX."""
+    """Raised if the sandbox of a server is not possible here.
 
-    def __init__(self, text: str, code: str = "E-SANDBOX") -> None:
+    `code` is the name of the errno, E-SANDBOX, or E-PLATFORM if no sandbox of this system can do that.
+    """
+
+    def __init__(self, text: str, code: str = "E-SANDBOX", hint: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.hint = hint
+
+
+def _require(feature: Feature) -> None:
+    """Raise `SandboxError` if this operating system lacks a feature of sandboxes."""
+    if lacked := missing(feature):
+        raise SandboxError(f"{lacked.message}: {lacked.detail}", PLATFORM_CODE, lacked.hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,9 @@ def confine(
     Call it in a thread, because it tries what this machine supports. `own_folders` are Toolway's. Raises `SandboxError`
     if the sandbox is not possible, `FileNotFoundError` if the program does not exist.
     """
+    if sandbox in ("guard", "strict"):
+        _require("sandbox")
     if sys.platform == "win32":
-        if sandbox in ("guard", "strict"):
-            raise SandboxError(NO_SANDBOX)
         return Confinement([*argv], env, {})
     if sandbox not in ("guard", "strict"):
         return Confinement([*argv], env, _hide(sandbox, own_folders))
@@ -132,8 +141,7 @@ def describe(sandbox: Sandbox, grants: SandboxGrants) -> list[str]:
     Call it in a thread, because it tries what this machine supports. Raises `SandboxError` if a limit of the entry
     cannot apply.
     """
-    if sys.platform == "win32":
-        raise SandboxError(NO_SANDBOX)
+    _require("sandbox")
     if sys.platform == "darwin":
         return ["made by sandbox-exec, which was not tested", "processes: not limited", "memory: not limited"]
     from toolway.upstream.process import bubblewrap
@@ -249,7 +257,7 @@ def _with_seatbelt(
     if not os.path.exists(seatbelt.PROGRAM):
         raise SandboxError(f"{seatbelt.PROGRAM} does not exist on this system")
     if grants.hosts or grants.max_processes or grants.max_memory_bytes:
-        raise SandboxError("on macOS hosts cannot be granted by name, and memory and processes cannot be limited")
+        _require("sandbox-limits")
     own = [*own_folders, *private_files()]
     if sandbox == "guard":
         profile = seatbelt.guard_profile(env.get("HOME", ""), own)

@@ -24,9 +24,10 @@ TAG_VARIABLE: Final = "TOOLWAY_TAG"  # random tag in the environment of a server
 class SpawnError(Exception):
     """Raised if a process could not be started. `code` is the name of the errno, such as ENOENT, or ours."""
 
-    def __init__(self, code: str, text: str) -> None:
+    def __init__(self, code: str, text: str, hint: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.hint = hint
 
 
 @dataclass(slots=True)
@@ -132,4 +133,4 @@ class SpawnerBase(ABC):
         except FileNotFoundError as exc:
             raise SpawnError("ENOENT", str(exc)) from None
         except SandboxError as exc:
-            raise SpawnError(exc.code, str(exc)) from None
+            raise SpawnError(exc.code, str(exc), exc.hint) from None

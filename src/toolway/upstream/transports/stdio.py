@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from toolway._lazy import compile_pattern
 from toolway.config.masking import build_masker
 from toolway.config.schema import Server
-from toolway.errors import ToolwayError
+from toolway.errors import PLATFORM_CODE, ToolwayError
 from toolway.packages.runner_command import is_runner
 from toolway.protocol import jsonrpc
 from toolway.secrets.replacer import CUT, cut_bytes
@@ -322,8 +322,9 @@ def describe_exit(code: int) -> str:
 
 def _spawn_error(command: str, exc: SpawnError | OSError) -> TransportError:
     code = exc.code if isinstance(exc, SpawnError) else ""
-    if code == SANDBOX_CODE:
-        return TransportError(f"{command} was not started: {exc}", Certainty.NOT_SENT, code=SANDBOX_CODE)
+    if isinstance(exc, SpawnError) and code in (SANDBOX_CODE, PLATFORM_CODE):
+        reason = f"{command} was not started: {exc}"
+        return TransportError(reason, Certainty.NOT_SENT, code=code, hint=exc.hint)
     if code == BATCH_CODE:
         return TransportError(
             f"{command} was not started: {exc}",

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from toolway._lazy import compile_pattern
+from toolway._os import support
 from toolway.cli.exit_codes import ExitCode
 from toolway.cli.framework import CommandResult
 from toolway.cli.options import CommandContext
-from toolway.errors import CallError, ConfigError, NotFound
+from toolway.errors import CallError, ConfigError, NotFound, platform_error
 
 if TYPE_CHECKING:
     from toolway.config.schema import Server
@@ -40,6 +41,8 @@ async def run_sandbox_try(context: CommandContext, name: str) -> ExitCode:
     from toolway import Hub
     from toolway.cli.targets import load_masked_config
 
+    if lacked := support.missing("sandbox"):
+        raise platform_error(*lacked)
     output = context.output
     servers = load_masked_config(output, context.target_options).servers
     server = servers.get(name)
