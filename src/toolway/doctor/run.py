@@ -248,7 +248,7 @@ def _check_folders(folders: Iterable[str], environ: Mapping[str, str]) -> Iterat
 
     `folders` are real paths. On other systems the files themselves are private.
     """
-    profile = profile_folders(environ) if support.SYSTEM == "windows" else ()
+    profile = () if support.has_file_modes() else profile_folders(environ)
     for folder in sorted({each for each in folders if is_outside(each, profile)}):
         yield Check(
             "folder",
