@@ -43,7 +43,7 @@ types: setup
 
 # What other systems lack, found by its types. The other tests and scripts run on Linux only. An ignore for Linux may be
 # needless there.
-ALSO_ELSEWHERE := src examples $(wildcard tests/platforms tests/test_os.py tests/test_platform.py)
+ALSO_ELSEWHERE := src $(wildcard tests/platforms) tests/test_platform.py
 
 types-platforms: types-darwin types-win32
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # `toolway._lazy` loads this module first of all: it imports 
 
 SYSTEM_NAME: Final[Literal["linux", "darwin", "win32"]] = "darwin" if sys.platform == "darwin" else "linux"
 HAS_DRIVES: Final = False  # paths begin with a drive, such as C:
-SHARES_PORTS: Final = sys.platform == "linux"  # the kernel distributes connections over processes that share a port
 O_UNSHARED: Final = os.O_CLOEXEC  # flags of a file that no child process inherits, read and written byte by byte
 O_PRIVATE: Final = O_UNSHARED | os.O_NOFOLLOW  # and whose name is no symbolic link
 O_NONBLOCK: Final = O_UNSHARED | os.O_NONBLOCK  # to open a file that a user names and that may be a pipe
@@ -129,7 +128,9 @@ def limit_own_resources(memory: int = 0, cpu_seconds: int = 0) -> None:
 
 def usable_cores() -> int:
     """Return how many cores this process may use. macOS does not restrict a process to some of them."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def machine_name() -> str:

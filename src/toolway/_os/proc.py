@@ -33,12 +33,13 @@ _TCP_LISTEN: Final = "0A"  # the state of a socket in /proc/net/tcp
 
 def user_pids() -> Iterator[int]:
     """Yield the pids of this user's processes, without the current process."""
-    if sys.platform == "linux":
-        user, own = os.getuid(), os.getpid()
-        for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-            with contextlib.suppress(OSError):
-                if name.isdecimal() and int(name) != own and os.stat(f"/proc/{name}").st_uid == user:
-                    yield int(name)
+    if sys.platform != "linux":
+        return
+    user, own = os.getuid(), os.getpid()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and int(name) != own and os.stat(f"/proc/{name}").st_uid == user:
+                yield int(name)
 
 
 def read(pid: int, name: str) -> bytes:
@@ -73,11 +74,15 @@ def uptime() -> float:
 
 def ticks_to_seconds(ticks: int) -> float:
     """Return the seconds of clock ticks, in which the start of a process is given."""
-    return ticks / os.sysconf("SC_CLK_TCK") if sys.platform == "linux" else 0.0
+    if sys.platform != "linux":
+        return 0.0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pages_to_megabytes(pages: int) -> int:
-    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20 if sys.platform == "linux" else 0
+    if sys.platform != "linux":
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
 
 
 def end(pid: int, *, at_once: bool) -> None:

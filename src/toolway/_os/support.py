@@ -66,7 +66,7 @@ _FEATURES: Final[Mapping[Feature, tuple[frozenset[System], Missing]]] = {
 
 
 def has_file_modes() -> bool:
-    """Return True if a file itself says who may read it. On Windows that is decided by the folder, for all files in it."""
+    """Return True if each file says who may read it. On Windows its folder does, for all files in it."""
     return SYSTEM != "windows"
 
 

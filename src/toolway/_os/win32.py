@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 SYSTEM_NAME: Final[Literal["linux", "darwin", "win32"]] = "win32"
 HAS_DRIVES: Final = True
-SHARES_PORTS: Final = False
 O_UNSHARED: Final = os.O_BINARY | os.O_NOINHERIT
 O_PRIVATE: Final = O_UNSHARED
 O_NONBLOCK: Final = O_UNSHARED  # a named pipe of Windows is no path that a config file names

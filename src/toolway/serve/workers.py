@@ -40,6 +40,7 @@ READY_MESSAGE: Final = b"ready\n"
 GO_MESSAGE: Final = b"go\n"  # to a worker: the database exists
 DRAIN_MESSAGE: Final = b"drain\n"  # to worker 0: the other workers are being stopped
 DATABASE_NAME: Final = "workers.sqlite"
+ONLY_LINUX: Final = "--workers needs Linux"
 _log = logging.getLogger("toolway.gateway")
 
 
@@ -115,7 +116,8 @@ class WorkerPool:
 
         `on_ready` is called with the URL when all workers serve. Raises `ConfigError` if the address cannot be bound.
         """
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError(ONLY_LINUX)
         raise_file_limit()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -195,7 +197,8 @@ class WorkerPool:
                 return code
 
     async def _run_once(self, worker: _Worker) -> int:
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError(ONLY_LINUX)
         ours, theirs = socket.socketpair()
         place = f"{worker.number}:{theirs.fileno()}:{self._port}:{self._folder}"
         try:
@@ -227,7 +230,8 @@ class WorkerPool:
     # -- signals ------------------------------------------------------------------------------------------------------
 
     def _on_reload(self) -> None:
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError(ONLY_LINUX)
         for worker in self._workers:
             worker.send_signal(signal.SIGHUP)
 
@@ -246,7 +250,8 @@ class WorkerPool:
         await self._stop([first])
 
     async def _stop(self, workers: list[_Worker]) -> None:
-        assert sys.platform != "win32"
+        if sys.platform == "win32":
+            raise NotImplementedError(ONLY_LINUX)
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
         tasks = [worker.task for worker in workers if worker.task is not None]
@@ -272,7 +277,8 @@ def bind_shared(host: str, port: int) -> socket.socket:
 
     Raises `ConfigError` if the address cannot be bound, or if another program listens there.
     """
-    assert sys.platform != "win32"
+    if sys.platform == "win32":
+        raise NotImplementedError(ONLY_LINUX)
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         if bound.family == socket.AF_INET6:

@@ -49,7 +49,8 @@ class LocalBus(Bus):
         path = os.path.join(self._folder, self._name)
         with suppress(FileNotFoundError):
             os.unlink(path)
-        assert sys.platform != "win32"  # only workers have this bus
+        if sys.platform == "win32":
+            raise OSError("only --workers has this bus, and it needs Linux")
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         bound.setblocking(False)
         try:

@@ -15,12 +15,13 @@ from contextlib import suppress
 from typing import Final
 
 from toolway._lazy import compile_pattern
+from toolway._os.support import missing
+from toolway.errors import PLATFORM_CODE
 from toolway.http.dialer import Dialer
 from toolway.http.limits import HttpError
 from toolway.http.request import Origin
 from toolway.network.policy import NetworkPolicy
-from toolway.upstream.process.confinement import NO_SANDBOX
-from toolway.upstream.process.server_process import SANDBOX_CODE, SpawnError
+from toolway.upstream.process.server_process import SpawnError
 
 SOCKET_NAME: Final = "proxy.sock"
 HEAD_TIMEOUT_S: Final = 10.0
@@ -45,8 +46,10 @@ class HostProxy:
 
         Raises `OSError`, and on Windows `SpawnError`.
         """
+        if lacked := missing("sandbox"):
+            raise SpawnError(PLATFORM_CODE, f"{lacked.message}: {lacked.detail}", lacked.hint)
         if sys.platform == "win32":
-            raise SpawnError(SANDBOX_CODE, NO_SANDBOX)
+            raise OSError("asyncio has no Unix sockets on Windows")
         self.folder = tempfile.mkdtemp(prefix="toolway-proxy-")
         self._server = await asyncio.start_unix_server(
             self._serve, f"{self.folder}/{SOCKET_NAME}", limit=MAX_HEAD_BYTES

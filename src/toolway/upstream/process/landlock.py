@@ -37,6 +37,8 @@ ALL_RIGHTS = (1 << 16) - 1  # of version 6
 RIGHTS = {1: WRITE_FILE | READ_FILE | sum(1 << bit for bit in range(4, 13)), 2: 1 << 13, 3: TRUNCATE}
 FILE_RIGHTS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL
 
+NOT_LINUX = "only Linux has Landlock"
+
 
 def abi_version() -> int:
     """Return the version of Landlock in this kernel; 0 without Landlock."""
@@ -52,7 +54,8 @@ def hides_nothing_else(path: str) -> bool:
 
     That is so if only the administrator can create entries in its ancestors.
     """
-    assert sys.platform == "linux"
+    if sys.platform != "linux":
+        return False
     user, groups = os.geteuid(), {os.getegid(), *os.getgroups()}
     for ancestor in _ancestors(os.path.realpath(path)):
         try:
@@ -72,7 +75,8 @@ def restrict(hidden: Iterable[str], kept: Iterable[str]) -> None:
 
     Raises `OSError` if the kernel refuses.
     """
-    assert sys.platform == "linux"
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, NOT_LINUX)
     version = abi_version()
     rights = sum(bits for since, bits in RIGHTS.items() if version >= since)
     rules = [(path, rights, os.O_NOFOLLOW) for path in (*_allowed_paths(hidden), *kept)]
@@ -104,7 +108,8 @@ def leave_abstract_sockets() -> None:
 
 def _enforce(attributes: bytes, rules: Iterable[tuple[str, int, int]]) -> None:
     """Create a Landlock ruleset with rules (path, rights, flags of `open`), and restrict this process to it."""
-    assert sys.platform == "linux"
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, NOT_LINUX)
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -96,8 +96,7 @@ def plan_limits(sandbox: Sandbox, grants: SandboxGrants, bubblewrap: str | None)
 
 
 def _count_processes(sandbox: Sandbox, bubblewrap: str | None) -> CountedBy:
-    assert sys.platform != "win32"
-    if os.geteuid() == 0:
+    if sys.platform == "win32" or os.geteuid() == 0:
         return ""
     found = re.match(r"(\d+)\.(\d+)", os.uname().release)
     is_new = found is not None and (int(found[1]), int(found[2])) >= COUNTS_PER_NAMESPACE
@@ -109,8 +108,7 @@ def _count_processes(sandbox: Sandbox, bubblewrap: str | None) -> CountedBy:
 
 
 def _no_limit() -> str:
-    assert sys.platform != "win32"
-    if os.geteuid() == 0:
+    if sys.platform != "win32" and os.geteuid() == 0:
         return "the kernel applies none to root, and no control group is delegated to this process"
     return "it needs bubblewrap on Linux 5.14 or later, or a delegated control group"
 

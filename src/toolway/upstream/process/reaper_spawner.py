@@ -22,9 +22,8 @@ from typing import Any
 from toolway._lazy import dataclass
 from toolway._os import base_variables
 from toolway.config.schema import Sandbox, SandboxGrants
-from toolway.upstream.process import reaper
+from toolway.upstream.process import fd_pipes, reaper
 from toolway.upstream.process.confinement import Confinement
-from toolway.upstream.process.fd_pipes import FdSink, FdSource
 from toolway.upstream.process.server_process import TAG_VARIABLE, Process, SpawnerBase, SpawnError
 
 assert sys.platform != "win32"
@@ -107,7 +106,9 @@ class ReaperSpawner(SpawnerBase):
         finally:
             self._started.pop(number, None)
         stdin, stdout, stderr = our_fds
-        return Process(pid, FdSink(stdin), FdSource(stdout), FdSource(stderr), exited, self, number)
+        return Process(
+            pid, fd_pipes.FdSink(stdin), fd_pipes.FdSource(stdout), fd_pipes.FdSource(stderr), exited, self, number
+        )
 
     def _clean_up(self, confined: Confinement) -> None:
         """Remove the private folder of a process that has ended, in the background."""
