@@ -1,6 +1,6 @@
 """Runs a Python program without what only Linux has, under the name of macOS: `as_macos.py [-m MODULE | FILE] ARG…`.
 
-It cannot show what macOS does differently in functions that both have. It shows that nothing calls what macOS lacks.
+It cannot show what macOS does differently in functions that both have. It shows that nothing needs what macOS lacks.
 """
 
 from __future__ import annotations
@@ -8,50 +8,123 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import fcntl
+import multiprocessing
 import os
+import resource
 import runpy
+import select
+import selectors
+import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from typing import Any
+import urllib.request
+from collections.abc import Callable
+from typing import Any, Final
 
-LINUX_ONLY = {
+#: Names that Python has on Linux and not on macOS, by module.
+LINUX_ONLY: Final = {
     os: (
-        *("fdatasync", "sched_getaffinity", "pipe2", "memfd_create", "pidfd_open", "posix_fadvise", "getrandom"),
-        *("O_PATH", "O_TMPFILE", "setns", "unshare", "eventfd", "splice", "copy_file_range"),
+        *("fdatasync", "sched_getaffinity", "sched_setaffinity", "pipe2", "memfd_create", "pidfd_open", "getrandom"),
+        *("posix_fadvise", "posix_fallocate", "setns", "unshare", "eventfd", "splice", "copy_file_range"),
+        *("getresuid", "getresgid", "setresuid", "setresgid", "getxattr", "setxattr", "listxattr", "removexattr"),
+        *("O_PATH", "O_TMPFILE", "O_DIRECT", "O_NOATIME", "O_LARGEFILE", "O_RSYNC", "waitid"),
     ),
-    socket: ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "SOCK_CLOEXEC", "SOCK_NONBLOCK", "AF_NETLINK", "AF_VSOCK"),
-    time: ("CLOCK_BOOTTIME",),
+    socket: (
+        *("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_QUICKACK", "TCP_CORK", "SOCK_CLOEXEC", "SOCK_NONBLOCK"),
+        *("AF_NETLINK", "AF_VSOCK", "AF_PACKET", "SO_PEERCRED", "SO_DOMAIN", "SO_PROTOCOL", "SO_MARK"),
+        *("MSG_NOSIGNAL", "MSG_MORE", "MSG_CMSG_CLOEXEC", "SO_BINDTODEVICE"),
+    ),
+    select: ("epoll", "EPOLLIN", "EPOLLOUT", "EPOLLRDHUP", "EPOLL_CLOEXEC", "POLLRDHUP"),
+    signal: (
+        "pidfd_send_signal",
+        "sigwaitinfo",
+        "sigtimedwait",
+        "SIGRTMIN",
+        "SIGRTMAX",
+        "SIGPWR",
+        "SIGSTKFLT",
+        "SIGPOLL",
+    ),
+    resource: ("prlimit", "RLIMIT_NICE", "RLIMIT_RTPRIO", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE"),
+    fcntl: ("F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_ADD_SEALS", "F_GET_SEALS", "F_OFD_SETLK"),
+    time: ("CLOCK_BOOTTIME", "CLOCK_TAI"),
 }
+LINUX_FOLDERS: Final = ("/proc", "/sys")
+LINUX_FUNCTIONS: Final = ("prctl", "syscall")  # of the C library
+F_FULLFSYNC: Final = 51  # Linux refuses it, as a network file system of macOS does
+FLAGS: Final = ("-I", "-S", "-P", "-u", "-E", "-s", "-B", "-O")
+WITH_VALUE: Final = ("-X", "-W")
 
 
 def become_macos() -> None:
-    """Remove what only Linux has, after `asyncio`, `ssl` and `subprocess` have adapted to the real system."""
-    _ = asyncio, ssl, subprocess
+    """Remove what only Linux has, after the modules that adapt to the real system have done so."""
+    _ = asyncio, multiprocessing, ssl, subprocess, urllib.request
     for module, names in LINUX_ONLY.items():
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
-    fcntl.F_FULLFSYNC = 51  # type: ignore[attr-defined] # Linux refuses it, as a network file system of macOS does
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc] # there is no kqueue to take instead
+    fcntl.F_FULLFSYNC = F_FULLFSYNC  # type: ignore[attr-defined]
+    _hide_functions()
+    _hide_folders()
+    machine = os.uname()
+    named = os.uname_result(("Darwin", machine.nodename, "24.6.0", "Darwin Kernel Version 24.6.0", machine.machine))
+    os.uname = lambda: named
+    sys.platform = "darwin"
+    sys.executable = os.environ.get("AS_MACOS_PYTHON") or sys.executable  # so that our programs are on the same macOS
+
+
+def _hide_functions() -> None:
     real = ctypes.CDLL.__getattr__
 
     def find(library: ctypes.CDLL, name: str) -> Any:
-        if name in ("prctl", "syscall"):
+        if name in LINUX_FUNCTIONS:
             raise AttributeError(f"macOS has no {name}")
         return real(library, name)
 
     ctypes.CDLL.__getattr__ = find  # type: ignore[method-assign]
-    sys.platform = "darwin"
-    wrapper = os.environ.get("AS_MACOS_PYTHON")
-    if wrapper:
-        sys.executable = wrapper  # so that programs of ours are on the same macOS
+
+
+def _hide_folders() -> None:
+    """Let /proc and /sys look as if they did not exist."""
+
+    def is_hidden(path: object) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return False
+        name = os.fsdecode(path)
+        return any(name == folder or name.startswith(f"{folder}/") for folder in LINUX_FOLDERS)
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("open", "os.listdir", "os.scandir") and is_hidden(arguments[0]):
+            raise FileNotFoundError(2, "No such file or directory", arguments[0])
+
+    def hiding(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *arguments: Any, **options: Any) -> Any:
+            if is_hidden(path):
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return real(path, *arguments, **options)
+
+        return call
+
+    sys.addaudithook(refuse)
+    for name in ("stat", "lstat", "readlink"):
+        setattr(os, name, hiding(getattr(os, name)))
 
 
 def main() -> None:
-    words = [word for word in sys.argv[1:] if word not in ("-I", "-S")]
+    """Run the program that is named like in the arguments of Python."""
+    words, isolated = sys.argv[1:], False
+    while words and (words[0] in FLAGS or words[0] in WITH_VALUE):
+        isolated |= words[0] in ("-I", "-P")
+        words = words[2 if words[0] in WITH_VALUE else 1 :]
+    if not words:
+        raise SystemExit("as_macos.py [-m MODULE | -c PROGRAM | FILE] ARGUMENT…")
     become_macos()
+    if not isolated:
+        sys.path.insert(0, os.getcwd() if words[0] in ("-m", "-c") else os.path.dirname(os.path.abspath(words[0])))
     if words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)

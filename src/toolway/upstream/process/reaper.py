@@ -13,6 +13,8 @@ the reaper kills everything that it started and exits.
   it started; if the outer one is killed, the inner one kills all. The death of the hub continues the outer process.
 - What it started is recorded in a file (pid, start time, boot, tag), so that after a crash of both, the next reaper
   can end what still matches all four.
+- On macOS nobody adopts what a server leaves behind, and no signal tells of the death of a parent. There `ps` names
+  the descendants of a server, in whichever session, before it is killed. A daemon whose parent has ended is not found.
 
 Control messages are JSON lines. To the reaper: `spawn` (with three descriptors: stdin, stdout, stderr), `signal`,
 `end`, `hold` (with one descriptor, which stays open until all servers have ended, or until `release`).
@@ -39,6 +41,7 @@ assert sys.platform != "win32"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing is slow to import
+    from collections.abc import Iterable
     from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -221,7 +224,7 @@ class Reaper:
         """Kill all processes of a server, repeatedly: one may fork before it is killed."""
         if child.group:
             _load("control_group").kill(child.group)
-        _signal_group(child.pid, signal.SIGKILL)
+        _kill_groups([child], child.pid)
         for _ in range(10):
             found = _descendants(child.pid) | _tagged_processes(child.tag)
             if not found:
@@ -246,8 +249,7 @@ class Reaper:
 
     def _kill_everything(self) -> None:
         """Kill all server processes and their descendants without a grace period: the hub is gone."""
-        for child in self.children.values():
-            _signal_group(child.pid, signal.SIGKILL)
+        _kill_groups(self.children.values(), os.getpid())
         kill_descendants(os.getpid())
         for child in self.children.values():
             _remove_group(child.group)
@@ -260,6 +262,7 @@ class PidFile:
         self.folder = folder
         self.path = os.path.join(folder, f"{os.getpid()}.json") if folder else ""
         self.entries: dict[int, dict] = {}  # type: ignore[type-arg]
+        self.started = _start_time(os.getpid()) if folder else ""
 
     def add(self, pid: int, tag: str) -> None:
         self.entries[pid] = {"pid": pid, "started": _start_time(pid), "boot": _boot_id(), "tag": tag}
@@ -272,7 +275,7 @@ class PidFile:
     def _write(self) -> None:
         if not self.path:
             return
-        content = {"keeper": os.getpid(), "started": _start_time(os.getpid()), "children": list(self.entries.values())}
+        content = {"keeper": os.getpid(), "started": self.started, "children": list(self.entries.values())}
         with contextlib.suppress(OSError):  # a server runs even if the file cannot be written
             with open(self.path + ".new", "w") as file:
                 json.dump(content, file)
@@ -306,6 +309,8 @@ class PidFile:
     def _kill_leftover(self, entry: dict) -> None:  # type: ignore[type-arg]
         if entry["boot"] != _boot_id():
             return
+        if not LINUX and entry["started"] == _start_time(entry["pid"]) != "":
+            _kill_groups([Child(0, entry["pid"], entry["tag"])], entry["pid"])
         for pid in _tagged_processes(entry["tag"]):
             _signal(pid, signal.SIGKILL)
 
@@ -478,7 +483,51 @@ def _wait(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-# -- /proc ------------------------------------------------------------------------------------------------------------
+# -- other processes --------------------------------------------------------------------------------------------------
+
+
+def _kill_groups(children: Iterable[Child], root: int) -> None:
+    """Kill the process groups of servers, and on macOS also the descendants of the process `root`.
+
+    Nobody finds these any more once their parents are dead. So the servers are stopped first, and cannot end.
+    """
+    groups = [child.pid for child in children]
+    for pid in groups if not LINUX else ():
+        _signal_group(pid, signal.SIGSTOP)
+    lost = _descendants(root) - {os.getpid()} if not LINUX else set()
+    for pid in groups:
+        _signal_group(pid, signal.SIGKILL)
+    for pid in lost:
+        _signal(pid, signal.SIGKILL)
+
+
+def _ps(*options: str) -> list[list[str]]:
+    """Return what `ps` prints, as the words of each line, without a line that begins with its own pid.
+
+    It is how macOS tells about processes of others.
+    """
+    reader, writer = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, writer, 1)]
+    try:
+        pid = os.posix_spawn("/bin/ps", ["ps", *options], {"LC_ALL": "C", "TZ": "UTC0"}, file_actions=actions)
+    except OSError:
+        os.close(reader)
+        return []
+    finally:
+        os.close(writer)
+    with open(reader, "rb") as file:
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    _wait(pid)
+    return [words for line in lines if (words := line.split()) and words[0] != str(pid)]
+
+
+def _parents() -> dict[int, int]:
+    """Return the parents of all running processes, without zombies, by pid."""
+    if not LINUX:
+        rows = [row for row in _ps("-A", "-o", "pid=,ppid=,stat=") if len(row) == 3 and row[2][0] != "Z"]
+        return {int(pid): int(parent) for pid, parent, _ in rows}
+    stats = {pid: _stat(pid) for pid in _pids()}
+    return {pid: int(fields[1]) for pid, fields in stats.items() if len(fields) > 1 and fields[0] != "Z"}
 
 
 def _pids() -> list[int]:
@@ -498,7 +547,10 @@ def _stat(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a running process in ticks since boot; "" if it has ended."""
+    """Return the start time of a running process: ticks since boot, on macOS a date; "" if it has ended."""
+    if not LINUX:
+        rows = _ps("-p", str(pid), "-o", "stat=,lstart=")
+        return " ".join(rows[0][1:]) if rows and rows[0][0][0] != "Z" else ""
     fields = _stat(pid)
     return fields[19] if len(fields) > 19 and fields[0] != "Z" else ""
 
@@ -514,10 +566,8 @@ def _boot_id() -> str:
 def _descendants(root: int) -> set[int]:
     """Return the pids of all running descendants of the process `root`, without zombies."""
     children: dict[int, list[int]] = {}
-    for pid in _pids():
-        fields = _stat(pid)
-        if len(fields) > 1 and fields[0] != "Z":
-            children.setdefault(int(fields[1]), []).append(pid)
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
     found: set[int] = set()
     queue = [root]
     while queue:
