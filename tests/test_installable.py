@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def resolve(requirement: str, platform: str, python: str) -> tuple[dict[str, str], str]:
     """Return the resolved versions by name, or why there is no resolution. Skips the test without an index."""
-    words = [UV, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
+    words = [str(UV), "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:"]
     words += ["--python", sys.executable, "--python-platform", PLATFORMS[platform], "--python-version", python, "-"]
     done = subprocess.run(words, input=requirement, capture_output=True, text=True, timeout=240, cwd=ROOT.anchor)
     if done.returncode != 0 and NO_INDEX.search(done.stderr):
