@@ -111,7 +111,7 @@ def create_project(server: NewServer, folder: Path) -> list[str]:
     try:
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            with open(folder / path, "x", encoding="utf-8") as file:
+            with open(folder / path, "x", encoding="utf-8", newline="\n") as file:
                 file.write(text)
     except OSError as exc:
         raise UsageError(

@@ -109,7 +109,7 @@ def write_lock(path: str, entries: Mapping[str, LockedEntry]) -> bool:
     try:
         handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".toolway.lock-")
         try:
-            with open(handle, "w", encoding="utf-8") as file:
+            with open(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -42,7 +42,7 @@ def resolve(
         folder=os.fspath(folder),
         what=f"npm could not resolve {command.packages[0]}",
     )
-    found = json.loads((folder / "package-lock.json").read_text())["packages"]
+    found = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     return {path: _kept(path, package) for path, package in sorted(found.items()) if path}
 
 
@@ -63,7 +63,7 @@ def install(
 
 def find_program(command: PackageCommand, folder: Path) -> str:
     """Return the path, below `folder`, of the program that npx would run. Raises `LockError` if there is none."""
-    manifest = json.loads((folder / "node_modules" / command.name / "package.json").read_text())
+    manifest = json.loads((folder / "node_modules" / command.name / "package.json").read_text(encoding="utf-8"))
     found = manifest.get("bin")
     own = command.name.rpartition("/")[2]
     programs = {own: found} if isinstance(found, str) else dict(found) if isinstance(found, dict) else {}

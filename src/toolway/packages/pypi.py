@@ -74,7 +74,7 @@ def resolve(
     """
     lines = [requirement_line(each) for each in command.packages]
     file = folder / "constraints.txt"
-    file.write_text("\n".join(constraints) + "\n")
+    file.write_text("\n".join(constraints) + "\n", encoding="utf-8")
     uv = find_tool("uv", environ)
     if uv is not None:
         return _resolve_with_uv(uv, lines, python, environ, file, before)
@@ -88,7 +88,7 @@ def install(contents: Mapping[str, Any], python: Python, environ: Mapping[str, s
         for name, each in contents.items()
     ]
     requirements = folder / "requirements.txt"
-    requirements.write_text("\n".join(rows) + "\n")
+    requirements.write_text("\n".join(rows) + "\n", encoding="utf-8")
     modules = folder / "lib" / f"python{'.'.join(python.version.split('.')[:2])}" / "site-packages"
     uv = find_tool("uv", environ)
     pip = [*_pip(python), "install", "--no-compile", "--no-warn-script-location"]
@@ -128,7 +128,7 @@ def complete(folder: Path, final: Path, modules: Path, python: Python, environ: 
         (programs / name).symlink_to(python.path)
     home = os.path.dirname(python.path)
     settings = f"home = {home}\ninclude-system-site-packages = false\nversion = {python.version}\n"
-    (folder / "pyvenv.cfg").write_text(settings)
+    (folder / "pyvenv.cfg").write_text(settings, encoding="utf-8")
     compiled = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     places = ["-s", os.fspath(folder), "-p", os.fspath(final), os.fspath(modules)]
     try:
@@ -219,7 +219,7 @@ def _resolve_with_pip(
         what=f"pip could not resolve {lines[0]}",
     )
     found = {}
-    for each in json.loads(report.read_text())["install"]:
+    for each in json.loads(report.read_text(encoding="utf-8"))["install"]:
         name, version = normalize(each["metadata"]["name"]), each["metadata"]["version"]
         digest = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256")
         if not digest:

@@ -355,7 +355,7 @@ def _require_package() -> None:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         hint = "write the instructions after --instructions, or @FILE with the path of a text file"
         raise UsageError(f"{file} cannot be read", detail=str(exc), hint=hint) from None

@@ -188,7 +188,8 @@ async def _import(context: CommandContext, file: Path, servers: dict[str, str], 
         raise UsageError(f"{taken[0]} exists", hint="choose another folder with --into, or use --force")
     into.mkdir(parents=True, exist_ok=True)
     for target, each in zip(targets, found, strict=True):
-        target.write_text(yaml.safe_dump(each.body, sort_keys=False, allow_unicode=True, width=120))
+        text = yaml.safe_dump(each.body, sort_keys=False, allow_unicode=True, width=120)
+        target.write_text(text, encoding="utf-8", newline="\n")
     output = context.output
     if output.as_json:
         rows = [{"file": str(target), "notes": list(each.notes)} for target, each in zip(targets, found, strict=True)]

@@ -165,7 +165,7 @@ async def run_codegen(
         raise ToolwayError(f"{server} lists no tools", detail=why, hint=doctor_command(server, url))
     source = client_source(server, [tool.raw for tool in tools], __version__)
     if out is not None:
-        out.write_text(source, encoding="utf-8")
+        out.write_text(source, encoding="utf-8", newline="\n")
         output.info(f"{out}: a typed client with {len(tools)} methods", "green")
     if output.as_json:
         output.print_json({"server": server, "file": str(out) if out else None, "tools": len(tools), "source": source})

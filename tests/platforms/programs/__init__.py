@@ -1,0 +1,1 @@
+"""Programs that the checks start as processes of their own."""
