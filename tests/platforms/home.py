@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from toolway.cli.framework import CommandSpec
 from toolway.cli.table import COMMANDS
 
 IS_WINDOWS: Final = sys.platform == "win32"
@@ -92,9 +93,11 @@ class Home:
 
     def start_program(self, *words: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start Python with these arguments."""
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL} | options
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         command = [sys.executable, *words]
-        process = subprocess.Popen(command, cwd=self.folder, env=self.environ, **options)
+        process: subprocess.Popen[bytes] = subprocess.Popen(
+            command, cwd=self.folder, env=self.environ, **{**pipes, **options}
+        )
         self._started.append(process)
         return process
 
@@ -169,7 +172,8 @@ class Gateway:
 
 def command_of(words: tuple[str, ...]) -> str:
     """Return the name of the command that these words run, such as `workflow run`."""
-    table, found = COMMANDS, []
+    table: Mapping[str, CommandSpec] = COMMANDS
+    found: list[str] = []
     for word in words:
         if word in table:
             found.append(word)

@@ -31,14 +31,14 @@ def describe_system() -> str:
 
 def _wine() -> str:
     """Return the version of Wine; "" on a real Windows."""
-    assert sys.platform == "win32"
-    import ctypes
+    if sys.platform == "win32":
+        import ctypes
 
-    version = getattr(ctypes.WinDLL("ntdll"), "wine_get_version", None)
-    if version is None:
-        return ""
-    version.restype = ctypes.c_char_p
-    return f"Wine {version().decode()} on Linux"
+        version = getattr(ctypes.WinDLL("ntdll"), "wine_get_version", None)
+        if version is not None:
+            version.restype = ctypes.c_char_p
+            return f"Wine {version().decode()} on Linux"
+    return ""
 
 
 def write_results(platform: Platform, outcomes: Sequence[Outcome]) -> Path:
