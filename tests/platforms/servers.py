@@ -77,7 +77,7 @@ def batch_file(home: Home) -> str | NotRun:
         {"s": {"command": "runner", "args": FAKE["args"]}, "bad": {"command": "runner", "args": ["1 & calc"]}}
     )
     assert home.toolway("call", "s.echo", "text=x", "-q").strip() == "x"
-    assert "would read as a command" in home.toolway("call", "bad.echo", "text=x", code=4)
+    assert "cmd.exe would read" in home.toolway("call", "bad.echo", "text=x", code=4)
     return "runs; an argument with & is refused"
 
 
