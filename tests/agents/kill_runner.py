@@ -17,42 +17,18 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import toolway.agents.agent as agent_module
 from tests.workflows.kill_runner import effect_server
+from tests.workflows.point_journal import PointJournal
 from toolway import Hub
 from toolway.agents import Agent, Budget
 from toolway.types import Json
-from toolway.workflows.journal import FINAL_STATES, Entry, RunChange, RunRecord, RunsInUse
-from toolway.workflows.sqlite_journal import SqliteJournal
+from toolway.workflows.journal import FINAL_STATES, RunsInUse
 
 OUTPUT = {"type": "object", "properties": {"paid": {"type": "integer"}}, "required": ["paid"]}
 START_TRIES = 400
-
-
-class PointJournal(SqliteJournal):
-    """Journal that reports each point before and after a write."""
-
-    def __init__(self, path: Path | None, *, reach: Callable[[str], None]) -> None:
-        super().__init__(path)
-        self._reach = reach
-
-    async def create(self, run: RunRecord, definition: Json) -> RunRecord:
-        self._reach("before create")
-        created = await super().create(run, definition)
-        self._reach("after create")
-        return created
-
-    async def write(self, run: str, entries: Sequence[Entry], change: RunChange | None = None) -> None:
-        names = [f"{each.path} {each.state}" for each in entries]
-        names += [f"run {change.state}"] if change is not None else []
-        for name in names:
-            self._reach(f"before {name}")
-        await super().write(run, entries, change)
-        for name in names:
-            self._reach(f"after {name}")
 
 
 async def live(job: Json) -> None:

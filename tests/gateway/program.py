@@ -174,7 +174,9 @@ def runs(pid: int) -> bool:
 
 
 def below(pid: int) -> set[int]:
-    """All processes that descend from one."""
+    """All processes that descend from one; on Windows none is found."""
+    if not Path("/proc/self").exists():
+        return set()
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

@@ -11,7 +11,6 @@ The file EFFECTS.schema, if it exists, is the input schema of all tools.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -33,10 +32,13 @@ _lock = threading.Lock()
 _write_lock = threading.Lock()
 _keys: set[str] = set()  # of the effects in the file up to `_position`
 _position = 0
+_STRONGEST = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends the process at once for SIGTERM
 
 
 def main() -> None:
     effects = Path(sys.argv[1])
+    if sys.platform == "win32":  # whose pipes have the code page of the system
+        sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     for line in sys.stdin:
         message = json.loads(line)
         if "id" in message:
@@ -81,9 +83,9 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
         data: dict[str, Any] = {"items": found, "echo": arguments}
     else:
         key = meta.get("key") if name == "pay_once" else None
-        with _lock, effects.open("a+") as file:
+        with _lock, effects.open("a+", newline="\n") as file:
             if key is not None:
-                fcntl.flock(file, fcntl.LOCK_EX)  # several servers may share the file
+                _lock_file(file)  # several servers may share the file
                 _read_keys(file)
             is_first = key not in _keys
             if is_first:
@@ -96,6 +98,18 @@ def _call(effects: Path, name: str, arguments: dict[str, Any], meta: dict[str, A
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
 
 
+def _lock_file(file: IO[str]) -> None:
+    """Lock a file until it is closed."""
+    if sys.platform == "win32":
+        from toolway._os import lock_handle
+
+        lock_handle(file.fileno())
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def _kill(arguments: dict[str, Any], when: str) -> None:
     """Kill the process whose id is in the file that an argument names, unless this call has done it before."""
     pid_file = arguments.get(when)
@@ -103,7 +117,7 @@ def _kill(arguments: dict[str, Any], when: str) -> None:
     if pid_file is None or done.exists():
         return
     done.touch()
-    os.kill(int(Path(pid_file).read_text()), signal.SIGKILL)
+    os.kill(int(Path(pid_file).read_text()), _STRONGEST)
     time.sleep(60)  # its servers are ended with it
 
 
