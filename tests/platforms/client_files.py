@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +37,12 @@ def read(file: Path, key: str) -> dict[str, Any]:
     return found
 
 
-def write(home: Home, client: str, name: str, command: str, args: list[str], *, newline: str = "\n") -> Path:
+def write(home: Home, client: str, name: str, command: str, args: Sequence[str], *, newline: str = "\n") -> Path:
     file, key = CLIENTS[client]
     if client == "codex":
-        text = f'model = "x"\n\n[{key}.{name}]\ncommand = {json.dumps(command)}\nargs = {json.dumps(args)}\n'
+        text = f'model = "x"\n\n[{key}.{name}]\ncommand = {json.dumps(command)}\nargs = {json.dumps(list(args))}\n'
         return home.write(file, text, newline=newline)
-    return home.write(file, {"theme": "dark", key: {name: {"command": command, "args": args}}}, newline=newline)
+    return home.write(file, {"theme": "dark", key: {name: {"command": command, "args": list(args)}}}, newline=newline)
 
 
 def add_checks(client: str) -> None:

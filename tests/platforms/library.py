@@ -13,6 +13,7 @@ FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 
 async def main():
     async with Hub({"mcpServers": {"fake": FAKE}}, audit_log="audit.jsonl") as hub:
+        await hub.wait_ready()
         assert len(await hub.list_tools()) > 10
         assert len((await hub.call_tool("fake.big", {"n": 3_000_000})).text) == 3_000_000
         assert len((await hub.call_tool("fake.echo", {"text": "ü" * 500_000})).text) == 500_000
