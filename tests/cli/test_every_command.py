@@ -61,7 +61,6 @@ WORDS = {
     "workflow cancel": ["no-run"],
     "audit check": ["no-file.jsonl", "--key", "no-key.pem"],
     "audit prove": ["no-file.jsonl", "1"],
-    "workflow import": ["no-file.yaml"],
     "agent run": ["hello", "--model", "no-such-provider:m"],
     "agent show": ["no-run"],
     "agent resume": ["no-run"],
@@ -93,7 +92,7 @@ WRONG |= dict.fromkeys((f"approvals {name}" for name in ("show", "approve", "den
 WRONG |= dict.fromkeys(("cluster tenant-key", "cluster trust"), 3)  # there is no cluster key
 WRONG |= dict.fromkeys(("audit verify", "audit ls", "audit export", "audit restart"), 3)  # none is kept
 WRONG |= dict.fromkeys(("audit check", "audit prove"), 2)  # there is no such file
-WRONG |= dict.fromkeys(("workflow run", "workflow check", "workflow import"), 3)  # there is no such file
+WRONG |= dict.fromkeys(("workflow run", "workflow check"), 3)  # there is no such file
 WRONG |= dict.fromkeys((f"workflow {name}" for name in ("show", "answer", "settle", "resume", "cancel")), 1)
 WRONG |= dict.fromkeys((f"agent {name}" for name in ("run", "show", "resume", "replay")), 1)
 ENDLESS = {"serve"}

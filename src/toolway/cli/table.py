@@ -109,7 +109,6 @@ WORKFLOW_COMMANDS: Final = {
     "settle": CommandSpec("Tell Toolway whether a call ran.", "workflow:workflow_settle", RUN_OPTIONS),
     "resume": CommandSpec("Resume a run.", "workflow:workflow_resume", CONFIG_OPTIONS | RUN_OPTIONS),
     "cancel": CommandSpec("Cancel a run.", "workflow:workflow_cancel", RUN_OPTIONS),
-    "import": CommandSpec("Convert an Arazzo document to workflow files.", "workflow:workflow_import", OUTPUT_OPTIONS),
 }
 
 AGENT_COMMANDS: Final = {

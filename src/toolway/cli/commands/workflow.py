@@ -155,51 +155,7 @@ def workflow_cancel(
     return _cancel(context, run, undo, journal)
 
 
-def workflow_import(
-    context: CommandContext,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Arazzo document, YAML or JSON.", show_default=False)],
-    server: Annotated[
-        list[str] | None,
-        typer.Option("--server", metavar="SOURCE=SERVER", help="Server of a source description.", show_default=False),
-    ] = None,
-    into: Annotated[Path, typer.Option("--into", metavar="FOLDER", help="Folder of the new files.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
-) -> CommandResult:
-    """Make a workflow file of each workflow in an Arazzo document. Its operations become calls of tools."""
-    pairs = [each.partition("=") for each in server or []]
-    if any(not name or not value for name, _, value in pairs):
-        raise UsageError("--server has the form SOURCE=SERVER", hint="--server petStore=pets")
-    return _import(context, file, {name: value for name, _, value in pairs}, into, force)
-
-
 # -- the work
-
-
-async def _import(context: CommandContext, file: Path, servers: dict[str, str], into: Path, force: bool) -> ExitCode:
-    import yaml  # type: ignore[import-untyped]
-
-    from toolway.workflows.arazzo import import_arazzo
-    from toolway.workflows.reader import read_source
-
-    found = import_arazzo(read_source(file), servers, file=str(file))
-    targets = [into / f"{each.name}.yaml" for each in found]
-    taken = [str(target) for target in targets if target.exists()]
-    if taken and not force:
-        raise UsageError(f"{taken[0]} exists", hint="choose another folder with --into, or use --force")
-    into.mkdir(parents=True, exist_ok=True)
-    for target, each in zip(targets, found, strict=True):
-        text = yaml.safe_dump(each.body, sort_keys=False, allow_unicode=True, width=120)
-        target.write_text(text, encoding="utf-8", newline="\n")
-    output = context.output
-    if output.as_json:
-        rows = [{"file": str(target), "notes": list(each.notes)} for target, each in zip(targets, found, strict=True)]
-        output.print_json({"files": rows})
-        return ExitCode.OK
-    for target, each in zip(targets, found, strict=True):
-        output.info(f"{target} written; see what a crash does: toolway workflow check {target}", "green")
-        for note in each.notes:
-            output.info(f"  {note}", "yellow")
-    return ExitCode.OK
 
 
 async def _check(context: CommandContext, file: Path) -> ExitCode:
