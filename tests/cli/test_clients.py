@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from toolway.cli.commands.export import build_hub_entry
 
@@ -166,6 +167,23 @@ def test_the_hub_takes_the_place_of_what_is_behind_it(machine):
     assert entries == {"toolway": build_hub_entry()}
     result = machine.toolway("clients", "import", "cursor", "--json")
     assert json.loads(result.stdout)["found"] == []  # we do not take ourselves
+
+
+def test_a_yaml_file_is_not_changed_and_the_lines_to_add_are_printed(machine):
+    text = "extensions: # mine\n  github: {type: stdio, cmd: npx, args: [-y, server-github]}\n"
+    file = machine.write(".config/goose/config.yaml", text)
+    machine.toolway("clients", "import", "goose", "--yes")
+    result = machine.toolway("connect", "goose", "--yes")
+    assert result.exit_code == 0
+    assert (
+        yaml.safe_load(result.stdout.partition("\n")[2])["extensions"]["toolway"]["cmd"] == build_hub_entry()["command"]
+    )
+    assert f"remove from {file}: github" in " ".join(result.stderr.split())
+    [facts] = json.loads(machine.toolway("connect", "goose", "--yes", "--json").stdout)["clients"]
+    assert (facts["changed"], facts["written"], facts["remove"]) == (False, [], ["github"])
+    assert file.read_text() == text
+    file.write_text(facts["snippet"])
+    assert "up to date" in machine.toolway("connect", "goose", "--yes").stderr
 
 
 def test_sync_gives_everybody_everything_once(machine):

@@ -118,7 +118,8 @@ def _check_transport_type(target: CheckTarget, problem: ConfigIssue) -> Check:
     transport_type = "stdio" if "command" in target.raw_entry else "http"
     key = "type" if "type" in target.raw_entry else "transport"
     description = f'write "{key}": "{transport_type}" in the entry of {target.raw_name}'
-    auto_fix = EntryFix(description, Path(target.file), (*target.root, target.raw_name), (((key,), transport_type),))
+    fix = EntryFix(description, Path(target.file), (*target.root, target.raw_name), (((key,), transport_type),))
+    auto_fix = None if target.file.endswith((".yaml", ".yml")) else fix
     return replace(check, hint="write", copy=format_entry_keys({key: transport_type}), auto_fix=auto_fix)
 
 

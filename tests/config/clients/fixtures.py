@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolway.config.clients import ClientConfigFile, find_client_files
+import yaml
+
+from toolway.config.clients import ClientConfigFile, ExportPlan, find_client_files
+from toolway.config.editing.document import ConfigDocument, apply_edit
 
 FILES = sorted((Path(__file__).parent / "files").iterdir())
 NAMES = [path.name for path in FILES]
+EDITED = [name for name in NAMES if not name.endswith(".yaml")]
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:
@@ -42,3 +46,21 @@ def placed(tmp_path: Path, name: str) -> ClientConfigFile:
     path.write_text(text.replace("@DIRECTORY@", str(folders(tmp_path)[1])))
     switch_on(place_of(tmp_path, client, scope), "github", "stripe", "events", "new")
     return place_of(tmp_path, client, scope)
+
+
+def carry_out(place: ClientConfigFile, plan: ExportPlan, backups: Path) -> None:
+    """Make the edit of a plan; do by hand what a person does with the lines for a YAML file."""
+    apply_edit(plan.edit, backups)
+    if plan.snippet is None:
+        return
+    (root,) = place.root
+    value = ConfigDocument(place.path, place.format).value
+    pasted = (yaml.safe_load(plan.snippet.text()) or {}).get(root, {})
+    found = value.get(root)
+    if isinstance(found, list) or isinstance(pasted, list):
+        gone = {*plan.snippet.removed, *(each["name"] for each in pasted)}
+        value[root] = [each for each in found or [] if each["name"] not in gone] + list(pasted)
+    else:
+        value[root] = {key: item for key, item in (found or {}).items() if key not in plan.snippet.removed} | pasted
+    place.path.parent.mkdir(parents=True, exist_ok=True)
+    place.path.write_text(yaml.safe_dump(value, sort_keys=False))

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from tests.config.clients.fixtures import NAMES, place_of, placed, switch_on
+from tests.config.clients.fixtures import NAMES, carry_out, place_of, placed, switch_on
 from toolway.config.clients import CLIENTS, plan_export, read_client_file, to_portable
-from toolway.config.editing.document import ConfigDocument, apply_edit
+from toolway.config.editing.document import ConfigDocument
 
 # No servers for others: they live inside of their client.
 INSIDE = {("zed", "built-in"), ("goose", "developer")}
@@ -34,7 +34,7 @@ def test_an_export_into_a_new_file_writes_the_same_entries(name, tmp_path):
     client, scope, _ = name.split(".")
     before = ConfigDocument(imported.file.path, imported.file.format).get(imported.file.root)
     place = place_of(tmp_path / "new", client, scope)
-    apply_edit(plan_export(place, {entry.name: entry.value for entry in imported.entries}).edit, tmp_path / "backups")
+    carry_out(place, plan_export(place, {entry.name: entry.value for entry in imported.entries}), tmp_path / "backups")
     after = ConfigDocument(place.path, place.format).get(place.root)
     if isinstance(before, dict):
         before = {key: item for key, item in before.items() if (client, key) not in INSIDE}
@@ -87,7 +87,7 @@ def everything(tmp_path_factory):
 def test_what_another_client_cannot_be_told_is_named_field_by_field(client, everything, tmp_path):
     place = place_of(tmp_path, client, "user")
     export = plan_export(place, everything)
-    apply_edit(export.edit, tmp_path / "backups")
+    carry_out(place, export, tmp_path / "backups")
     switch_on(place, *everything)
     back = {entry.name: dict(parts(to_portable(entry))) for entry in read_client_file(place).entries}
     for server, value in everything.items():

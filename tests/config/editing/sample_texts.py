@@ -185,55 +185,11 @@ class Toml(Writer):
         return str(value).lower()
 
 
-class Yaml(Writer):
-    def document(self, value: dict[str, Any]) -> Made:
-        start = "---\n" if self.seldom() else ""
-        return self.made(self.note("", "#", "\n") + start + self.block(value, (), ""), value)
-
-    def block(self, value: dict[str, Any], path: Path, indent: str) -> str:
-        text = ""
-        for key, item in value.items():
-            below = isinstance(item, dict | list) and bool(item) and not (len(path) > 1 and self.seldom())
-            member = f"{_quoted(key) if self.draw(st.booleans()) else _plain(key)}:"
-            member += "" if below else f" {self.flow(item, (*path, key))}"
-            member += self.note(" ") + "\n"
-            if below:
-                member += self._below(item, (*path, key), indent)
-            text += self.note(indent, "#", "\n") + indent + self.marked((*path, key), member)
-            text += "\n" if self.seldom() else ""
-        return text
-
-    def _below(self, item: Any, path: Path, indent: str) -> str:
-        if isinstance(item, dict):
-            return self.block(item, path, indent + self.draw(st.sampled_from(["  ", "    "])))
-        dash = indent + self.draw(st.sampled_from(["", "  "]))
-        return "".join(f"{dash}- {self.flow(each, ())}{self.note(' ')}\n" for each in item)
-
-    def flow(self, value: Any, path: Path) -> str:
-        if isinstance(value, dict):
-            inner = [self.marked((*path, key), f"{_quoted(key)}: {self.flow(each, ())}") for key, each in value.items()]
-            return f"{{{', '.join(inner)}}}"
-        if isinstance(value, list):
-            return f"[{', '.join(self.flow(item, ()) for item in value)}]"
-        if (
-            isinstance(value, str)
-            and value.isascii()
-            and value.isalpha()
-            and value.lower() not in ("true", "false", "null")
-        ):
-            return value
-        return _quoted(value) if isinstance(value, str) else json.dumps(value)
-
-
-WRITERS: dict[str, type[Any]] = {"json": Json, "toml": Toml, "yaml": Yaml}
+WRITERS: dict[str, type[Any]] = {"json": Json, "toml": Toml}
 
 
 def _key(key: str) -> str:
     return key if key.isascii() and key.replace("-", "").replace("_", "").isalnum() else _quoted(key)
-
-
-def _plain(key: str) -> str:
-    return key if key.isascii() and key.replace("-", "").isalpha() and key not in ("null", "on") else _quoted(key)
 
 
 def _quoted(text: str) -> str:

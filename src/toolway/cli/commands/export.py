@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from toolway.cli.gateway_client import GatewayClient
     from toolway.cli.targets import TargetOptions
     from toolway.config.clients import ClientConfigFile, ExportPlan
+    from toolway.config.clients.models import Snippet
     from toolway.config.schema import ConfigIssue
 
 HUB_ENTRY_NAME = "toolway"
@@ -45,6 +46,8 @@ def export(
     dry_run: DryRun = False,
 ) -> CommandResult:
     """Each change is shown first, and the old file is backed up. Settings that a client does not support are reported.
+
+    YAML files (Goose, Continue, Docker MCP) are not changed: the lines to add are printed.
 
     To write one entry for the gateway in place of all servers: toolway connect CLIENT
     """
@@ -393,7 +396,9 @@ def _print_export(output: Output, export: ClientExport) -> None:
     from toolway.config.clients import CLIENTS
 
     title = CLIENTS[export.config_file.client].title
-    if has_changes(export.plan.edit):
+    if export.plan.snippet is not None:
+        _print_snippet(output, title, export.config_file, export.plan.snippet)
+    elif has_changes(export.plan.edit):
         output.print_line(title, "bold")
         print_edit(output, export.plan.edit)
     else:
@@ -401,16 +406,29 @@ def _print_export(output: Output, export: ClientExport) -> None:
     output.print_problems(export.plan.unsupported, notes=True)
 
 
+def _print_snippet(output: Output, title: str, config_file: ClientConfigFile, snippet: Snippet) -> None:
+    output.print_line(title, "bold")
+    text = snippet.text()
+    if text:
+        output.info(f"add this to {config_file.path}; Toolway does not change YAML files:", "yellow")
+        sys.stdout.write(text)
+    if "***" in text:
+        output.info("keep each value that is shown as *** as it is in the file", "dim")
+    if snippet.removed:
+        output.info(f"remove from {config_file.path}: {', '.join(snippet.removed)}", "yellow")
+
+
 def _export_to_json(export: ClientExport, confirmed: bool) -> dict[str, Any]:
     from toolway.cli.file_changes import has_changes
 
-    edit = export.plan.edit
+    edit, snippet = export.plan.edit, export.plan.snippet
     return {
         "client": export.config_file.client,
         "file": str(export.config_file.path),
         "changed": has_changes(edit) and confirmed,
         "diff": edit.diff(),
-        "written": list(export.plan.changed),
+        "written": list(export.plan.changed) if snippet is None else [],
+        **({"snippet": snippet.text(), "remove": list(snippet.removed)} if snippet is not None else {}),
         "losses": [problem_to_json(loss) for loss in export.plan.unsupported],
     }
 

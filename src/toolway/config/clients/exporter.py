@@ -1,6 +1,6 @@
 """Export of server entries to the configuration file of an MCP client, as a planned edit.
 
-All other content of the file stays unchanged.
+All other content of the file stays unchanged. A YAML file stays as it is: the plan has the lines to paste.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from toolway.config.clients.entry_writer import denormalize_entry
 from toolway.config.clients.importer import find_root, iter_entries, normalize_entry
-from toolway.config.clients.models import Client, ClientConfigFile, ExportPlan, RootPath
+from toolway.config.clients.models import Client, ClientConfigFile, ExportPlan, RootPath, Snippet
 from toolway.config.clients.portable import drop_default_cwd, restore_spelling, to_explicit
 from toolway.config.clients.registry import get_client
 from toolway.config.editing.document import ConfigDocument
@@ -40,10 +40,14 @@ def plan_export(
         planner.set_server(name, value)
     for name in remove:
         planner.remove_server(name)
-    before = _find_plain_secrets(document.value)
-    planner.write_to(document)
-    edit = document.to_edit(before | _find_plain_secrets(document.value))
-    return ExportPlan(edit, tuple(planner.unsupported), tuple(planner.changed), tuple(planner.unchanged))
+    in_file = _find_plain_secrets(document.value)
+    snippet = None
+    if file.format == "yaml":
+        snippet = planner.make_snippet(in_file) if planner.changed else None
+    else:
+        planner.write_to(document)
+    edit = document.to_edit(in_file | _find_plain_secrets(document.value))
+    return ExportPlan(edit, tuple(planner.unsupported), tuple(planner.changed), tuple(planner.unchanged), snippet)
 
 
 class _ExportPlanner:
@@ -92,6 +96,16 @@ class _ExportPlanner:
         if self.changed:
             document.set(self._root, self._servers)
             _add_missing_inputs(self._client, document, self._root)
+
+    def make_snippet(self, secrets: frozenset[str]) -> Snippet:
+        """Return the new and changed entries under the root of the servers, and the names of the removed ones."""
+        found = {name: self._find_server(name) for name in self.changed}
+        entries: Any = {name: each[1] for name, each in found.items() if each is not None}
+        removed = tuple(name for name, each in found.items() if each is None)
+        value = list(entries.values()) if isinstance(self._servers, list) else entries
+        for key in reversed(self._root) if entries else ():
+            value = {key: value}
+        return Snippet(value, removed, secrets)
 
     def _append_server(self, name: str, new: dict[str, Any]) -> None:
         if isinstance(self._servers, list):

@@ -70,13 +70,42 @@ class ImportResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Snippet:
+    """Part of a YAML file for the user to paste, and the names of entries to delete."""
+
+    value: Any = field(repr=False)
+    removed: tuple[str, ...] = ()
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)  # in the file already
+
+    def text(self) -> str:
+        """Return the lines to paste, "" if there are none. Secrets that are in the file already are masked."""
+        from toolway.config.editing.yaml import render  # its library is slow to load
+
+        return render(_masked(self.value, self.secrets)) if self.value else ""
+
+
+def _masked(value: Any, secrets: frozenset[str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _masked(item, secrets) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_masked(item, secrets) for item in value]
+    for secret in sorted(secrets, key=len, reverse=True) if isinstance(value, str) else ():
+        value = value.replace(secret, "***")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """Planned edit of a client's file, with an issue for each unsupported setting."""
+    """Planned edit of a client's file, with an issue for each unsupported setting.
+
+    A YAML file is not edited: its plan has a snippet.
+    """
 
     edit: Edit
     unsupported: tuple[ConfigIssue, ...] = ()
     changed: tuple[str, ...] = ()  # names of new or changed entries
     unchanged: tuple[str, ...] = ()  # names of entries that are already up to date
+    snippet: Snippet | None = None
 
 
 @dataclass(frozen=True, slots=True)

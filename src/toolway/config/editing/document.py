@@ -1,4 +1,4 @@
-"""Editing of JSON, TOML and YAML files: read, plan an edit, back up, write atomically."""
+"""Editing of JSON and TOML files: read, plan an edit, back up, write atomically. YAML files are only read."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _get_item(container: Any, key: Any) -> Any:
 
 
 class InlineCollection:
-    """List or table in brackets in a TOML or YAML text, with the offsets of its items."""
+    """List or table in brackets in a TOML text, with the offsets of its items."""
 
     def __init__(self, text: str, start: int, end: int, spans: Sequence[tuple[int, int]]) -> None:
         self._text, self._start, self._end, self._spans = text, start, end, spans
