@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = AuditSettings().with_folder(Path(folder))
         signer, macs = load_signer(settings, create=True), RecordMacs.load(settings)
-        chain = AuditChain(create_sink(settings), macs=macs)
+        chain = AuditChain(create_sink(settings), macs)
         chain.open()
         fields = {"caller": "key:ci", "server": "bank", "tool": "pay", "outcome": "ok", "attempts": 1}
         for first in range(0, count, MAX_RECORDS_PER_WRITE):

@@ -129,7 +129,7 @@ def test_fill_the_memory_of_a_gateway_that_starts_with_a_huge_log(
 @pytest.mark.attack("A2-NA5")
 def test_have_two_gateways_write_one_log_by_removing_its_lock(place: Place) -> None:
     """Only one of them goes on. The other one writes nothing, and what is stored stays a chain."""
-    first, second = (AuditChain(create_sink(place.settings), macs=RecordMacs.load(place.settings)) for _ in range(2))
+    first, second = (AuditChain(create_sink(place.settings), RecordMacs.load(place.settings)) for _ in range(2))
     first.open()
     os.unlink(f"{place.settings.file}.lock")
     second.open()
@@ -147,7 +147,7 @@ def test_have_two_gateways_write_one_log_by_removing_its_lock(place: Place) -> N
 
 @pytest.mark.attack("A2-NA5")
 def test_cut_off_the_end_while_a_gateway_writes(place: Place) -> None:
-    chain = AuditChain(create_sink(place.settings), macs=RecordMacs.load(place.settings))
+    chain = AuditChain(create_sink(place.settings), RecordMacs.load(place.settings))
     chain.open()
     if place.settings.to == "sqlite":
         with closing(sqlite3.connect(place.file)) as db, db:

@@ -204,7 +204,7 @@ def test_remove_all_macs_of_a_log_that_is_verified_through_a_link(tmp_path: Path
     folder.mkdir()
     (tmp_path / "link").symlink_to(folder)
     settings = AuditSettings(to="sqlite", file=str(folder / "audit.sqlite"))
-    chain = AuditChain(create_sink(settings), macs=RecordMacs.load(settings))
+    chain = AuditChain(create_sink(settings), RecordMacs.load(settings))
     chain.open()
     chain.write([encode_record("call.intent", 1_700_000_000.0 + n, n, {"call": f"c{n}"}) for n in range(3)])
     chain.close()

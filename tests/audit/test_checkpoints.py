@@ -36,7 +36,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> AuditSettings:
 
 
 def write(settings: AuditSettings, count: int = 5) -> ChainHead:
-    chain = AuditChain(create_sink(settings), macs=RecordMacs.load(settings), notes=create_notes(settings))
+    chain = AuditChain(create_sink(settings), RecordMacs.load(settings), notes=create_notes(settings))
     try:
         chain.open()
         chain.write([encode_record("test", 1_700_000_000.0 + n, n, {"n": n}) for n in range(count)])
@@ -93,7 +93,7 @@ def test_an_end_that_was_written_again_is_found(settings: AuditSettings) -> None
     sink.append(kept)
     sink.close()
     plain = replace(settings, checkpoints=False)
-    chain = AuditChain(create_sink(plain), macs=RecordMacs.load(plain))
+    chain = AuditChain(create_sink(plain), RecordMacs.load(plain))
     chain.open()
     chain.write([encode_record("test", 1.0, 1.0, {"other": True})] * 20)
     chain.close()
@@ -172,7 +172,7 @@ class OneLog:
 
     def __init__(self, settings: AuditSettings, load: Callable[[], Any] | None = None) -> None:
         self.sent: list[bytes] = []
-        self.writer = AuditWriter(create_sink(settings), notes=create_notes(settings))
+        self.writer = AuditWriter(create_sink(settings), RecordMacs.load(settings), notes=create_notes(settings))
         self.task = CheckpointTask(
             self.writer,
             load or (lambda: load_signer(settings, create=True)),

@@ -135,7 +135,7 @@ def sink_of(settings: AuditSettings, **options: Any) -> AuditSink:
 
 async def opened(settings: AuditSettings) -> AuditWriter:
     macs = RecordMacs.load(settings)
-    writer = AuditWriter(sink_of(settings), macs=macs, journal=Journal(settings.file, load_audit_key(settings)))
+    writer = AuditWriter(sink_of(settings), macs, journal=Journal(settings.file, load_audit_key(settings)))
     await writer.open()
     return writer
 

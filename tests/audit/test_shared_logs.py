@@ -45,7 +45,7 @@ def settings(postgres: str) -> AuditSettings:
 def _begun(settings: AuditSettings) -> tuple[AuditChain, SharedPostgresSink]:
     sink = create_sink(settings)
     assert isinstance(sink, SharedPostgresSink)
-    log = AuditChain(sink)
+    log = AuditChain(sink, RecordMacs.load(settings))
     log.open()
     return log, sink
 
@@ -108,7 +108,7 @@ def test_concurrent_writers_have_different_logs_and_one_creates_the_table(postgr
 
     def begin(sink: SharedPostgresSink) -> None:
         together.wait()
-        AuditChain(sink).open()
+        AuditChain(sink, RecordMacs.load(settings)).open()
 
     threads = [Thread(target=begin, args=(sink,)) for sink in sinks]
     for thread in threads:
@@ -127,7 +127,7 @@ def test_the_log_of_a_dead_gateway_is_recovered_by_the_next_one(settings) -> Non
     log.write([_intent("cut-off")])
     other.write([_intent("under-way")])
     _cut(sink)
-    after = AuditChain(create_sink(settings))
+    after = AuditChain(create_sink(settings), RecordMacs.load(settings))
     assert [each["call"] for each in after.open().recovered] == ["cut-off"]
     after.close()
     other.close()
@@ -177,12 +177,12 @@ def test_a_lost_connection_does_not_lose_the_log(settings) -> None:
 
 def test_a_log_that_is_not_shared_is_not_switched(settings, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = replace(settings, shared_name=False)
-    log = AuditChain(create_sink(alone))
+    log = AuditChain(create_sink(alone), RecordMacs.load(settings))
     log.open()
     second = create_sink(alone)
     monkeypatch.setattr("toolway.audit.postgres.LOCK_TIMEOUT_S", 0.1)
     with pytest.raises(SinkInUse):
-        AuditChain(second).open()
+        AuditChain(second, RecordMacs.load(settings)).open()
     second.close()
     _cut(log.sink)  # type: ignore[arg-type]
     thief, _ = _begun(settings)
@@ -317,7 +317,7 @@ def test_remove_one_log_of_a_cluster_altogether(settings: AuditSettings, tmp_pat
     """It is found by checkpoints that were kept elsewhere, and a log that a node continues elsewhere is not refused."""
     signer = load_signer(settings)
     given = tmp_path / "received.jsonl"
-    begun = [(AuditChain(create_sink(settings), macs=RecordMacs.load(settings))) for _ in range(3)]
+    begun = [(AuditChain(create_sink(settings), RecordMacs.load(settings))) for _ in range(3)]
     for number, log in enumerate(begun):
         log.open()
         log.write([_intent(f"call-{number}")])
@@ -338,7 +338,7 @@ def test_remove_one_log_of_a_cluster_altogether(settings: AuditSettings, tmp_pat
 
 
 def test_a_log_that_a_node_continues_in_another_one_counts_as_whole(settings: AuditSettings) -> None:
-    first = AuditChain(create_sink(settings), macs=RecordMacs.load(settings))
+    first = AuditChain(create_sink(settings), RecordMacs.load(settings))
     first.open()
     named = {"seq": first.head.seq, "hash": first.head.hash}
     sinks = [create_sink(replace(settings, shared_name=False, name=f"{settings.name}#{n}")) for n in (2, 3)]

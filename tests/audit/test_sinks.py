@@ -13,6 +13,7 @@ import pytest
 from toolway.audit.chain import AuditChain
 from toolway.audit.file_sinks import JsonlSink, SqliteSink
 from toolway.audit.log import AUDIT_SINKS, create_sink
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import AuditSink, ChainHead, SinkBroken, SinkInUse, encode_record, link_records
 from toolway.audit.verify import TamperedLog, verify_log
 from toolway.config.settings import AUDIT_LOG_KINDS, AuditSettings
@@ -93,7 +94,7 @@ def test_rows_are_appended_all_or_none(make: Make) -> None:
 @pytest.mark.parametrize("make", ["sqlite", "postgres"], indirect=True)
 def test_old_records_are_removed_and_the_removal_is_recorded(make: Make) -> None:
     sink = filled(make(), 10)
-    log = AuditChain(sink, wall_clock=lambda: 1_000_000_000.0 + 104)
+    log = AuditChain(sink, RecordMacs(b"k" * 32), wall_clock=lambda: 1_000_000_000.0 + 104)
     log._head = sink.head()
     assert log.prune(keep_s=100.0)
     left = [row.seq for row in sink.read_forward()]
@@ -109,7 +110,7 @@ def test_old_files_are_removed_and_the_removal_is_recorded(tmp_path: Path) -> No
     for number in range(6):
         sink.append(link_records(sink.head(), entries(1, 1_000_000_000.0 + number)))
     assert len(list(tmp_path.glob("*.jsonl"))) == 6
-    log = AuditChain(sink, wall_clock=lambda: 1_000_000_000.0 + 103)
+    log = AuditChain(sink, RecordMacs(b"k" * 32), wall_clock=lambda: 1_000_000_000.0 + 103)
     log._head = sink.head()
     assert log.prune(keep_s=100.0)
     assert [row.seq for row in sink.read_forward()] == [4, 5, 6, 7]

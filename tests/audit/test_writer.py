@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from toolway.audit import writer as module
+from toolway.audit.mac import RecordMacs
 from toolway.audit.sink import ChainHead, SinkBroken, StoredRecord, encode_fields
 from toolway.audit.verify import verify_log
 from toolway.audit.writer import AuditUnavailable, AuditWriter
@@ -63,7 +64,7 @@ class MemorySink:
 
 
 async def opened(sink: MemorySink, **options: float) -> AuditWriter:
-    ledger = AuditWriter(sink, **options)  # type: ignore[arg-type]
+    ledger = AuditWriter(sink, RecordMacs(b"k" * 32), **options)  # type: ignore[arg-type]
     await ledger.open()
     return ledger
 

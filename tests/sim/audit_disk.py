@@ -16,6 +16,7 @@ from tests.sim.checks import Violation
 from tests.sim.faults import ticks
 from tests.sim.history import Begun, Done, History, Sent
 from toolway.audit import writer as writer_module
+from toolway.audit.mac import RecordMacs
 from toolway.audit.middleware import AuditMiddleware
 from toolway.audit.recorder import AuditRecorder
 from toolway.audit.sink import RecordFields, StoredRecord
@@ -107,7 +108,7 @@ class SimAuditLog:
     recorder: AuditRecorder | None = None
 
     async def open(self, definition_for: Callable[[Call], str]) -> AuditMiddleware:
-        self.writer = AuditWriter(self.disk, wall_clock=lambda: 0.0)
+        self.writer = AuditWriter(self.disk, RecordMacs(b"k" * 32), wall_clock=lambda: 0.0)
         with mock.patch.object(writer_module, "WorkerThread", partial(DiskThread, self.disk)):
             await self.writer.open()
         self.disk.calm(calm=False)

@@ -74,8 +74,8 @@ class AuditChain:
     def __init__(
         self,
         sink: AuditSink,
+        macs: RecordMacs,
         *,
-        macs: RecordMacs | None = None,
         journal: Journal | None = None,
         notes: CheckpointNotes | None = None,
         wall_clock: Callable[[], float] = time.time,
@@ -185,7 +185,7 @@ class AuditChain:
             self.sink.close()
 
     def _link(self, head: ChainHead, entries: list[bytes]) -> list[StoredRecord]:
-        return link_records(head, entries) if self._macs is None else link_records(head, entries, self._macs.add)
+        return link_records(head, entries, self._macs.add)
 
     def _encode_entry(self, kind: str, fields: RecordFields) -> bytes:
         return encode_record(kind, self._wall_clock(), self._monotonic(), fields)
@@ -247,7 +247,7 @@ def read_last_run(rows: Iterable[tuple[StoredRecord, bool]]) -> LastRun:
     return LastRun(name, last_entry, tuple(interrupted[::-1]))
 
 
-def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None = None) -> Iterator[tuple[StoredRecord, bool]]:
+def read_verified(rows: Iterator[StoredRecord], macs: RecordMacs | None) -> Iterator[tuple[StoredRecord, bool]]:
     """Verify audit records, newest first. Yield each record, and True if the last writer process wrote it.
 
     Stops after `MAX_VERIFIED_ON_OPEN` records, but not within the last run. Raises `TamperedLog` if a record was

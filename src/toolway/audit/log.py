@@ -173,7 +173,7 @@ class AuditLog:
             redactor = await asyncio.to_thread(load_redactor, settings)
             writer = AuditWriter(
                 create_sink(settings),
-                macs=macs,
+                macs,
                 journal=await asyncio.to_thread(create_journal, settings),
                 notes=create_notes(settings) if settings.checkpoints else None,
                 keep_s=settings.retention,

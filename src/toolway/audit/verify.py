@@ -48,7 +48,7 @@ class PrunedRecords:
     through: int  # number of the last removed record
     first_time: str  # time of the first and of the last step
     last_time: str
-    keep_days: float | None  # the rule: `keepDays` at that time; None if an older version wrote the record
+    keep_days: float  # the rule: `keepDays` at that time
     steps: int
 
 
@@ -212,7 +212,7 @@ class RecordSummary(msgspec.Struct):
     through: int | None = None
     hash: str = GENESIS_HASH
     time: str = ""
-    keep_days: float | None = None
+    keep_days: float = 0.0
 
 
 _decode = msgspec.json.Decoder(RecordSummary).decode

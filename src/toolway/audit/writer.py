@@ -100,8 +100,8 @@ class AuditWriter:
     def __init__(
         self,
         sink: AuditSink,
+        macs: RecordMacs,
         *,
-        macs: RecordMacs | None = None,
         journal: Journal | None = None,
         notes: CheckpointNotes | None = None,
         keep_s: float = 0.0,
@@ -116,7 +116,7 @@ class AuditWriter:
         `on_state_change` gets the reason when the log becomes unwritable. When it is writable again, it gets an
         empty reason and the number of lost records.
         """
-        self._chain = AuditChain(sink, macs=macs, journal=journal, notes=notes, wall_clock=wall_clock)
+        self._chain = AuditChain(sink, macs, journal=journal, notes=notes, wall_clock=wall_clock)
         self._journal = journal
         self._next_entry = 1  # number of the next record in the journal
         self._unstored: list[bytes] = []  # records in the journal that are not in the log yet

@@ -451,8 +451,7 @@ def describe_pruned(found: VerifiedLog) -> str:
             if each.first_time[:10] == each.last_time[:10]
             else (f"{each.first_time[:10]} to {each.last_time[:10]}")
         )
-        rule = "rule not recorded" if each.keep_days is None else f"keepDays {each.keep_days:g}"
-        parts.append(f"through {each.through} on {when} ({rule})")
+        parts.append(f"through {each.through} on {when} (keepDays {each.keep_days:g})")
     return f"removed because of age: records {', '.join(parts)}" if parts else ""
 
 
