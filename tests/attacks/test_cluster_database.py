@@ -381,10 +381,12 @@ async def test_have_my_row_signed_by_calling_the_database_an_old_one(tmp_path: P
             db.execute("UPDATE alembic_version SET version_num = '0006'")
         with pytest.raises(ConfigError) as caught:
             await upgrade_schema(engine)
-        assert caught.value.code == "E-RECORD-CHANGED"
+        assert caught.value.code == "E-RECORD-OLD"
+        with pytest.raises(ConfigError):  # nor can an operator be made to
+            await take_over(engine, cluster_key)
         with sqlite3.connect(file) as db:
             db.execute("UPDATE alembic_version SET version_num = ?", present)
-        # Even the operator who takes the database over signs nothing that had no signature.
+        # The operator who takes the database over signs nothing that had no signature.
         found = await take_over(engine, cluster_key)
         assert {row.name: row.action for row in found} == {"evil": "delete", "good": "keep"}
         await take_over(engine, cluster_key, found)
@@ -397,50 +399,31 @@ async def test_have_my_row_signed_by_calling_the_database_an_old_one(tmp_path: P
         await engine.dispose()
 
 
-async def test_rows_of_an_earlier_version_are_taken_over_once_by_an_operator(tmp_path: Path) -> None:
+async def test_rows_are_taken_over_only_as_an_operator_saw_them(tmp_path: Path) -> None:
     file, cluster_key = tmp_path / "record", bytes(32)
+    key = derive_tenant_key(cluster_key, "acme")
     engine = open_engine(f"sqlite:///{file}")
-    old = EnvelopeCipher(Sealer(cluster_key, time.time))
-    entry = old.encrypt(["files", {"command": "x"}], "server", "acme", "files")
+    entry = EnvelopeCipher(Sealer(key, time.time)).encrypt(["files", {"command": "x"}], "server", "acme", "files")
+    planted = "INSERT INTO api_keys (tenant, id, facts, revision) VALUES ('acme', 'k2', '{}', 2)"
     try:
         await upgrade_schema(engine)
-        with sqlite3.connect(file) as db:  # as the version before wrote it
-            for table in (
-                "tenant_states",
-                "tool_vectors",
-                "run_messages",
-                "run_entries",
-                "runs",
-                "run_definitions",
-                "pins",
-                "approvals",
-                "spent_answers",
-                "budget_use",
-                "flow_windows",
-            ):
-                db.execute(f"DROP TABLE {table}")
-            for table in ("nodes", "api_keys", "lists"):
-                db.execute(f"ALTER TABLE {table} DROP COLUMN mac")
-            db.execute("UPDATE alembic_version SET version_num = '0006'")
+        await ApiKeyTable(engine, Integrity(key)).add("acme", "k1", {"id": "k1", "admin": True})
+        with sqlite3.connect(file) as db:
             db.execute("INSERT INTO tenants VALUES ('acme', '', 3)")
             db.execute("INSERT INTO servers VALUES ('acme', 'files', ?, 3)", (json.dumps({"sealed": entry}),))
-            db.execute("""INSERT INTO api_keys VALUES ('acme', 'k1', '{"id": "k1", "admin": true}', 2, NULL)""")
-        with pytest.raises(ConfigError) as caught:
-            await upgrade_schema(engine)
-        assert caught.value.code == "E-RECORD-OLD" and "toolway cluster trust" in caught.value.hint
         found = await take_over(engine, cluster_key)
         assert [(row.kind, row.name, row.action) for row in found] == [
-            ("servers", "files", "sign"),
-            ("keys", "k1", "sign"),
+            ("servers", "files", "keep"),
+            ("keys", "k1", "keep"),
         ]
         with sqlite3.connect(file) as db:  # between the look and the yes
-            db.execute("""INSERT INTO api_keys VALUES ('acme', 'k2', '{"id": "k2", "admin": true}', 2, NULL)""")
-        with pytest.raises(ConfigError):
+            db.execute(planted)
+        with pytest.raises(ConfigError) as caught:
             await take_over(engine, cluster_key, found)
+        assert caught.value.code == "E-RECORD-CHANGED"
         with sqlite3.connect(file) as db:
             db.execute("DELETE FROM api_keys WHERE id = 'k2'")
         await take_over(engine, cluster_key, found)
-        key = derive_tenant_key(cluster_key, "acme")
         loaded = await ConfigStore(engine, Sealer(key, time.time), Integrity(key)).load("acme")
         assert loaded is not None and loaded[1].to_document()["mcpServers"] == {"files": {"command": "x"}}
         assert [facts["id"] for facts in (await ApiKeyTable(engine, Integrity(key)).load_all("acme")).valid] == ["k1"]

@@ -89,11 +89,10 @@ def trust(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation prompt.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")] = False,
 ) -> CommandResult:
-    """Sign the rows of the database: once after an upgrade from a version without signatures, or if nodes refuse it.
+    """Make nodes accept the database again, after they refused it or after a change of the cluster key.
 
-    Stop all nodes first. Rows of an earlier version are signed as they are: check that you know every API key and
-    server. Rows without a valid signature in a database of this version are deleted. Without options, TOOLWAY_DATABASE
-    and TOOLWAY_CLUSTER_KEY are used.
+    Stop all nodes first. Each row is shown: those with a valid signature are kept, all others are deleted. Without
+    options, TOOLWAY_DATABASE and TOOLWAY_CLUSTER_KEY are used.
     """
     return run_trust(context.output, database, cluster_key_file, yes, dry_run)
 
@@ -255,7 +254,7 @@ def _print_key(output: Output, key: str, out: Path | None, advice: str) -> ExitC
 async def run_trust(
     output: Output, database: str | None, cluster_key_file: Path | None, yes: bool, dry_run: bool
 ) -> ExitCode:
-    """Sign the valid rows of the cluster database and delete the invalid ones, after the user has confirmed it.
+    """Keep the valid rows of the cluster database and delete the invalid ones, after the user has confirmed it.
 
     Each row is shown first. With `dry_run`, nothing else is done.
     """
@@ -277,7 +276,7 @@ async def run_trust(
             if not output.as_json:
                 output.print_table(("tenant", "kind", "name", "action", "detail"), rows)
             kept = sum(each.action != "delete" for each in found)
-            question = f"Sign or keep {kept} rows and delete {len(found) - kept}?"
+            question = f"Keep {kept} rows and delete {len(found) - kept}?"
             is_confirmed = not dry_run and confirm(output, question, yes)
             if is_confirmed:
                 await take_over(engine, key, found)

@@ -25,7 +25,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Dialect, Double, event, inspect, make_url, text
+from sqlalchemy import Connection, Dialect, Double, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -33,7 +33,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from toolway._os import O_UNSHARED
-from toolway.cluster.db.tables import Base, TenantStateRow
+from toolway.cluster.db.tables import Base
 from toolway.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ _REQUIRE_SYNC_COMMIT: Final = (
     " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
 )
 _MIGRATIONS_DIR: Final = Path(__file__).parent / "migrations"
-FIRST_SIGNED_SCHEMA: Final = 100  # schema whose rows are signed
 _UPGRADE_LOCK_ID: Final = 0x746F6F6C776179  # advisory lock id that serialises nodes that start at the same time
 
 Columns: TypeAlias = Mapping[str, Any]
@@ -188,7 +187,7 @@ def _prepare_postgresql(connection: Any, connection_record: Any) -> None:
 def _set_last_use(connection: Any, connection_record: Any) -> None:
     connection_record.info["used"] = time.monotonic()
     if connection is not None:
-        vars(connection_record.driver_connection).pop("answer_timeout_s", None)  # set by `lock_schema`
+        vars(connection_record.driver_connection).pop("answer_timeout_s", None)  # set by `upgrade_locked`
 
 
 def _ping_if_idle(dialect: Dialect, connection: Any, connection_record: Any, proxy: Any) -> None:
@@ -246,15 +245,14 @@ def _begin_sqlite(connection: Connection) -> None:
 async def upgrade_schema(engine: AsyncEngine) -> None:
     """Upgrade the tables to the schema of this version, or keep a newer compatible schema.
 
-    Several nodes may do so at once. Raises `ConfigError` if the schema is too new for this version, or if it is one
-    without signatures and has rows: an operator takes them over (`takeover.py`)."""
+    Several nodes may do so at once. Raises `ConfigError` if the schema is too new or too old for this version.
+    """
     async with engine.begin() as db:
-        await lock_schema(db)
-        await db.run_sync(_run_migrations, False)
+        await upgrade_locked(db)
 
 
-async def lock_schema(db: AsyncConnection) -> None:
-    """Lock the database schema until the transaction ends, so that no other node upgrades it.
+async def upgrade_locked(db: AsyncConnection) -> None:
+    """Upgrade the tables, and lock the schema until the transaction ends, so that no other node upgrades it.
 
     The time limits of the transaction are removed, because an upgrade may take long. If the node stops in the middle of
     it, PostgreSQL ends the transaction and the lock after a minute.
@@ -266,39 +264,24 @@ async def lock_schema(db: AsyncConnection) -> None:
         driver: Any = (await db.get_raw_connection()).driver_connection
         driver.answer_timeout_s = UPGRADE_TIMEOUT_S  # until the connection is back in the pool
         await db.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE_LOCK_ID})"))
+    await db.run_sync(_run_migrations)
 
 
-async def upgrade_unsigned(db: AsyncConnection) -> bool:
-    """Upgrade the tables even if they contain rows without signatures.
-
-    Return True if the tables were of a version that had no signatures.
-    """
-    return await db.run_sync(_run_migrations, True)
-
-
-def _run_migrations(db: Connection, allow_unsigned: bool) -> bool:
+def _run_migrations(db: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS_DIR))
     config.attributes["connection"] = db
     scripts = ScriptDirectory.from_config(config)
     current, newest = MigrationContext.configure(db).get_current_revision(), scripts.get_current_head() or ""
-    is_unsigned = current is not None and current.isdigit() and int(current) < FIRST_SIGNED_SCHEMA
-    if is_unsigned and inspect(db).has_table(TenantStateRow.__tablename__):
-        raise ConfigError(
-            "version of the cluster database was lowered",
-            detail=f"schema {current}, and its rows are signed",
-            hint=f"set it back: UPDATE alembic_version SET version_num = '{newest}'",
-            code="E-RECORD-CHANGED",
-        )
-    if is_unsigned and not allow_unsigned and _has_rows(db):
-        raise ConfigError(
-            "cluster database was written by an earlier version of Toolway",
-            detail="its rows are not signed, so this version does not use them",
-            hint="stop all nodes, look at the rows and take them over: toolway cluster trust",
-            code="E-RECORD-OLD",
-        )
     if current is None or any(script.revision == current for script in scripts.walk_revisions()):
         command.upgrade(config, "head")
+    elif current.isdigit() and int(current) < int(newest):
+        raise ConfigError(
+            "cluster database schema is older than this version of Toolway supports",
+            detail=f"schema {current}; this version has {newest}",
+            hint="use an empty database, or the version of Toolway that wrote this one",
+            code="E-RECORD-OLD",
+        )
     elif not _is_compatible(current, newest):
         raise ConfigError(
             "cluster database schema is newer than this version of Toolway supports",
@@ -306,12 +289,6 @@ def _run_migrations(db: Connection, allow_unsigned: bool) -> bool:
             hint="install the Toolway version of the other nodes",
             code="E-RECORD-NEWER",
         )
-    return is_unsigned
-
-
-def _has_rows(db: Connection) -> bool:
-    tables = ("tenants", "servers", "api_keys", "credentials")
-    return any(db.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first() is not None for table in tables)
 
 
 def _is_compatible(current: str, newest: str) -> bool:

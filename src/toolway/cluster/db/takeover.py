@@ -1,8 +1,6 @@
-"""Take over a database: sign its rows, or delete those that cannot be verified. Only an operator does so.
+"""Take over a database: keep the rows that nodes have written, and delete all others. Only an operator does so.
 
-A database of an earlier version has no signatures. Its servers, settings and API keys are signed as they are: the
-operator sees them first. Logins of an earlier version are deleted, as are all rows without a valid signature in a
-database of this version. Each tenant gets a new state, so nodes that still run refuse the database.
+Each tenant gets a new state, so nodes that still run refuse the database.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from sqlalchemy import delete, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from toolway._lazy import dataclass
-from toolway.cluster.db.engine import db_now, lock_schema, upgrade_unsigned
+from toolway.cluster.db.engine import db_now, upgrade_locked
 from toolway.cluster.db.instances import DesiredInstances, apply_desired_instances
 from toolway.cluster.db.integrity import Integrity, MarkedKind, TenantState
 from toolway.cluster.db.tables import (
@@ -25,7 +23,6 @@ from toolway.cluster.db.tables import (
     IdempotencyRow,
     NodeRow,
     PinsRow,
-    ServerListsRow,
     ServerRow,
     TenantRow,
     TenantStateRow,
@@ -35,12 +32,12 @@ from toolway.cluster.keys import derive_tenant_key
 from toolway.errors import ConfigError
 from toolway.gateway.sealing import Sealer
 
-TakeoverAction: TypeAlias = Literal["keep", "sign", "delete"]
+TakeoverAction: TypeAlias = Literal["keep", "delete"]
 
 
 @dataclass(frozen=True, slots=True)
 class TakenRow:
-    """One row of the cluster database, and whether a takeover keeps, signs or deletes it."""
+    """One row of the cluster database, and whether a takeover keeps or deletes it."""
 
     tenant: str
     kind: MarkedKind
@@ -52,18 +49,17 @@ class TakenRow:
 async def take_over(
     engine: AsyncEngine, cluster_key: bytes, confirmed: Sequence[TakenRow] | None = None
 ) -> Sequence[TakenRow]:
-    """Plan the takeover of a database: return for each row if it is kept, signed or deleted.
+    """Plan the takeover of a database: return for each row if it is kept or deleted.
 
     The plan is executed only if `confirmed` is equal to it. Raises `ConfigError` if a node is running, or if the
     database has changed since the plan was confirmed, and SQLAlchemy errors.
     """
     async with engine.connect() as db:
-        await lock_schema(db)
-        is_unsigned = await upgrade_unsigned(db)
+        await upgrade_locked(db)
         await _require_stopped_nodes(db)
         found: list[TakenRow] = []
         for tenant in await _list_tenants(db):
-            found += await _Takeover(db, tenant, cluster_key, is_unsigned).run()
+            found += await _Takeover(db, tenant, cluster_key).run()
         if confirmed is None:
             await db.rollback()
         elif list(confirmed) != found:
@@ -88,20 +84,18 @@ async def _list_tenants(db: AsyncConnection) -> Sequence[str]:
 
 
 def _takeover_error(message: str, detail: str, hint: str) -> ConfigError:
-    return ConfigError(f"cluster database not taken over: {message}", detail=detail, hint=hint, code="E-RECORD-OLD")
+    return ConfigError(f"cluster database not taken over: {message}", detail=detail, hint=hint, code="E-RECORD-CHANGED")
 
 
 class _Takeover:
-    """Takeover of the rows of one tenant. If `is_unsigned`, an earlier version without signatures wrote them."""
+    """Takeover of the rows of one tenant."""
 
-    def __init__(self, db: AsyncConnection, tenant: str, cluster_key: bytes, is_unsigned: bool) -> None:
+    def __init__(self, db: AsyncConnection, tenant: str, cluster_key: bytes) -> None:
         self._db = db
         self._tenant = tenant
-        self._is_unsigned = is_unsigned
         key = derive_tenant_key(cluster_key, tenant)
         self._integrity = Integrity(key)
-        self._new = EnvelopeCipher(Sealer(key, time.time))
-        self._stored = EnvelopeCipher(Sealer(cluster_key if is_unsigned else key, time.time))
+        self._cipher = EnvelopeCipher(Sealer(key, time.time))
         self._sums: dict[MarkedKind, int] = {}
 
     async def run(self) -> list[TakenRow]:
@@ -109,8 +103,6 @@ class _Takeover:
         found += await self._pins()
         await self._outcomes()
         await self._db.execute(delete(ApprovalRow).where(ApprovalRow.tenant == self._tenant))  # they are asked again
-        if self._is_unsigned:
-            await self._db.execute(delete(ServerListsRow).where(ServerListsRow.tenant == self._tenant))
         state = TenantState().changed(self._sums)
         await self._integrity.write_state(self._db, self._tenant, state)
         return found
@@ -118,24 +110,25 @@ class _Takeover:
     def _add(self, kind: MarkedKind, id: str, content: str | int) -> None:
         self._sums[kind] = self._sums.get(kind, 0) + self._integrity.mark(kind, self._tenant, id, content)
 
-    def _reseal(self, sealed: object, *binding: str) -> str | None:
-        """Return a stored value, encrypted again with the tenant's key if needed; None if it cannot be decrypted."""
+    def _opens(self, sealed: object, *binding: str) -> bool:
+        """Return True if a stored value can be decrypted with the tenant's key."""
         try:
-            value = self._stored.decrypt(sealed if isinstance(sealed, str) else "", *binding)
+            self._cipher.decrypt(sealed if isinstance(sealed, str) else "", *binding)
         except DecryptionError:
-            return None
-        return self._new.encrypt(value, *binding) if self._is_unsigned else str(sealed)
+            return False
+        return True
 
     async def _settings(self) -> list[TakenRow]:
         where = TenantRow.tenant == self._tenant
         sealed = (await self._db.execute(select(TenantRow.settings).where(where))).scalar_one_or_none()
         if not sealed:
             return []
-        kept = self._reseal(sealed, "settings", self._tenant)
-        await self._db.execute(update(TenantRow).where(where).values(settings=kept or ""))
-        if kept:
-            self._add("settings", "", kept)
-        return [TakenRow(self._tenant, "settings", "", self._action(kept is not None))]
+        is_kept = self._opens(sealed, "settings", self._tenant)
+        if is_kept:
+            self._add("settings", "", sealed)
+        else:
+            await self._db.execute(update(TenantRow).where(where).values(settings=""))
+        return [TakenRow(self._tenant, "settings", "", _action(is_kept))]
 
     async def _servers(self) -> list[TakenRow]:
         query = select(ServerRow).where(ServerRow.tenant == self._tenant).order_by(ServerRow.name)
@@ -143,14 +136,13 @@ class _Takeover:
         for row in (await self._db.execute(query)).all():
             where = (ServerRow.tenant == self._tenant) & (ServerRow.name == row.name)
             sealed = row.definition.get("sealed") if isinstance(row.definition, dict) else None
-            kept = self._reseal(sealed, "server", self._tenant, row.name)
-            if kept is None:
+            is_kept = self._opens(sealed, "server", self._tenant, row.name)
+            if is_kept:
+                self._add("servers", row.name, str(sealed))
+            else:
                 await apply_desired_instances(self._db, self._tenant, {row.name: DesiredInstances(count=0)})
                 await self._db.execute(delete(ServerRow).where(where))
-            else:
-                await self._db.execute(update(ServerRow).where(where).values(definition={"sealed": kept}))
-                self._add("servers", row.name, kept)
-            found.append(TakenRow(self._tenant, "servers", row.name, self._action(kept is not None)))
+            found.append(TakenRow(self._tenant, "servers", row.name, _action(is_kept)))
         return found
 
     async def _keys(self) -> list[TakenRow]:
@@ -159,15 +151,12 @@ class _Takeover:
         for row in (await self._db.execute(query)).all():
             where = (ApiKeyRow.tenant == self._tenant) & (ApiKeyRow.id == row.id)
             content = (row.tenant, row.id, row.facts, row.revision, row.revoked_at is not None)
-            is_signed = self._integrity.is_signed(row.mac, "api_keys", *content)
-            is_kept = isinstance(row.facts, dict) and (self._is_unsigned or is_signed)
+            is_kept = isinstance(row.facts, dict) and self._integrity.is_signed(row.mac, "api_keys", *content)
             if is_kept:
-                mac = self._integrity.sign("api_keys", *content)
-                await self._db.execute(update(ApiKeyRow).where(where).values(mac=mac))
-                self._add("keys", row.id, mac)
+                self._add("keys", row.id, row.mac)
             else:
                 await self._db.execute(delete(ApiKeyRow).where(where))
-            found.append(TakenRow(self._tenant, "keys", row.id, self._action(is_kept), _describe_key(row)))
+            found.append(TakenRow(self._tenant, "keys", row.id, _action(is_kept), _describe_key(row)))
         return found
 
     async def _logins(self) -> list[TakenRow]:
@@ -175,14 +164,14 @@ class _Takeover:
         found = []
         for row in (await self._db.execute(query)).all():
             binding = login_binding(self._tenant, row.id, row.revision)
-            is_kept = not self._is_unsigned and bool(not row.sealed or self._reseal(row.sealed, *binding))
+            is_kept = not row.sealed or self._opens(row.sealed, *binding)
             if not is_kept:
                 where = (CredentialRow.tenant == self._tenant) & (CredentialRow.id == row.id)
                 await self._db.execute(delete(CredentialRow).where(where))
             elif row.revision:
                 self._add("logins", row.id, row.revision)
             if row.sealed:
-                found.append(TakenRow(self._tenant, "logins", row.id[:12], self._action(is_kept)))
+                found.append(TakenRow(self._tenant, "logins", row.id[:12], _action(is_kept)))
         return found
 
     async def _pins(self) -> list[TakenRow]:
@@ -199,23 +188,20 @@ class _Takeover:
             else:
                 where = (PinsRow.tenant == self._tenant) & (PinsRow.server == row.server)
                 await self._db.execute(delete(PinsRow).where(where, PinsRow.identity == row.identity))
-            found.append(TakenRow(self._tenant, "pins", row.server, "keep" if is_kept else "delete"))
+            found.append(TakenRow(self._tenant, "pins", row.server, _action(is_kept)))
         return found
 
     async def _outcomes(self) -> None:
-        """Encrypt the stored outcomes of calls with idempotency keys again, with the key of the tenant.
-
-        An outcome that cannot be decrypted becomes unknown.
-        """
+        """Make each stored outcome of a call with an idempotency key unknown that cannot be decrypted."""
         query = select(IdempotencyRow).where(IdempotencyRow.tenant == self._tenant, IdempotencyRow.outcome.is_not(None))
         for row in (await self._db.execute(query)).all():
-            kept = self._reseal((row.outcome or b"").decode("ascii", "replace"), "outcome", self._tenant, row.id)
-            values: dict[str, Any] = {"outcome": kept.encode()} if kept else {"outcome": None, "state": "unknown"}
-            where = (IdempotencyRow.tenant == self._tenant) & (IdempotencyRow.id == row.id)
-            await self._db.execute(update(IdempotencyRow).where(where).values(values))
+            if not self._opens((row.outcome or b"").decode("ascii", "replace"), "outcome", self._tenant, row.id):
+                where = (IdempotencyRow.tenant == self._tenant) & (IdempotencyRow.id == row.id)
+                await self._db.execute(update(IdempotencyRow).where(where).values(outcome=None, state="unknown"))
 
-    def _action(self, is_kept: bool) -> TakeoverAction:
-        return "delete" if not is_kept else "sign" if self._is_unsigned else "keep"
+
+def _action(is_kept: bool) -> TakeoverAction:
+    return "keep" if is_kept else "delete"
 
 
 def _describe_key(row: Any) -> str:
