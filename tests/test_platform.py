@@ -18,9 +18,9 @@ from toolway._os import support
 from toolway.cli.app import app
 from toolway.cli.exit_codes import ExitCode
 from toolway.config.locations import is_outside
-from toolway.doctor.company import judge
-from toolway.doctor.company_facts import CheckedServer, Facts
 from toolway.doctor.run import _check_folders
+from toolway.doctor.security import judge
+from toolway.doctor.security_facts import CheckedServer, Facts
 from toolway.upstream.process.confinement import SandboxError, describe
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}

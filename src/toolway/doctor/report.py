@@ -51,6 +51,9 @@ class Check:
     code: str = ""
     auto_fix: Fix | None = None
 
+    def with_fix(self, hint: str, copy: str = "", code: str = "") -> Check:
+        return replace(self, hint=hint, copy=copy, code=code)
+
     def apply_mask(self, mask: Callable[[str], str]) -> Check:
         return replace(
             self, message=mask(self.message), detail=mask(self.detail), hint=mask(self.hint), copy=mask(self.copy)

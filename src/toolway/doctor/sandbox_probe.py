@@ -12,7 +12,7 @@ from typing import Final
 
 from toolway.config.locations import own_folders
 from toolway.config.schema import Server
-from toolway.doctor.company_facts import SandboxProbe
+from toolway.doctor.security_facts import SandboxProbe
 from toolway.upstream.process.bubblewrap import SECRET_PATHS, refuse_package_runner
 from toolway.upstream.process.confinement import PROGRAM_FOLDERS, SandboxError, describe
 from toolway.upstream.process.pipes import read_all

@@ -20,7 +20,7 @@ from toolway.audit.signing import PublicKey, load_signer, load_verifier, signing
 from toolway.audit.sink import LOG_CHECKPOINT, AuditSink, ChainHead, RecordFields, StoredRecord
 from toolway.audit.verify import TamperedLog
 from toolway.config.settings import AuditSettings
-from toolway.doctor.company_facts import AuditFacts
+from toolway.doctor.security_facts import AuditFacts
 from toolway.errors import ConfigError
 from toolway.secrets.detection import mask_secrets
 

@@ -407,8 +407,8 @@ async def run_security(context: CommandContext) -> ExitCode:
     """Print whether the five security guarantees hold for the gateway of this machine or of --gateway."""
     from toolway.cli.gateway_client import find_local_gateway
     from toolway.cli.targets import find_gateway
-    from toolway.doctor.company import all_hold, judge, render_company
-    from toolway.serve.company_check import check_machine, collect_remote
+    from toolway.doctor.security import all_hold, judge, render_statements
+    from toolway.serve.security_check import check_machine, collect_remote
 
     output, options = context.output, context.target_options
     gateway = await find_gateway(output, options)
@@ -425,7 +425,7 @@ async def run_security(context: CommandContext) -> ExitCode:
         output.print_json({"holds": holds, "statements": [each.to_json() for each in statements], **scope})
     else:
         width = min(100, shutil.get_terminal_size().columns) if sys.stdout.isatty() else REPORT_WIDTH
-        for line in render_company(facts, statements, width):
+        for line in render_statements(facts, statements, width):
             output.print_line(line.text, line.style)
     return ExitCode.OK if holds else ExitCode.LINT
 

@@ -41,8 +41,11 @@ from toolway.config.masking import build_masker, find_secrets_in_args
 from toolway.config.schema import Server
 from toolway.config.scopes import find_config_paths, load_config, load_scopes
 from toolway.config.settings import GatewaySettings
-from toolway.doctor.company import CompanyStatement, judge
-from toolway.doctor.company_facts import (
+from toolway.doctor.entry_checks import CheckTarget, plain_secrets
+from toolway.doctor.file_checks import plan_own_files
+from toolway.doctor.sandbox_probe import find_private_files, probe_sandbox
+from toolway.doctor.security import SecurityStatement, judge
+from toolway.doctor.security_facts import (
     AccessKey,
     Approval,
     ApprovalFacts,
@@ -53,9 +56,6 @@ from toolway.doctor.company_facts import (
     PinnedServer,
     SandboxProbe,
 )
-from toolway.doctor.entry_checks import CheckTarget, plain_secrets
-from toolway.doctor.file_checks import plan_own_files
-from toolway.doctor.sandbox_probe import find_private_files, probe_sandbox
 from toolway.errors import ConfigError, ToolwayError
 from toolway.gateway.authenticator import Authenticator, RequestDenied
 from toolway.gateway.gateway import UNSIGNED_TOKEN
@@ -197,7 +197,7 @@ class _Setup:
 
 async def check_machine(
     environ: Mapping[str, str], directory: Path, config: Path | None, gateway: GatewayApi | None
-) -> tuple[Facts, tuple[CompanyStatement, ...]]:
+) -> tuple[Facts, tuple[SecurityStatement, ...]]:
     """Return the facts about this machine's gateway, and the security statements that they prove or refute.
 
     `config` is the file to check; None for the user, project and local files. `gateway` is None if none is running.

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from toolway.doctor.company import all_hold, judge, render_company
-from toolway.doctor.company_facts import (
+from toolway.doctor.report import Check
+from toolway.doctor.security import all_hold, judge, render_statements
+from toolway.doctor.security_facts import (
     AccessKey,
     ApprovalFacts,
     AuditFacts,
@@ -19,7 +20,6 @@ from toolway.doctor.company_facts import (
     PinnedServer,
     SandboxProbe,
 )
-from toolway.doctor.report import Check
 
 PROBE = SandboxProbe("bubblewrap (/usr/bin/bwrap)", ("files of Toolway", "~/.ssh"))
 FILES = CheckedServer(
@@ -263,7 +263,7 @@ def test_every_refuted_statement_has_a_fix_to_copy():
 
 def test_the_text_shows_verdicts_evidence_fixes_and_what_was_not_checked():
     facts = replace(server(sandbox="off", probe=None), checked=("a file",), not_checked=("a node",))
-    text = "\n".join(line.text for line in render_company(facts, judge(facts)))
+    text = "\n".join(line.text for line in render_statements(facts, judge(facts)))
     assert "✓ What was done is signed: holds\n" in text
     assert "✗ No server sees another's secrets, your keys or the gateway's files: does not hold\n" in text
     assert '"sandbox": "guard"' in text

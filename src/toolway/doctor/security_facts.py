@@ -1,4 +1,4 @@
-"""Facts about a gateway for `toolway doctor --security`: values only, which `company.py` judges.
+"""Facts about a gateway for `toolway doctor --security`: values only, which `security.py` judges.
 
 A part that was not collected is None, and `Facts.reasons` says why. So nothing is assumed about it.
 """

@@ -19,9 +19,9 @@ import pytest
 
 from tests.gateway.identity.issuer import Issuer
 from toolway.cli.exit_codes import GatewayDenied
-from toolway.doctor.company import judge
+from toolway.doctor.security import judge
 from toolway.gateway.state_dir import StateDir
-from toolway.serve.company_check import collect_remote
+from toolway.serve.security_check import collect_remote
 
 FAKE = {"command": sys.executable, "args": ["-m", "toolway.testing.stdio_main"]}
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -219,5 +219,5 @@ def test_a_running_gateway_without_authentication_and_a_named_file_are_found(mac
 
 
 @pytest.mark.parametrize("option", [["--tools"], ["--fix"], ["--all"], ["fake"], ["--client", "cursor"]])
-def test_company_is_not_combined_with_other_checks(machine, option):
+def test_security_is_not_combined_with_other_checks(machine, option):
     assert machine.toolway("doctor", "--security", *option).exit_code == 2

@@ -1,0 +1,502 @@
+"""The checks of `toolway doctor --security`: functions in a list, which judge collected facts. Plain synchronous code.
+
+A guarantee holds only if everything that it needs was checked. It does not hold if one check failed. If something could
+not be checked, the guarantee cannot be determined, and the reason is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from toolway._lazy import dataclass
+from toolway._os.support import missing
+from toolway.doctor.report import STATE_SIGNS, STATE_STYLES, Check, CheckState, StyledLine, render_check, split_hint
+from toolway.doctor.security_facts import ApprovalFacts, AuditFacts, CheckedServer, Facts, IdentityFacts, PinFacts
+from toolway.errors import PLATFORM_CODE
+
+Verdict = Literal["holds", "does not hold", "cannot be determined"]
+Servers = tuple[CheckedServer, ...]
+NOT_COLLECTED: Final = "it was not collected"
+MAX_UNSIGNED_S: Final = 2 * 3600.0  # seconds; a checkpoint is made every hour
+_OTHERS_MAY_READ: Final = 0o077
+_VERDICT_STATES: Final[dict[Verdict, CheckState]] = {
+    "holds": "ok",
+    "does not hold": "fail",
+    "cannot be determined": "skip",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityStatement:
+    """One of the guarantees, with its evidence.
+
+    A check with the state `ok` supports it, `fail` refutes it, `skip` could not be made. `warn` names an exception or a
+    limit that the reader has to know.
+    """
+
+    id: str
+    text: str
+    checks: tuple[Check, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return if the statement holds. Without any support it cannot be determined."""
+        states = {check.state for check in self.checks}
+        if "fail" in states:
+            return "does not hold"
+        return "cannot be determined" if "skip" in states or "ok" not in states else "holds"
+
+    def apply_mask(self, mask: Callable[[str], str]) -> SecurityStatement:
+        return SecurityStatement(self.id, self.text, tuple(check.apply_mask(mask) for check in self.checks))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statement as a JSON object, as `toolway doctor --security --json` prints it."""
+        evidence = [check.to_json() for check in self.checks]
+        return {"id": self.id, "statement": self.text, "verdict": self.verdict, "evidence": evidence}
+
+
+def _settings(**keys: Any) -> str:
+    """Return keys of `toolway.gateway` as lines to copy."""
+    return json.dumps({"toolway": {"gateway": keys}})[1:-1]
+
+
+def _ok(name: str, message: str, detail: str = "") -> Check:
+    return Check(name, "ok", message, detail)
+
+
+def _warn(name: str, message: str, detail: str = "") -> Check:
+    return Check(name, "warn", message, detail)
+
+
+def _fail(name: str, message: str, detail: str = "") -> Check:
+    return Check(name, "fail", message, detail)
+
+
+def _skip(name: str, message: str, detail: str = "") -> Check:
+    return Check(name, "skip", message, detail)
+
+
+# -- identity ----------------------------------------------------------------------------------------------------------
+
+
+def check_login(found: IdentityFacts) -> Iterator[Check]:
+    if not found.issuer:
+        message = "no identity provider is configured: everyone with an API key or the token of the machine gets in"
+        login = {"issuer": "https://login.example", "audience": "https://tools.example/mcp"}
+        yield _fail("login", message, "toolway.gateway.login is not set").with_fix(
+            "name your OpenID provider, and the URL of this gateway", _settings(login=login), "E-LOGIN-NONE"
+        )
+        return
+    if found.running_issuer is not None and found.running_issuer != found.issuer:
+        detail = f"the file has {found.issuer}, the gateway names {found.running_issuer or 'none'} to clients"
+        yield _fail("login", "the running gateway does not use the identity provider of the file", detail).with_fix(
+            "restart the gateway: settings of the login are read at its start", "toolway serve", "E-LOGIN-NONE"
+        )
+        return
+    yield _ok("login", f"tokens of {found.issuer} are accepted", "toolway.gateway.login")
+    if not found.provider:
+        yield _skip("provider", f"{found.issuer} was not asked for its keys")
+    for check in found.provider:
+        state: CheckState = "skip" if check.state == "fail" else check.state
+        yield Check(check.name, state, check.message, check.detail, check.hint, check.copy, check.code)
+
+
+def check_anonymous(found: IdentityFacts) -> Iterator[Check]:
+    if found.accepted is None:
+        yield _skip("anonymous", f"requests without a token were not tried: {found.tried}")
+    elif found.accepted:
+        detail = f"{found.tried}: {', '.join(found.accepted)}"
+        yield _fail("anonymous", "a request without a valid token was accepted", detail).with_fix(
+            "stop this gateway, and start it without --no-auth", "toolway serve", "E-LOGIN-OPEN"
+        )
+    else:
+        yield _ok("anonymous", "requests without a token, or with a forged one, are refused", found.tried)
+
+
+def check_keys(found: IdentityFacts) -> Iterator[Check]:
+    if found.keys is None:
+        yield _skip("keys", "the API keys could not be read", found.keys_problem)
+        return
+    if not found.keys:
+        yield _ok("keys", "there are no API keys")
+    for key in found.keys:
+        kind = "the administrator's key" if key.admin else "the key"
+        if key.expires is None:
+            message = f"{kind} {key.name!r} gets in without the provider, and has no end"
+            yield _fail("keys", message, f"key {key.id}").with_fix(
+                "revoke it; if a program needs one, create a key with an end",
+                f"toolway keys revoke {shlex.quote(key.id)}",
+            )
+        else:
+            end = datetime.fromtimestamp(key.expires, UTC).strftime("%Y-%m-%d")
+            yield _warn("keys", f"{kind} {key.name!r} gets in without the provider until {end}")
+
+
+def check_local_token(found: IdentityFacts) -> Iterator[Check]:
+    if not found.host:
+        yield _skip("token", "the address on which the gateway listens is not known from here")
+    elif not found.is_loopback and found.token_from:
+        message = "the token of this machine is an administrator's, and is accepted from other machines"
+        networks = ", ".join(found.token_from)
+        detail = f"the gateway listens on {found.host}, and toolway.gateway.localTokenFrom is {networks}"
+        yield _fail("token", message, detail).with_fix(
+            "remove localTokenFrom, and restart the gateway; other machines use a login or an API key with an end",
+            _settings(localTokenFrom=[]),
+        )
+    elif found.token_forwarded:
+        message = "the token of this machine is an administrator's, and the running gateway accepts it through a proxy"
+        yield _fail("token", message, "a request with this token and the header Forwarded was accepted").with_fix(
+            "stop this gateway, and start it again", "toolway serve"
+        )
+    elif found.token_file and found.token_mode & _OTHERS_MAY_READ:
+        message = "other users of this machine can read its token, which is an administrator's"
+        yield _fail("token", message, f"{found.token_file} has the mode {found.token_mode:o}").with_fix(
+            "make it private", f"chmod 600 {shlex.quote(found.token_file)}"
+        )
+    else:
+        tried = ", as was tried" if found.token_forwarded is False else ""
+        detail = (
+            f"{found.token_file or 'it does not exist yet'}; it is refused from other machines, and with headers of a "
+            f"proxy{tried}. A proxy on this machine that sends no such header can pass it on"
+        )
+        yield _warn("token", "the token of this machine gets in without the provider, from this machine", detail)
+
+
+def check_nodes(found: IdentityFacts) -> Iterator[Check]:
+    if found.cluster:
+        yield _warn("nodes", "nodes of the cluster get in with the cluster key, without the provider")
+
+
+# -- approved by content -----------------------------------------------------------------------------------------------
+
+
+def check_reload(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
+    if approval.reload_all:
+        message = 'entries that another program writes into the file are used without approval: "reload" is "all"'
+        yield _fail("reload", message, "toolway.gateway.reload").with_fix(
+            "use approved entries only", _settings(reload="approved"), "E-CONFIG-HELD"
+        )
+
+
+def check_lock_rule(approval: ApprovalFacts, servers: Servers) -> Iterator[Check]:
+    if approval.requires_lock or not any(server.package and not server.lock_exempt for server in servers):
+        return
+    is_set = f"it is {approval.lock_setting!r}"
+    setting = is_set if approval.lock_setting else "it is not set, and the gateway isn't public"
+    message = "a lock is not required: without toolway.lock, packages run in the version that the registry returns"
+    yield _fail("lock", message, f"toolway.gateway.lock: {setting}").with_fix(
+        "require it", _settings(lock="required"), "E-LOCK"
+    )
+
+
+def check_programs(_: ApprovalFacts, servers: Servers) -> Iterator[Check]:
+    for server in servers:
+        yield from _program(server)
+    if not servers:
+        yield _ok("servers", "no server is enabled")
+
+
+def check_other_entries(approval: ApprovalFacts, _: Servers) -> Iterator[Check]:
+    for name in approval.waiting:
+        yield _ok(name, "its entry waits for approval, and is not started")
+    for file in approval.untrusted_files:
+        yield _ok("project", f"{file} is not trusted, and not used")
+    if approval.signer:
+        state = "waits for approval, and is not run" if approval.signer_held else "is approved"
+        yield _ok("signer", f"the command that signs the audit log {state}", approval.signer)
+    if approval.allowed_commands:
+        commands = ", ".join(approval.allowed_commands)
+        yield _warn("admin", "administrators may start these programs through /admin", commands)
+
+
+def _program(server: CheckedServer) -> Iterator[Check]:
+    name, lock = server.name, f"toolway trust lock {shlex.quote(server.name)}"
+    if server.runs_program or server.runs_for_secrets:
+        yield _approval(server)
+    if not server.runs_program:
+        yield _ok(name, "its server runs no program here; what runs at its URL cannot be locked", server.location)
+        return
+    if server.image:
+        message = f"the image {server.image} is not fixed by its digest: the registry decides what runs"
+        yield _fail(name, message, server.location).with_fix(
+            "name the image with its digest", f"{server.image.partition('@')[0]}@sha256:…"
+        )
+    if not server.package:
+        return
+    if server.lock_exempt:
+        message = f'{server.package} runs without its lock: "lock" is false in its entry'
+        yield _fail(name, message, server.source).with_fix('remove "lock": false, then lock it', lock, "E-LOCK")
+    elif server.locked:
+        detail = f"{server.lock_file}: {server.locked}"
+        yield _ok(name, f"{server.package} is locked, and all files of its tree were compared", detail)
+    else:
+        detail = server.lock_problem or f"it is not in {server.lock_file}"
+        yield _fail(name, f"{server.package} does not run from a lock", detail).with_fix("lock it", lock, "E-LOCK")
+
+
+def _approval(server: CheckedServer) -> Check:
+    if server.approval == "entry":
+        limit = "" if server.package else "; the content of the program is not compared"
+        message = f"its command line is approved, by the digest of its entry{limit}"
+    elif server.approval == "project":
+        message = "its project file is trusted, by the digest of the file"
+    elif server.approval == "unrecorded":
+        message = "no approval of its entry is recorded: the first start of the gateway approves all entries"
+        return _fail(server.name, message, server.source).with_fix(
+            "review the file, then record its entries", server.record_command, "E-CONFIG-HELD"
+        )
+    elif server.approval == "all":
+        message = 'its entry is used because "reload" is "all"'
+    else:
+        return _skip(server.name, "if its entry was approved is not known", server.source)
+    return _ok(server.name, message, server.source)
+
+
+# -- definitions -------------------------------------------------------------------------------------------------------
+
+
+def check_pin_mode(pins: PinFacts, _: Servers) -> Iterator[Check]:
+    if pins.mode in ("hold", "approve"):
+        origin = "toolway.gateway.pins" if pins.setting else "default for this gateway"
+        yield _ok("pins", f"changed definitions are held until a person approves them ({pins.mode})", origin)
+        return
+    origin = "toolway.gateway.pins" if pins.setting else "default for a gateway that listens on this machine only"
+    yield _fail("pins", "changed definitions are used, and only noted", origin).with_fix(
+        "hold them until a person approves them", _settings(pins="hold"), "E-TOOL-HELD"
+    )
+
+
+def check_pins(pins: PinFacts, servers: Servers) -> Iterator[Check]:
+    if pins.problem:
+        yield Check("pins", "skip", "the pins could not be read", pins.problem, code="E-PINS-FILE")
+        return
+    for server in servers:
+        yield from _pinned(server, pins)
+    for pattern in pins.ignored:
+        yield _warn("ignored", f"changes of {pattern} are not compared", "toolway.gateway.ignoredChanges")
+
+
+def _pinned(server: CheckedServer, pins: PinFacts) -> Iterator[Check]:
+    found, name = server.pins, shlex.quote(server.name)
+    if found is None:
+        other = "those that exist are of another command or URL with this name" if server.pins_of_other_entry else ""
+        message = "it has no pins: its definitions were not received since its entry was changed or added"
+        yield _skip(server.name, message, other or pins.place).with_fix(
+            "let the gateway start it once", "toolway serve"
+        )
+        return
+    messages = [f"{item} changed, and waits for a review; it is not used" for item in found.held]
+    messages += [f"{item} changed, and is used" for item in found.noted]
+    for message in messages:
+        copy = f"toolway trust tools diff {name}; toolway trust tools accept {name}"
+        yield _fail(server.name, message, pins.place).with_fix("see what changed, then approve it", copy, "E-TOOL-HELD")
+    if not messages:
+        seen = found.count - found.approved
+        text = f"{found.count} definitions are pinned: {seen} when first received, {found.approved} by a person"
+        yield _ok(server.name, text, pins.place)
+
+
+# -- isolation ---------------------------------------------------------------------------------------------------------
+
+
+def check_sandboxes(servers: Servers) -> Iterator[Check]:
+    for server in servers:
+        if not server.runs_program:
+            yield _ok(server.name, "runs no program on this machine", server.location)
+            continue
+        if server.env_policy == "inherit":
+            message = "it gets all variables of the gateway, also the secrets of other servers in them"
+            yield _fail(server.name, message, server.source).with_fix(
+                "pass only the variables that it needs", '"envPolicy": "safe"'
+            )
+        yield _sandbox(server)
+    if not servers:
+        yield _ok("servers", "no server is enabled")
+
+
+def check_plain_secrets(servers: Servers) -> Iterator[Check]:
+    for server in servers:
+        for key in server.plain_secrets:
+            secret = f"{shlex.quote(server.name)}.{shlex.quote(key.rpartition('.')[2])}"
+            yield _fail(server.name, f"{key} is a secret in plain text (***)", server.source).with_fix(
+                "put it into the secret store, and refer to it in the file",
+                f"toolway secrets set {secret}",
+                "E-DOCTOR-PLAIN",
+            )
+
+
+def _sandbox(server: CheckedServer) -> Check:
+    name, mode, probe = server.name, server.sandbox, server.probe
+    if server.is_container:
+        text = "the container runs outside of the sandbox of this entry: what it sees is decided by its mounts"
+        return _skip(name, text, server.location).with_fix("review its options, such as -v, --mount and --privileged")
+    if lacked := missing("sandbox"):
+        return Check(name, "fail", lacked.message, server.source, *split_hint(lacked.hint), PLATFORM_CODE)
+    if mode not in ("guard", "strict"):
+        sees = "everything" if mode == "off" else "your keys, and without Landlock also the gateway's files"
+        return _fail(name, f'it runs with "sandbox": "{mode}", and can read {sees}', server.source).with_fix(
+            "let it run in a sandbox", '"sandbox": "guard"', "E-SANDBOX"
+        )
+    if probe is None:
+        return _skip(name, f"if its sandbox ({mode}) is possible was not tried", server.source)
+    if probe.problem:
+        message = f"its sandbox ({mode}) is not possible here, so it does not start: {probe.problem}"
+        return _fail(name, message, server.source).with_fix(
+            "see what it needs", f"toolway trust sandbox {shlex.quote(name)}", "E-SANDBOX"
+        )
+    if probe.readable:
+        message = f"a program in its sandbox ({mode}) can read {', '.join(probe.readable)}"
+        return _fail(name, message, f"tried here; made by {probe.made_by}").with_fix(
+            "install bubblewrap, and grant only folders that the server needs",
+            '"sandbox": "strict"' if mode == "guard" else '"sandbox": {"write": ["~/docs"]}',
+            "E-SANDBOX",
+        )
+    if not probe.tried:
+        return _skip(name, f"nothing was found that a program in its sandbox ({mode}) could try to read")
+    tried = f"tried: {', '.join(probe.tried)}; made by {probe.made_by}"
+    return _ok(name, f"a program in its sandbox ({mode}) could read none of what was tried", tried)
+
+
+# -- signed ------------------------------------------------------------------------------------------------------------
+
+
+def check_audit(found: AuditFacts) -> Iterator[Check]:
+    if not found.enabled:
+        yield _fail("audit", "there is no audit log", "toolway.audit").with_fix(
+            "switch it on", '"toolway": {"audit": true}', "E-AUDIT-NONE"
+        )
+        return
+    yield _ok("audit", "calls are recorded", found.place)
+    if not found.checkpoints:
+        yield _fail("signatures", "the end of the log is not signed", "toolway.audit.checkpoints is false").with_fix(
+            "let the gateway sign it every hour", '"toolway": {"audit": {"checkpoints": true}}', "E-AUDIT-KEY"
+        )
+    yield _signing_key(found)
+    yield _log(found)
+
+
+def _signing_key(found: AuditFacts) -> Check:
+    if found.key_problem:
+        hint = found.key_hint or "create it"
+        return _fail("key", found.key_problem, found.key_source).with_fix(hint, "toolway audit key", "E-AUDIT-KEY")
+    if found.key_mode & _OTHERS_MAY_READ:
+        detail = f"{found.key_source} has the mode {found.key_mode:o}"
+        return _fail("key", "other users of this machine can read the key that signs", detail).with_fix(
+            "make it private; if it was read, replace it", f"chmod 600 {shlex.quote(found.key_source)}"
+        )
+    if found.key_id:
+        text = f"the key {found.key_id} signed a message, and the signature is valid"
+        return _ok("key", text, found.key_source)
+    return _skip("key", "if the key signs was not tried", found.key_source)
+
+
+def _log(found: AuditFacts) -> Check:
+    verify = "toolway audit verify"
+    if found.unreadable:
+        return _skip("log", "the log could not be read", found.unreadable).with_fix("check it", verify, "E-AUDIT-OPEN")
+    if found.altered:
+        return _fail("log", "the log was altered", found.altered).with_fix(
+            "find the record, then see your backup", verify
+        )
+    if not found.records and found.is_running:
+        text = "the running gateway does not write this log: it has no record"
+        return _fail("log", text, found.place).with_fix("restart the gateway", "toolway serve", "E-AUDIT-NONE")
+    if not found.records:
+        return _ok("log", "the log has no record yet, so nothing has to be signed", found.place)
+    is_late = found.unsigned_s > MAX_UNSIGNED_S
+    if not found.signed_through:
+        text = f"the log has {found.records} records, and no checkpoint"
+        return Check("log", "fail" if is_late else "skip", text, found.place).with_fix(
+            "the first one is made a minute after the start, and when the gateway ends", "toolway serve"
+        )
+    if is_late:
+        text = f"records of the last {found.unsigned_s / 3600:.0f} hours are not signed"
+        detail = f"the newest checkpoint covers record {found.signed_through}, at {found.signed_at}"
+        return _fail("log", text, detail).with_fix("a running gateway signs them; see its log", "toolway serve")
+    text = f"the newest checkpoint is valid: record {found.signed_through}, signed at {found.signed_at}"
+    return _ok("log", text, f"{found.place}; all {found.records} records from it on were compared")
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+
+
+class Guarantee(NamedTuple):
+    """A guarantee, the parts of the facts that it needs, and its checks, which get these parts."""
+
+    id: str
+    text: str
+    needs: tuple[str, ...]
+    checks: tuple[Callable[..., Iterator[Check]], ...]
+
+
+GUARANTEES: Final = (
+    Guarantee(
+        "identity",
+        "No one gets in without your identity provider",
+        ("identity",),
+        (check_login, check_anonymous, check_keys, check_local_token, check_nodes),
+    ),
+    Guarantee(
+        "content",
+        "Nothing runs that was not approved by content",
+        ("approval", "servers"),
+        (check_reload, check_lock_rule, check_programs, check_other_entries),
+    ),
+    Guarantee(
+        "definitions",
+        "No tool changed since it was pinned or approved",
+        ("pins", "servers"),
+        (check_pin_mode, check_pins),
+    ),
+    Guarantee(
+        "isolation",
+        "No server sees another's secrets, your keys or the gateway's files",
+        ("servers",),
+        (check_sandboxes, check_plain_secrets),
+    ),
+    Guarantee("signed", "What was done is signed", ("audit",), (check_audit,)),
+)
+
+
+def judge(facts: Facts) -> tuple[SecurityStatement, ...]:
+    """Return all guarantees about a gateway, each with its evidence."""
+    return tuple(SecurityStatement(each.id, each.text, tuple(_run_checks(each, facts))) for each in GUARANTEES)
+
+
+def _run_checks(guarantee: Guarantee, facts: Facts) -> Iterator[Check]:
+    parts = {name: getattr(facts, name) for name in guarantee.needs}
+    missing = [name for name, part in parts.items() if part is None]
+    yield from (_skip(name, facts.reasons.get(name, NOT_COLLECTED)) for name in missing)
+    for check in guarantee.checks if not missing else ():
+        yield from check(*parts.values())
+    if guarantee.id in facts.limits:
+        yield _skip("limit", facts.limits[guarantee.id])
+
+
+def all_hold(statements: Iterable[SecurityStatement]) -> bool:
+    return all(each.verdict == "holds" for each in statements)
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def render_statements(facts: Facts, statements: Iterable[SecurityStatement], width: int = 80) -> Iterator[StyledLine]:
+    """Render the statements as text lines: verdicts first, then the evidence, then what was not checked."""
+    found = [*statements]
+    for each in found:
+        state = _VERDICT_STATES[each.verdict]
+        yield StyledLine(f"{STATE_SIGNS[state]} {each.text}: {each.verdict}", STATE_STYLES[state] or "green")
+    for number, each in enumerate(found, 1):
+        yield StyledLine("")
+        yield StyledLine(f"{number}. {each.text}: {each.verdict}", "bold")
+        for check in each.checks:
+            yield from render_check(check, width)
+    for title, lines in (("Checked", facts.checked), ("Not checked", facts.not_checked)):
+        if lines:
+            yield StyledLine("")
+            yield StyledLine(title, "bold")
+            yield from (StyledLine(f"  {line}") for line in lines)
