@@ -90,6 +90,41 @@ def _consume_exception(done: asyncio.Future[None]) -> None:
         done.exception()
 
 
+class SharedTask:
+    """One task at a time: who wants its work while it runs waits for it, instead of starting another."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work` as a task, or wait for the running one. Raises what the task raises.
+
+        The task survives the cancellation of a waiter, because others may wait for it.
+        """
+        if self._task is None:
+            self._task = asyncio.create_task(work())
+            self._task.add_done_callback(self._on_done)
+        await asyncio.shield(self._task)
+
+    async def wait(self) -> None:
+        """Wait until no task runs. Its exception is ignored."""
+        while self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        _consume_exception(task)
+
+
 # -------------------- flag
 # Lightweight replacement for `asyncio.Event` that uses a tenth of its memory.
 #

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from toolway._async import SharedTask
 from toolway.auth.token_exchange import (
     EXCHANGE_CODE,
     ExchangedToken,
@@ -114,7 +115,7 @@ class ExchangeManager:
         self._login_issued_at: float | None = None  # when the caller's token was issued that `_token` was exchanged for
         self._failure: tuple[float, AuthError] | None = None
         self._limiter = ChallengeLimiter()
-        self._task: asyncio.Task[None] | None = None
+        self._task = SharedTask()
         self.exchanges = 0
 
     def activate(self) -> None: ...
@@ -131,7 +132,7 @@ class ExchangeManager:
         token = self._token
         if token is None or self._now() >= token.renew_at:
             try:
-                await self._run_once()
+                await self._task.run(self._exchange)
             except AuthError:
                 if token is None or self._token is not token or self._now() >= token.expires_at:
                     raise  # never another credential
@@ -147,7 +148,7 @@ class ExchangeManager:
         if is_scope_challenge(challenge) or not self._limiter.allow(challenge, self._now()):
             return False
         self._token = None
-        await self._run_once()
+        await self._task.run(self._exchange)
         return challenge.sent_authorization != self._header
 
     def on_rejected(self, challenge: AuthChallenge) -> None:
@@ -163,14 +164,12 @@ class ExchangeManager:
 
     async def close(self) -> None:
         self.drop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._task.close()
 
     @property
     def is_unused(self) -> bool:
         """Return True if there is no token that could be used again, and none is being fetched."""
-        return self._task is None and (self._token is None or self._now() >= self._token.expires_at)
+        return not self._task.is_running and (self._token is None or self._now() >= self._token.expires_at)
 
     @property
     def _header(self) -> str:
@@ -189,21 +188,6 @@ class ExchangeManager:
             self.drop()
 
     # -- exchange -----------------------------------------------------------------------------------------------------
-
-    async def _run_once(self) -> None:
-        """Exchange the caller's token, or wait for the exchange in progress.
-
-        The exchange continues if one of its waiters is cancelled.
-        """
-        if self._task is None:
-            self._task = asyncio.create_task(self._exchange())
-            self._task.add_done_callback(self._on_task_done)
-        await asyncio.shield(self._task)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled():
-            task.exception()  # mark as retrieved; the waiters have raised it
 
     async def _exchange(self) -> None:
         if self._failure is not None and self._now() < self._failure[0]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from toolway._async import SharedTask
 from toolway._lazy import compile_pattern, dataclass
 from toolway.auth.refresh import revocation_request
 from toolway.auth.token_slot import REFRESH_TIMEOUT_S, Clock, TokenSlot, import_lazily
@@ -72,7 +73,7 @@ class TokenManager:
         self._rejected_refresh_token: str | None = None  # refresh token that the issuer no longer accepts
         self._refresh_failure: tuple[float, AuthError] | None = None  # last refresh error, raised again until this time
         self._authorize_failure: tuple[float, AuthError] | None = None  # the same for the last failed OAuth flow
-        self._task: asyncio.Task[None] | None = None
+        self._task = SharedTask()
 
     def activate(self) -> None:
         self.is_inactive = False
@@ -89,7 +90,7 @@ class TokenManager:
 
     async def authorization_header(self) -> str:
         while not self._loaded or self._slot.has_changed():
-            await self._run_once(self._load)
+            await self._task.run(self._load)
         current = self._credential
         if current is None:
             return ""
@@ -97,7 +98,7 @@ class TokenManager:
             secrets_of(self.owner.server).add_token(current.access)  # it is in use: it is not dropped
             return current.header
         try:
-            await self._run_once(partial(self._refresh, current))
+            await self._task.run(partial(self._refresh, current))
         except AuthError as error:
             # Send the expired login: the server's 401 then starts a new one.
             login_expired = error.code == "E-AUTH-LOGIN" and self._can_authorize
@@ -106,13 +107,12 @@ class TokenManager:
         return self._credential.header if self._credential is not None else ""
 
     async def on_challenge(self, challenge: AuthChallenge) -> bool:
-        while self._task is not None:  # use the credential that is being fetched now
-            await asyncio.wait({self._task})
+        await self._task.wait()  # use the credential that is being fetched now
         if challenge.sent_authorization != self._auth_header:
             return True
         if not self._challenge_limiter.allow(challenge, self._now()):
             return False
-        await self._run_once(partial(self._replace_credential, challenge))
+        await self._task.run(partial(self._replace_credential, challenge))
         return challenge.sent_authorization != self._auth_header
 
     def on_rejected(self, challenge: AuthChallenge) -> None:
@@ -183,28 +183,8 @@ class TokenManager:
                 credential.revoke_url, form, headers, self.owner.network_policy, REFRESH_TIMEOUT_S
             )
 
-    # -- one task at a time -------------------------------------------------------------------------------------------
-
-    async def _run_once(self, operation: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `operation` as the only task of this manager, or wait for a task in progress instead.
-
-        The task survives the cancellation of a waiter, because other calls may wait for it. Raises `AuthError`
-        if the task fails.
-        """
-        if self._task is None:
-            self._task = asyncio.create_task(operation())
-            self._task.add_done_callback(self._on_task_done)
-        await asyncio.shield(self._task)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if not task.cancelled():
-            task.exception()  # mark as retrieved; the waiters have raised it
-
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._task.close()
 
     # -- credential operations ----------------------------------------------------------------------------------------
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
 from toolway._async import LightEvent
 from toolway._lazy import compile_pattern, dataclass
 from toolway.catalog.masked_items import ITEM_KEY, describe_item, mask_items
-from toolway.catalog.pins import INSTRUCTIONS
+from toolway.catalog.pins import INSTRUCTIONS, ItemPins
 from toolway.catalog.tool_access import PIN_NOT_STORED, PINS_SETTING, ToolAccess
 from toolway.events import CatalogChanged, ListKind
 from toolway.protocol import large_messages, tool_names
@@ -26,39 +26,6 @@ _TOOL_NAME: Final = compile_pattern(r"[A-Za-z0-9_./-]{1,128}")
 MAX_DESCRIPTION_CHARS: Final = 16 * 1024
 HEADER_PARAM_MARKER: Final = b'"x-mcp-header"'
 ItemCheck: TypeAlias = Callable[[Json], str | None]
-
-
-class ItemPins(Protocol):
-    """Interface that compares received definitions with their pins (the approved ones) and decides which may be used.
-
-    See `pin_keeper.py`.
-    """
-
-    def start_server(self, server: str, identity: str) -> None:
-        """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
-
-        `identity` is a fingerprint of the command or URL of the server. If a server of this name was known with another
-        identity, the pins of that server are no longer used.
-        """
-        ...
-
-    def review(self, server: str, kind: str, items: Mapping[str, Json]) -> Mapping[str, object]:
-        """Compare items that a server sent with their pins; return those that must not be used yet (are held), by name.
-
-        The value is how the item deviates from its pin, or None if only its new pin is not stored yet.
-        """
-        ...
-
-    def digest(self, server: str, kind: str, name: str, definition: Json) -> str:
-        """Return the digest of a received definition, to compare it with its pin.
-
-        If the definition differs from its pin only in ignored parts, return the pin's digest.
-        """
-        ...
-
-    def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
-        """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

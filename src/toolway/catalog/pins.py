@@ -134,8 +134,11 @@ def _is_settled(pin: Pin, deviation: Deviation) -> bool:
     return pin.digest == deviation.digest and (pin.approved or deviation.reason != "suspicious")
 
 
-class Pins(Protocol):
-    """Interface of the pins (approved definitions) of all servers, stored in a file or in a database."""
+class ItemPins(Protocol):
+    """Interface that compares received definitions with their pins (the approved ones) and decides which may be used.
+
+    See `pin_keeper.py`.
+    """
 
     def start_server(self, server: str, identity: str) -> None:
         """Load the pins (approved definitions) of a server. Call this method before the first review of its lists.
@@ -162,6 +165,10 @@ class Pins(Protocol):
     def is_usable(self, server: str, kind: str, name: str, digest: str) -> bool:
         """Return True if a definition with this digest may be used: it is pinned, or deviations are not blocked."""
         ...
+
+
+class Pins(ItemPins, Protocol):
+    """Interface of the pins (approved definitions) of all servers, stored in a file or in a database."""
 
     def list_servers(self) -> Sequence[ServerPins]:
         """Return the pins (approved definitions) of the current servers, with received definitions that deviate."""

@@ -206,7 +206,6 @@ class ApiKeyStore(ABC):
         """Return when the logins of people were ended by an administrator, in seconds since 1970, by principal id."""
         return self._ended_logins
 
-    @abstractmethod
     async def create_key(
         self,
         name: str,
@@ -226,6 +225,13 @@ class ApiKeyStore(ABC):
 
         Raises `OSError` if the file cannot be written, `ServerUnavailable` if the cluster database does not respond.
         """
+        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
+        await self.add_key(key)
+        return token, key
+
+    @abstractmethod
+    async def add_key(self, key: ApiKey) -> None:
+        """Store a new API key. Raises the same errors as `create_key`."""
 
     @abstractmethod
     async def end_logins(self, person: str, now: float) -> None:
@@ -270,20 +276,8 @@ class FileApiKeyStore(ApiKeyStore):
         self._stamp: tuple[int, ...] | None = None
         self.reload()
 
-    async def create_key(
-        self,
-        name: str,
-        scopes: Iterable[str] | None,
-        admin: bool,
-        now: float,
-        rate: Rate | None = None,
-        search: bool = False,
-        expires: float | None = None,
-        budgets: Sequence[CallBudget] = (),
-        concurrent: int | None = None,
-        made_by: str = "",
-    ) -> tuple[str, ApiKey]:
-        return self.create_key_sync(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
+    async def add_key(self, key: ApiKey) -> None:
+        self._add_key_sync(key)
 
     async def revoke_key(self, id: str) -> bool:
         return self.revoke_key_sync(id)
@@ -311,9 +305,12 @@ class FileApiKeyStore(ApiKeyStore):
         Raises `OSError` if the file cannot be written.
         """
         token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
+        self._add_key_sync(key)
+        return token, key
+
+    def _add_key_sync(self, key: ApiKey) -> None:
         with self._locked():
             self._save([*self._keys.values(), key])
-        return token, key
 
     def revoke_key_sync(self, id: str) -> bool:
         """Revoke an API key and write the file; blocks. Return False if the id is unknown.

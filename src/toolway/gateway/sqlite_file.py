@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from toolway._os import O_UNSHARED
+from toolway._sqlite import open_database
 from toolway._worker_thread import WorkerDied, WorkerThread
 
 LOCK_TIMEOUT_S: Final = 5.0  # seconds to wait for another worker
@@ -64,22 +65,14 @@ class SqliteFile:
         if self._db is None:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | O_UNSHARED, 0o600))
-            db = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None, timeout=LOCK_TIMEOUT_S)
-            db.text_factory = _decode_text
+            db = open_database(self.path, LOCK_TIMEOUT_S)
             try:
-                db.execute("PRAGMA journal_mode=WAL")
-                db.execute("PRAGMA synchronous=FULL")
                 self._prepare(db)
             except sqlite3.Error:
                 db.close()
                 raise
             self._db = db
         return self._db
-
-
-def _decode_text(data: bytes) -> str:
-    """Return a stored text. Unlike SQLite's own decoder it never fails, so a bad row does not end a batch."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 @contextlib.contextmanager

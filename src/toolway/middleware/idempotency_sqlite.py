@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolway._os import O_UNSHARED, try_lock_handle
+from toolway._sqlite import open_database
 from toolway._worker_thread import WorkerThread
 from toolway.middleware.idempotency import IdempotencyKey, IdempotencyRecord, StoreUsage
 from toolway.types import Json
@@ -81,10 +82,8 @@ class SqliteIdempotencyStore:
         self._reclaimed: set[IdempotencyKey] = set()  # running again after a crash
         self._lock_fd = _lock_file(Path(path))
         self._thread = WorkerThread("toolway-keys")
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5.0)
-        # A text that is not UTF-8 concerns its key alone: SQLite's own decoder would end each query that meets it.
-        self._db.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
-        self._db.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _KEYS_SCHEMA)
+        self._db = open_database(path, timeout=5.0)
+        self._db.executescript(_KEYS_SCHEMA)
         self._age = RecordAge(self._db, retention_s / 24, now, wall)
         # The call may have run until now, however long ago its key was claimed: the key is kept as long as a new one.
         self._db.execute(

@@ -10,15 +10,14 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote
 
 from toolway.testing.llm_formats import (
-    CallParts,
     Conversation,
     Json,
-    TokenUsage,
+    Reply,
     WireFormat,
     halves,
     json_text,
@@ -62,30 +61,22 @@ class BedrockConverse(WireFormat):
                     found.add_result(str(result.get("toolUseId", "")), text_of(parts), is_error)
         return found
 
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
-        content: list[Json] = [{"text": text}] if text else []
+    def answer(self, reply: Reply) -> Json:
+        content: list[Json] = [{"text": reply.text}] if reply.text else []
         content += [
-            {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}} for call_id, name, arguments in calls
+            {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
+            for call_id, name, arguments in reply.calls
         ]
         reasons = {"length": "max_tokens", "refusal": "guardrail_intervened"}
         return {
             "output": {"message": {"role": "assistant", "content": content}},
-            "stopReason": reasons.get(stop) or ("tool_use" if calls else "end_turn"),
+            "stopReason": reasons.get(reply.stop) or ("tool_use" if reply.calls else "end_turn"),
             "usage": {
-                "inputTokens": usage.input - usage.cache_read - usage.cache_write,
-                "outputTokens": usage.output,
-                "totalTokens": usage.input + usage.output,
-                "cacheReadInputTokens": usage.cache_read,
-                "cacheWriteInputTokens": usage.cache_write,
+                "inputTokens": reply.usage.input - reply.usage.cache_read - reply.usage.cache_write,
+                "outputTokens": reply.usage.output,
+                "totalTokens": reply.usage.input + reply.usage.output,
+                "cacheReadInputTokens": reply.usage.cache_read,
+                "cacheWriteInputTokens": reply.usage.cache_write,
             },
             "metrics": {"latencyMs": 1},
         }

@@ -35,6 +35,19 @@ class TokenUsage:
     reasoning: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the fake model says: the content of one answer, before it is written in a format."""
+
+    id: str
+    model: str
+    text: str
+    calls: Sequence[CallParts]
+    stop: str  # why it ended, if not by itself
+    usage: TokenUsage
+    created: int  # seconds since 1970
+
+
 @dataclass(slots=True)
 class Conversation:
     """Parsed request to a model: model, offered tools, number of model turns, and tool results after the last turn."""
@@ -86,16 +99,7 @@ class WireFormat(ABC):
         return ""
 
     @abstractmethod
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
+    def answer(self, reply: Reply) -> Json:
         """Return the answer of the model as one JSON document in this format."""
 
     @abstractmethod
@@ -157,39 +161,34 @@ class OpenAIChat(WireFormat):
                 found.add_client_part()
         return found
 
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
-        refusal = text if stop == "refusal" else None
-        message: Json = {"role": "assistant", "content": None if refusal or not text else text, "refusal": refusal}
-        if calls:
+    def answer(self, reply: Reply) -> Json:
+        refusal = reply.text if reply.stop == "refusal" else None
+        message: Json = {
+            "role": "assistant",
+            "content": None if refusal or not reply.text else reply.text,
+            "refusal": refusal,
+        }
+        if reply.calls:
             message["tool_calls"] = [
                 {"id": call_id, "type": "function", "function": {"name": name, "arguments": json_text(arguments)}}
-                for call_id, name, arguments in calls
+                for call_id, name, arguments in reply.calls
             ]
-        reason = "length" if stop == "length" else "tool_calls" if calls else "stop"
+        reason = "length" if reply.stop == "length" else "tool_calls" if reply.calls else "stop"
         return {
-            "id": answer_id,
+            "id": reply.id,
             "object": "chat.completion",
-            "created": created,
-            "model": model,
+            "created": reply.created,
+            "model": reply.model,
             "choices": [{"index": 0, "message": message, "finish_reason": reason, "logprobs": None}],
             "usage": {
-                "prompt_tokens": usage.input,
-                "completion_tokens": usage.output,
-                "total_tokens": usage.input + usage.output,
+                "prompt_tokens": reply.usage.input,
+                "completion_tokens": reply.usage.output,
+                "total_tokens": reply.usage.input + reply.usage.output,
                 "prompt_tokens_details": {
-                    "cached_tokens": usage.cache_read,
-                    "cache_write_tokens": usage.cache_write,
+                    "cached_tokens": reply.usage.cache_read,
+                    "cache_write_tokens": reply.usage.cache_write,
                 },
-                "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+                "completion_tokens_details": {"reasoning_tokens": reply.usage.reasoning},
             },
         }
 
@@ -235,27 +234,18 @@ class OpenAIResponses(WireFormat):
                 found.add_client_part()
         return found
 
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
+    def answer(self, reply: Reply) -> Json:
         output: list[Json] = []
-        if text:
+        if reply.text:
             part = (
-                {"type": "refusal", "refusal": text}
-                if stop == "refusal"
-                else {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+                {"type": "refusal", "refusal": reply.text}
+                if reply.stop == "refusal"
+                else {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
             )
             output.append(
                 {
                     "type": "message",
-                    "id": f"msg_{answer_id}",
+                    "id": f"msg_{reply.id}",
                     "status": "completed",
                     "role": "assistant",
                     "content": [part],
@@ -264,24 +254,24 @@ class OpenAIResponses(WireFormat):
         output += [
             {
                 "type": "function_call",
-                "id": f"fc_{answer_id}_{number}",
+                "id": f"fc_{reply.id}_{number}",
                 "call_id": call_id,
                 "name": name,
                 "arguments": json_text(arguments),
                 "status": "completed",
             }
-            for number, (call_id, name, arguments) in enumerate(calls)
+            for number, (call_id, name, arguments) in enumerate(reply.calls)
         ]
         return {
-            "id": answer_id,
+            "id": reply.id,
             "object": "response",
-            "created_at": created,
-            "status": "incomplete" if stop == "length" else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if stop == "length" else None,
+            "created_at": reply.created,
+            "status": "incomplete" if reply.stop == "length" else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if reply.stop == "length" else None,
             "error": None,
             "instructions": None,
             "metadata": {},
-            "model": model,
+            "model": reply.model,
             "output": output,
             "parallel_tool_calls": True,
             "temperature": 1.0,
@@ -289,14 +279,14 @@ class OpenAIResponses(WireFormat):
             "tool_choice": "auto",
             "tools": [],
             "usage": {
-                "input_tokens": usage.input,
+                "input_tokens": reply.usage.input,
                 "input_tokens_details": {
-                    "cached_tokens": usage.cache_read,
-                    "cache_write_tokens": usage.cache_write,
+                    "cached_tokens": reply.usage.cache_read,
+                    "cache_write_tokens": reply.usage.cache_write,
                 },
-                "output_tokens": usage.output,
-                "output_tokens_details": {"reasoning_tokens": usage.reasoning},
-                "total_tokens": usage.input + usage.output,
+                "output_tokens": reply.usage.output,
+                "output_tokens_details": {"reasoning_tokens": reply.usage.reasoning},
+                "total_tokens": reply.usage.input + reply.usage.output,
             },
         }
 
@@ -365,35 +355,27 @@ class AnthropicMessages(WireFormat):
                     found.add_result(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
         return found
 
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
-        content: list[Json] = [{"type": "text", "text": text}] if text else []
+    def answer(self, reply: Reply) -> Json:
+        content: list[Json] = [{"type": "text", "text": reply.text}] if reply.text else []
         content += [
-            {"type": "tool_use", "id": call_id, "name": name, "input": arguments} for call_id, name, arguments in calls
+            {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+            for call_id, name, arguments in reply.calls
         ]
         reasons = {"length": "max_tokens", "refusal": "refusal"}
         return {
-            "id": answer_id,
+            "id": reply.id,
             "type": "message",
             "role": "assistant",
-            "model": model,
+            "model": reply.model,
             "content": content,
-            "stop_reason": reasons.get(stop) or ("tool_use" if calls else "end_turn"),
+            "stop_reason": reasons.get(reply.stop) or ("tool_use" if reply.calls else "end_turn"),
             "stop_sequence": None,
             "usage": {
-                "input_tokens": usage.input - usage.cache_read - usage.cache_write,
-                "cache_read_input_tokens": usage.cache_read,
-                "cache_creation_input_tokens": usage.cache_write,
-                "output_tokens": usage.output,
-                "output_tokens_details": {"thinking_tokens": usage.reasoning},
+                "input_tokens": reply.usage.input - reply.usage.cache_read - reply.usage.cache_write,
+                "cache_read_input_tokens": reply.usage.cache_read,
+                "cache_creation_input_tokens": reply.usage.cache_write,
+                "output_tokens": reply.usage.output,
+                "output_tokens_details": {"thinking_tokens": reply.usage.reasoning},
             },
         }
 
@@ -454,32 +436,23 @@ class GeminiGenerate(WireFormat):
                     found.add_result(str(response.get("id") or ""), text_of(shown), "error" in value, name)
         return found
 
-    def answer(
-        self,
-        answer_id: str,
-        model: str,
-        text: str,
-        calls: Sequence[CallParts],
-        stop: str,
-        usage: TokenUsage,
-        created: int,
-    ) -> Json:
-        parts: list[Json] = [{"text": text}] if text else []
-        for call_id, name, arguments in calls:
+    def answer(self, reply: Reply) -> Json:
+        parts: list[Json] = [{"text": reply.text}] if reply.text else []
+        for call_id, name, arguments in reply.calls:
             parts.append({"functionCall": {"name": name, "args": arguments, **({"id": call_id} if call_id else {})}})
         reasons = {"length": "MAX_TOKENS", "refusal": "SAFETY"}
         content = {"role": "model", "parts": parts}
         return {
-            "candidates": [{"content": content, "finishReason": reasons.get(stop, "STOP"), "index": 0}],
+            "candidates": [{"content": content, "finishReason": reasons.get(reply.stop, "STOP"), "index": 0}],
             "usageMetadata": {
-                "promptTokenCount": usage.input,
-                "cachedContentTokenCount": usage.cache_read,
-                "candidatesTokenCount": usage.output - usage.reasoning,
-                "thoughtsTokenCount": usage.reasoning,
-                "totalTokenCount": usage.input + usage.output,
+                "promptTokenCount": reply.usage.input,
+                "cachedContentTokenCount": reply.usage.cache_read,
+                "candidatesTokenCount": reply.usage.output - reply.usage.reasoning,
+                "thoughtsTokenCount": reply.usage.reasoning,
+                "totalTokenCount": reply.usage.input + reply.usage.output,
             },
-            "modelVersion": model,
-            "responseId": answer_id,
+            "modelVersion": reply.model,
+            "responseId": reply.id,
         }
 
     def stream(self, answer: Json) -> Iterator[Json]:

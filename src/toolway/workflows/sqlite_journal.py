@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 from toolway._os import O_UNSHARED, process_exists, try_lock_handle, unlock_handle
+from toolway._sqlite import open_database
 from toolway._worker_thread import WORKER_CODE, Job, WorkerDied, WorkerThread
 from toolway.types import Effect, Json
 from toolway.workflows.journal import (
@@ -335,13 +336,10 @@ def _wait_for_lock(path: Path, descriptor: int, end: float) -> None:
 
 
 def _open(path: Path | None, owner: bool) -> sqlite3.Connection:
-    database = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None, timeout=10.0)
+    database = open_database(path or ":memory:", timeout=10.0)
     if path is not None:
         with contextlib.suppress(OSError):
             path.chmod(0o600)
-    database.text_factory = run_rows.decode_text
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")
     version = database.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise JournalError("the journal of runs is of a newer version", detail=str(path), hint="update toolway")

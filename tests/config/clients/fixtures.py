@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from toolway.config.clients import ClientConfigFile, ExportPlan, find_client_files
 from toolway.config.editing.document import ConfigDocument, apply_edit

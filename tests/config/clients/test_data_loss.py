@@ -57,7 +57,7 @@ def test_a_yaml_file_stays_as_it_is_and_the_lines_to_add_are_given(name, tmp_pat
     place = placed(tmp_path, name)
     text, gone = place.path.read_bytes(), read_client_file(place).entries[0].name
     export = plan_export(place, {"new": new_for(name)}, remove=[gone])
-    assert not export.edit.has_changes
+    assert not export.edit.has_changes and export.snippet is not None
     assert export.snippet.removed == (gone,)
     assert "new" in export.snippet.text() and gone not in export.snippet.text()
     carry_out(place, export, tmp_path / "kept")
@@ -73,6 +73,7 @@ def test_the_lines_for_a_yaml_file_show_no_secret_and_keep_text_text(tmp_path):
     place.path.write_text("extensions: {s: {type: stdio, cmd: y, envs: {API_KEY: sk-0123456789abcdefghij}}}")
     entry = {"command": "x", "args": ["on", "0o17", "12", "a: b"], "env": {"API_KEY": "sk-0123456789abcdefghij"}}
     export = plan_export(place, {"s": entry})
+    assert export.snippet is not None
     assert "sk-0123" not in export.snippet.text() and "API_KEY: '***'" in export.snippet.text()
     place.path.write_text(export.snippet.text())
     assert read_client_file(place).entries[0].value["args"] == ["on", "0o17", "12", "a: b"]

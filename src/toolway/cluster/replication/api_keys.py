@@ -7,7 +7,7 @@ message finds the revocation in the database a second later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,9 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from toolway.cluster.bootstrap import database_unavailable
 from toolway.cluster.db.client_state import API_KEYS_CHANGE, ApiKeyTable
 from toolway.cluster.replication.change_feed import ChangeFeed
-from toolway.config.call_rules.call_budgets import CallBudget
-from toolway.gateway.principals import ENDED_LOGINS_S, ApiKey, ApiKeyStore, generate_ended_login, generate_key
-from toolway.gateway.rate_limit import Rate
+from toolway.gateway.principals import ENDED_LOGINS_S, ApiKey, ApiKeyStore, generate_ended_login
 from toolway.types import Json
 
 #: Seconds for which a published revocation overrides a query that may have started before it.
@@ -49,31 +47,14 @@ class DbApiKeyStore(ApiKeyStore):
         self._change_feed = feed
         feed.on_change(API_KEYS_CHANGE, self._load, self._on_message)
 
-    async def create_key(
-        self,
-        name: str,
-        scopes: Iterable[str] | None,
-        admin: bool,
-        now: float,
-        rate: Rate | None = None,
-        search: bool = False,
-        expires: float | None = None,
-        budgets: Sequence[CallBudget] = (),
-        concurrent: int | None = None,
-        made_by: str = "",
-    ) -> tuple[str, ApiKey]:
-        token, key = generate_key(name, scopes, admin, now, rate, search, expires, budgets, concurrent, made_by)
-        await self._add(key)
-        return token, key
-
     async def end_logins(self, person: str, now: float) -> None:
-        await self._add(generate_ended_login(person, now))
+        await self.add_key(generate_ended_login(person, now))
         limit = now - ENDED_LOGINS_S
         old = [key.id for key in self._keys.values() if key.ended_person and key.created <= limit]
         for id in old[:MAX_FORGOTTEN]:
             await self.revoke_key(id)
 
-    async def _add(self, key: ApiKey) -> None:
+    async def add_key(self, key: ApiKey) -> None:
         try:
             await self._stored_keys.add(self._tenant, key.id, msgspec.to_builtins(key))
         except (SQLAlchemyError, OSError) as exc:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,13 +23,11 @@ import msgspec
 from toolway.cluster.node_context import NodeContext
 from toolway.cluster.options import WorkerPlace
 from toolway.cluster.session_handover import NodeRequests, tag_for_node
-from toolway.config.call_rules.call_budgets import CallBudget
 from toolway.events import CallFinished
 from toolway.gateway.authenticator import json_error
 from toolway.gateway.cluster_hooks import WorkerReport
 from toolway.gateway.gateway import Gateway
 from toolway.gateway.principals import ApiKey, FileApiKeyStore
-from toolway.gateway.rate_limit import Rate
 from toolway.http.client import ClientLimits, HttpClient, HttpError, HttpTarget, encode_headers
 from toolway.http.exchange import Exchange
 from toolway.hub.core import HubCore
@@ -291,23 +289,9 @@ class WorkerKeyStore(FileApiKeyStore):
 
     announce: Callable[[], Awaitable[None]] | None = None
 
-    async def create_key(
-        self,
-        name: str,
-        scopes: Iterable[str] | None,
-        admin: bool,
-        now: float,
-        rate: Rate | None = None,
-        search: bool = False,
-        expires: float | None = None,
-        budgets: Sequence[CallBudget] = (),
-        concurrent: int | None = None,
-        made_by: str = "",
-    ) -> tuple[str, ApiKey]:
-        limits = (rate, search, expires, budgets, concurrent)
-        created = await super().create_key(name, scopes, admin, now, *limits, made_by)
+    async def add_key(self, key: ApiKey) -> None:
+        await super().add_key(key)
         await self._announce()
-        return created
 
     async def end_logins(self, person: str, now: float) -> None:
         await super().end_logins(person, now)

@@ -68,11 +68,6 @@ _RUN_NAMES: Final = _RUN_COLUMNS.split(", ")
 encode = msgspec.json.Encoder().encode
 
 
-def decode_text(data: bytes) -> str:
-    """Return a stored text. Unlike SQLite's own decoder it never fails, so a bad row does not end a batch."""
-    return data.decode("utf-8", "surrogateescape")
-
-
 def _decode_as(run: str, what: str, data: Any, type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=type)
