@@ -55,10 +55,6 @@ class ModelTool:
     changes: tuple[str, ...] = ()  # what had to be changed in the schema
     adapted: AdaptedSchema | None = field(default=None, repr=False)
 
-    @property
-    def is_read_only(self) -> bool:
-        return self.effect is Effect.READ
-
 
 @dataclass(frozen=True, slots=True)
 class Reply:

@@ -34,7 +34,6 @@ GENESIS_HASH: Final = "0" * 64  # `prev` of the first record
 
 CALL_INTENT: Final = "call.intent"
 CALL_OUTCOME: Final = "call.outcome"
-CALL_LATE_RESULT: Final = "call.late_result"
 LOG_OPENED: Final = "log.open"  # a process started writing; calls open before it have no known outcome
 LOG_CLOSED: Final = "log.close"
 LOG_PRUNED: Final = "log.pruned"  # all records up to `through`, with hash `hash`, were removed because of their age

@@ -21,23 +21,6 @@ from toolway.config.secret_refs import REFERENCE_PATTERN, SecretTemplate
 VARIABLE_PATTERN = compile_pattern(r"\$\$\{|\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*+)(?:\}|:-([^}]*+)(?:\}|\Z))")
 
 
-class ExpandedText(NamedTuple):
-    """Expanded text, and the names of unset variables, which stay unexpanded in it."""
-
-    text: str
-    unset: tuple[str, ...] = ()
-
-
-def expand_variables(text: str, variables: Mapping[str, str]) -> ExpandedText:
-    """Expand `${VAR}`, `${VAR:-default}` and `${env:VAR}` in `text`.
-
-    A default is used only if the variable is unset, not if it is empty.
-    """
-    pieces = expand_to_pieces(text, variables)
-    unset = dict.fromkeys(piece.name for piece in pieces if isinstance(piece, UnsetVariable))
-    return ExpandedText("".join(str(piece) for piece in pieces), tuple(unset))
-
-
 class UnsetVariable(NamedTuple):
     """Reference to a variable that is not set and has no default, as written in a text."""
 

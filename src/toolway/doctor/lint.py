@@ -106,7 +106,6 @@ def _lint_invisible(tool: str, definition: Any, path: tuple[str, ...] = ()) -> I
 SchemaRule = Callable[[Json, bool], Iterator[tuple[str, str, tuple[Provider, ...]]]]
 COMBINATORS: Final = ("anyOf", "oneOf", "allOf", "not", "enum")
 PROPERTY_NAME: Final = compile_pattern(r"[a-zA-Z0-9_.-]{1,64}")
-_GEMINI_FORMATS: Final = frozenset({"enum", "date-time"})
 
 
 def check_top_level(schema: Json, top: bool) -> Iterator[tuple[str, str, tuple[Provider, ...]]]:

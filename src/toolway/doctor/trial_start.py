@@ -211,7 +211,6 @@ async def _classify_failure(session: Session, server: Server, exc: Exception) ->
 READ_BYTES: Final = 64 * 1024
 MAX_NOISE_LINES: Final = 5  # the first line matters most
 MAX_NOISE_LINE_BYTES: Final = 2000  # bytes kept of one noise line
-MAX_UNSENT_BYTES: Final = 8 * READ_BYTES  # backlog above which reading pauses
 
 
 @dataclass(slots=True)

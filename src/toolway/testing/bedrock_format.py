@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from toolway.testing.llm_formats import (
     Conversation,
     Json,
-    Reply,
+    ModelReply,
     WireFormat,
     halves,
     json_text,
@@ -61,7 +61,7 @@ class BedrockConverse(WireFormat):
                     found.add_result(str(result.get("toolUseId", "")), text_of(parts), is_error)
         return found
 
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         content: list[Json] = [{"text": reply.text}] if reply.text else []
         content += [
             {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}

@@ -29,9 +29,9 @@ from toolway.testing.bedrock_format import BedrockConverse
 from toolway.testing.llm_formats import (
     AnthropicMessages,
     GeminiGenerate,
+    ModelReply,
     OpenAIChat,
     OpenAIResponses,
-    Reply,
     TokenUsage,
     WireFormat,
 )
@@ -293,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
         chars = len(json.dumps(request.body)), len(turn.text) + sum(len(str(each.arguments)) for each in turn.calls)
         usage = turn.usage or (chars[0] // 4 + 1, chars[1] // 4 + 1)
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage(*usage)
-        answer = wire.answer(Reply(answer_id, request.model, turn.text, calls, turn.stop, usage, int(time.time())))
+        answer = wire.answer(ModelReply(answer_id, request.model, turn.text, calls, turn.stop, usage, int(time.time())))
         if not fault or fault == "slow":
             self.llm.usages.append(dict(answer[wire.usage_key]))
         if turn.without_usage:

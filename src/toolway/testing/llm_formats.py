@@ -36,7 +36,7 @@ class TokenUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """What the fake model says: the content of one answer, before it is written in a format."""
 
     id: str
@@ -99,7 +99,7 @@ class WireFormat(ABC):
         return ""
 
     @abstractmethod
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         """Return the answer of the model as one JSON document in this format."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class OpenAIChat(WireFormat):
                 found.add_client_part()
         return found
 
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         refusal = reply.text if reply.stop == "refusal" else None
         message: Json = {
             "role": "assistant",
@@ -234,7 +234,7 @@ class OpenAIResponses(WireFormat):
                 found.add_client_part()
         return found
 
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         output: list[Json] = []
         if reply.text:
             part = (
@@ -355,7 +355,7 @@ class AnthropicMessages(WireFormat):
                     found.add_result(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
         return found
 
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         content: list[Json] = [{"type": "text", "text": reply.text}] if reply.text else []
         content += [
             {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
@@ -436,7 +436,7 @@ class GeminiGenerate(WireFormat):
                     found.add_result(str(response.get("id") or ""), text_of(shown), "error" in value, name)
         return found
 
-    def answer(self, reply: Reply) -> Json:
+    def answer(self, reply: ModelReply) -> Json:
         parts: list[Json] = [{"text": reply.text}] if reply.text else []
         for call_id, name, arguments in reply.calls:
             parts.append({"functionCall": {"name": name, "args": arguments, **({"id": call_id} if call_id else {})}})

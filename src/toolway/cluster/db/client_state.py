@@ -124,9 +124,6 @@ class SessionState(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-EMPTY_SESSION_STATE: Final = SessionState()
-
-
 class SessionStateStore:
     """Store of the state that legacy clients set in their sessions.
 

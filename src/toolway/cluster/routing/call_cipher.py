@@ -20,7 +20,6 @@ from toolway.upstream.transport import Request
 
 KEY_BYTES: Final = 32
 MAX_TOKEN_BYTES: Final = 16 * 1024  # bytes of the call token before a sealed request
-REPLY_OVERHEAD_BYTES: Final = 28  # bytes that a sealed reply is longer than its content
 _REQUEST_NONCE: Final = bytes(12)  # one request per key
 _SALT_BYTES: Final = 8
 _COUNT_BYTES: Final = 4

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -184,10 +184,6 @@ class WorkerGroup:
     def live_reports(self) -> list[WorkerReport]:
         """Return the last report of each other worker that is still running."""
         return [report for id, report in self._reports.items() if id in self._live]
-
-    def all_reports(self) -> Iterable[WorkerReport]:
-        """Return the last reports of all other workers, also of those that have ended."""
-        return self._reports.values()
 
     def _other_stores(self) -> list[tuple[MetricsStore, int, float]]:
         return [(report.store, *report.stalls) for report in self._reports.values()]

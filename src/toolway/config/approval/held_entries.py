@@ -48,7 +48,6 @@ NamedFileRule = Literal["ignore", "take", "hold"]
 RELOAD_ALL_NAME: Final = "toolway.gateway.reload"  # `"reload": "all"` is approved like an entry of this name
 SIGNER_NAME: Final = "toolway.audit.signer"  # the command that signs the audit log is approved like an entry
 MODEL_URLS_NAME: Final = "toolway.modelUrls"  # addresses that get the API keys of model providers
-SETTING_NAMES: Final = frozenset({RELOAD_ALL_NAME, SIGNER_NAME, MODEL_URLS_NAME})
 AGENT_PREFIX: Final = "toolway.agents."  # before the name of an agent, which is approved like an entry
 HeldKind = Literal["server", "setting", "agent", "workflow"]
 #: Keys without influence on what an entry runs, reads and sends: a change of them needs no approval.
