@@ -37,7 +37,7 @@ class TokenUsage:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What the fake model says: the content of one answer, before it is written in a format."""
+    """Content of one answer of the fake model, before it is written in a format."""
 
     id: str
     model: str

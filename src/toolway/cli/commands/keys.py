@@ -211,7 +211,7 @@ def _describe_key(key: Json) -> str:
 
 
 def _describe_expiry(key: Json) -> str:
-    expires = key.get("expires")  # an old gateway sends none
+    expires = key["expires"]
     if expires is None:
         return ""
     return f"ended {format_date(expires)}" if expires <= time.time() else format_date(expires)
